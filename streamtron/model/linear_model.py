@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
@@ -47,6 +47,10 @@ SPARSE = 8
 a product with rows is then as fast, and takes a fifth of the memory."""
 
 
+_NO_MODEL = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
+"""Errors that content raises which is not that of a model."""
+
+
 class Direction(NamedTuple):
     """Weights of one class against the rest: where w·x + bias > 0. ``nonzero`` are those that are
     not 0, shape (1, columns)."""
@@ -82,10 +86,9 @@ class LinearModel:
 
     Parameters
     ----------
-    weights : float64, finite, shape (columns,) for two classes, else (K, columns);
-        ``weights[…, j]`` belongs to the column that the shards number ``j + index_base``. Or
-        scipy.sparse of shape (K, columns), (1, columns) for two classes. Copied; only those that
-        are not 0 are kept.
+    weights : float64, finite, shape (columns,) for two classes, else (K, columns), or scipy.sparse,
+        (1, columns) for two classes; copied. ``weights[…, j]`` belongs to the column that the
+        shards number ``j + index_base``.
     bias : what is added to w·x: ρ w_bias, in the unit of a decision value; float64, shape (K,),
         where there are K rows of weights.
     classes : in rising order, all numbers, all strings or all booleans; K of them where there are
@@ -163,13 +166,11 @@ class LinearModel:
     @property
     def weights(self) -> NDArray[np.float64]:
         """All weights, float64, shape (columns,) for two classes, else (K, columns); read-only.
-        Of many classes of which few weights are not 0 they are made anew each time, at 8 bytes
-        each: see ``sparse_weights``."""
+        Where ``sparse_weights`` are few, they are made anew each time."""
         by_column = self._by_column
-        found: NDArray[np.float64] = by_column
         if sparse.issparse(by_column):
-            found = read_only(by_column.toarray())
-        return found if found.ndim == 1 else found.T
+            by_column = read_only(by_column.toarray())
+        return np.asarray(by_column if by_column.ndim == 1 else by_column.T)
 
     @cached_property
     def _by_column(self) -> Any:
@@ -223,9 +224,9 @@ class LinearModel:
         if isinstance(self.bias, float):
             yield Direction(self.classes[1], kept, self.bias, certificate or None)
             return
-        each = certificate["learners"] if certificate else [None] * len(self.classes)
+        learners = certificate["learners"] if certificate else [None] * len(self.classes)
         for k, positive in enumerate(self.classes):
-            yield Direction(positive, kept[[k]], float(self.bias[k]), each[k])
+            yield Direction(positive, kept[[k]], float(self.bias[k]), learners[k])
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Compute w·x + bias of every row, in float64.
@@ -254,13 +255,6 @@ class LinearModel:
         Raises
         ------
         DataError : X has another width or other names, or holds a value that is not finite.
-
-        Examples
-        --------
-        >>> reading = {"index_base": 0, "layout": "columns", "features": ["age", "pay"]}
-        >>> model = LinearModel(np.array([1.0, -2.0]), 0.5, ("no", "yes"), {}, {}, reading)
-        >>> model.decision_function([{"pay": 1, "age": 3}, {"pay": 2, "age": 0}])
-        array([ 1.5, -3.5])
         """
         return self._decided(rows_of(self, X))
 
@@ -284,10 +278,10 @@ class LinearModel:
         return self._decided(matrix), out_of_range
 
     def _decided(self, rows: sparse.csr_array) -> NDArray[np.float64]:
-        found: Any = rows @ self._by_column
-        values: NDArray[np.float64] = found.toarray() if sparse.issparse(found) else found
-        values += self.bias
-        return values
+        products: Any = rows @ self._by_column
+        decisions = np.asarray(products.toarray() if sparse.issparse(products) else products)
+        decisions += self.bias
+        return decisions
 
     def chosen(self, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which of many classes are predicted, bool of shape (rows, K)."""
@@ -312,8 +306,8 @@ class LinearModel:
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes); they sum to 1 unless the
         model is multilabel. A SettingsError if the model is not calibrated."""
-        found = self.probabilities(self.decision_function(X))
-        return found if found.ndim == 2 else np.column_stack([1.0 - found, found])
+        shares = self.probabilities(self.decision_function(X))
+        return shares if shares.ndim == 2 else np.column_stack([1.0 - shares, shares])
 
     def probabilities(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return probabilities of the shape of ``decisions``; of two classes of the larger one."""
@@ -330,11 +324,7 @@ class LinearModel:
         Parameters
         ----------
         label : of many classes the one whose certificate is shown; None = that of the widest gap.
-        axes : two matplotlib Axes, for bounds and gap; None = a new figure of pyplot.
-
-        Returns
-        -------
-        The two Axes.
+        axes : two matplotlib Axes, for bounds and gap, which are returned; None = a new figure.
 
         Raises
         ------
@@ -355,11 +345,7 @@ class LinearModel:
         ----------
         X : as in ``decision_function``.
         y : the label of every row, shape (rows,).
-        ax : a matplotlib Axes; None = a new figure of pyplot.
-
-        Returns
-        -------
-        The Axes.
+        ax : a matplotlib Axes, which is returned; None = a new figure.
 
         Raises
         ------
@@ -380,10 +366,9 @@ class LinearModel:
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         content = {name: getattr(self, name) for name in _CONTENT}
-        content["certificate"] = self.certificate or None
+        content |= {"certificate": self.certificate or None, "format_version": FORMAT_VERSION}
         if self.calibration is not None:
             content["calibration"] = self.calibration
-        content["format_version"] = FORMAT_VERSION
         kept = self.sparse_weights
         tensors = {
             "bias": np.array(self.bias),
@@ -406,29 +391,11 @@ class LinearModel:
             )
         try:
             parts = {name: content[name] for name in _CONTENT}
-            parts["calibration"] = content.get("calibration")
+            parts |= {"calibration": content.get("calibration"), "bias": tensors["bias"]}
             if version == FORMAT_VERSION:
-                weights: Any = kept_weights(tensors, parts["reading"]["columns"])
-            else:
-                weights = tensors["weights"]
-            return cls(weights=weights, bias=tensors["bias"], **parts)
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+                return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
+            return cls(tensors["weights"], **parts)
+        except _NO_MODEL as error:
             raise FileDamaged(
                 f"{path}: sealed, but what it holds is no model ({error}). Fit again."
             ) from error
-
-
-def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the certificates of many classes, in their order: widest gap, fewest rows, and all."""
-    return {
-        "relative_duality_gap": max(each["relative_duality_gap"] for each in learners),
-        "rows_scanned": min(each["rows_scanned"] for each in learners),
-        "learners": [dict(each) for each in learners],
-    }

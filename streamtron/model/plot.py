@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +30,15 @@ def check_plot(path: str | os.PathLike[str]) -> None:
     """Refuse a plot that is neither PNG nor SVG, or without matplotlib, by a SettingsError."""
     if not os.fspath(path).endswith((".png", ".svg")):
         raise SettingsError(f"{path}: a plot is PNG or SVG. Name it .png or .svg.")
+    _library("matplotlib.figure", f"{path}: a plot", ", or leave --plot out")
+
+
+def _library(name: str, what: str = "a plot", otherwise: str = "") -> Any:
     try:
-        import matplotlib.figure  # noqa: F401
+        return import_module(name)
     except ImportError as error:
         raise SettingsError(
-            f"{path}: a plot needs matplotlib, which is not installed. Install streamtron[plot], "
-            "or leave --plot out."
+            f"{what} needs matplotlib, which is not installed. Install streamtron[plot]{otherwise}."
         ) from error
 
 
@@ -86,8 +89,8 @@ def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
 _HOLLOW = {"markerfacecolor": "white"}
 
 
-def _points(rows: Sequence[Row], metric: str) -> tuple[list[float], list[float]]:
-    return [row["C"] for row in rows], [row[metric] for row in rows]
+def _points(rows: Sequence[Row], y: str, x: str = "C") -> tuple[list[float], list[float]]:
+    return [row[x] for row in rows], [row[y] for row in rows]
 
 
 def _is_proven(row: Row) -> bool:
@@ -115,7 +118,9 @@ def plot_certificate(model: LinearModel, label: Label | None = None, axes: Any =
             "version did. Fit again."
         )
     if axes is None:
-        figure = _pyplot().figure(figsize=(6.4, 5.0), layout="constrained")  # inches
+        figure = _library("matplotlib.pyplot").figure(
+            figsize=(6.4, 5.0), layout="constrained"
+        )  # inches
         axes = figure.subplots(2, 1, sharex=True)
     _draw_history(history, model.settings.get("tol"), *axes)
     return axes
@@ -140,9 +145,9 @@ def _draw_history(history: Sequence[Row], tol: float | None, top: Any, bottom: A
         style = {"color": color, "marker": marker}
         known = [row for row in history if row[name] is not None]
         label = "gap" if name == "gap" else f"{name} bound"
-        panel.plot(*_readings(known, name), **style, linewidth=1.2, label=label)
+        panel.plot(*_points(known, name, "reading"), **style, linewidth=1.2, label=label)
         guessed = [row for row in known if not row["proven"]]
-        panel.plot(*_readings(guessed, name), **style, linestyle="", **_HOLLOW)
+        panel.plot(*_points(guessed, name, "reading"), **style, linestyle="", **_HOLLOW)
     if any(not row["proven"] for row in history):
         top.plot([], [], "o", color="gray", **_HOLLOW, label="estimate")
     if tol:
@@ -155,17 +160,13 @@ def _draw_history(history: Sequence[Row], tol: float | None, top: Any, bottom: A
     bottom.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _readings(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
-    return [row["reading"] for row in rows], [row[name] for row in rows]
-
-
 def plot_margins(
     model: LinearModel, decisions: NDArray[np.float64], y: ArrayLike, ax: Any = None
 ) -> Any:
     """Draw the histogram of margins; see ``LinearModel.plot_margins``."""
     margins = margins_of(model, decisions, y)
     if ax is None:
-        _, ax = _pyplot().subplots(layout="constrained")
+        _, ax = _library("matplotlib.pyplot").subplots(layout="constrained")
     wrong, slack = float(np.mean(margins <= 0.0)), float(np.mean(margins < 1.0))
     ax.hist(margins, bins=50, color="C0", alpha=0.8)
     ax.axvline(0.0, color="C3", linestyle=":", label=f"{wrong:.1%} of the rows at 0 or below")
@@ -197,14 +198,3 @@ def margins_of(
     others[rows, codes] = -np.inf
     margins: NDArray[np.float64] = decisions[rows, codes] - others.max(axis=1)
     return margins
-
-
-def _pyplot() -> ModuleType:
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise SettingsError(
-            "a plot needs matplotlib, which is not installed. Install streamtron[plot]."
-        ) from error
-    pyplot: ModuleType = matplotlib.pyplot
-    return pyplot

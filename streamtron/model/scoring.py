@@ -123,8 +123,8 @@ def _by_recipe(
                 f"X: a row has no {name!r}. The model's features are made of {some(wanted)}: give "
                 "records, {name: value}, or a data frame with these columns."
             )
-    found = recipe.rows_of_columns(given)[:, : model.columns]  # later ones weigh 0
-    return sparse.csr_array(found, dtype=np.float64)
+    rows = recipe.rows_of_columns(given)[:, : model.columns]  # later ones weigh 0
+    return sparse.csr_array(rows, dtype=np.float64)
 
 
 def _plain(column: Any) -> list[Any]:
@@ -226,26 +226,14 @@ def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
     if any(isinstance(row, Mapping) for row in rows):
         pairs = enumerate(row.items() if isinstance(row, Mapping) else () for row in rows)
         values[:] = [_number(value, name, k) for k, row in pairs for name, value in row]
-    return _summed(model, of_row, namer.columns(names), values, len(rows))
-
-
-def _summed(
-    model: LinearModel,
-    of_row: NDArray[np.intp],
-    columns: NDArray[np.int64],
-    values: NDArray[np.float64],
-    rows: int,
-) -> sparse.csr_array:
+    columns = namer.columns(names)
     known = (columns >= 0) & (columns < model.columns)
     of_row, columns, values = of_row[known], columns[known], values[known]
     order = np.lexsort((values, columns, of_row))  # a sum does not depend on the order of names
-    of_row, columns, values = of_row[order], columns[order], values[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = (np.diff(of_row) != 0) | (np.diff(columns) != 0)
-    starts = np.flatnonzero(new)
-    sums = np.add.reduceat(values, starts) if len(starts) else values
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(of_row[starts], minlength=rows))))
-    return sparse.csr_array((sums, columns[starts], indptr), shape=(rows, model.columns))
+    cells = sparse.coo_array(
+        (values[order], (of_row[order], columns[order])), shape=(len(rows), model.columns)
+    )
+    return sparse.csr_array(cells)  # with sorted columns, those of one cell added up
 
 
 def _number(value: Any, name: str, row: int) -> float:

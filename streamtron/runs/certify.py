@@ -21,8 +21,8 @@ from streamtron.core.names import ProblemNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.data import ShardSource, deletions, open_shards
-from streamtron.model.display import certificate_facts, facts_text, html_table
-from streamtron.model.linear_model import Direction, LinearModel, joint_certificate
+from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
+from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished_run import FinishedRun, inputs_of_run, read_finished
 from streamtron.runs.inputs import (

@@ -22,7 +22,8 @@ from streamtron.core.rows import Label
 from streamtron.core.text import label_meant, label_text, short
 from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
-from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.display import joint_certificate
+from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner

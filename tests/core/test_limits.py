@@ -18,87 +18,68 @@ PROCESSORS = len(os.sched_getaffinity(0))
 NO_LIMIT = "9223372036854771712\n"
 """What version 1 writes where there is none."""
 
-TWO = (
-    "23 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
-    "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-)
-ONE = (
-    "31 23 0:28 / /sys/fs/cgroup ro - tmpfs  ro,mode=755\n"
-    "32 31 0:29 {group} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-    "33 31 0:30 {group} /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-    "35 31 0:32 {group} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-)
+ONE = "5:memory:{0}\n4:cpu,cpuacct:{0}\n"
+"""A process's groups in version 1."""
 
 
-def machine(root: Path, groups: str, mounts: str, files: Mapping[str, str]) -> str:
-    """A root directory with the control groups of a process, what is mounted, and the files of
-    /sys/fs/cgroup."""
+def machine(root: Path, groups: str, files: Mapping[str, str]) -> str:
+    """A root directory with the control groups of a process and the files of /sys/fs/cgroup."""
     contents = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
-    contents |= {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts}
-    for name, content in contents.items():
+    for name, content in {**contents, "proc/self/cgroup": groups}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
     return str(root)
 
 
-def test_the_memory_limit_of_a_container_counts_in_both_versions_of_control_groups(
-    tmp_path: Path,
+MEMORY = "memory/{}memory.limit_in_bytes"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "memory"),
+    [
+        ("0::/\n", {"memory.max": "2000000000\n"}, 2_000_000_000),
+        (ONE.format("/docker/f00"), {MEMORY.format(""): "2000000000\n"}, 2_000_000_000),
+        (
+            "0::/system.slice/job.service/step\n",
+            {
+                "system.slice/job.service/step/memory.max": "max\n",
+                "system.slice/job.service/memory.max": "700000000\n",
+                "system.slice/memory.max": "900000000\n",
+                "system.slice/other.service/memory.max": "1\n",
+            },
+            700_000_000,
+        ),
+        (
+            ONE.format("/slurm/job7/step"),
+            {
+                MEMORY.format("slurm/job7/step/"): NO_LIMIT,
+                MEMORY.format("slurm/job7/"): "800000000\n",
+                MEMORY.format("slurm/"): "900000000\n",
+                MEMORY.format(""): NO_LIMIT,
+            },
+            800_000_000,
+        ),
+        (ONE.format("/../f00"), {MEMORY.format(""): "600000000\n"}, 600_000_000),
+        (ONE.format("/docker/other"), {MEMORY.format(""): "600000000\n"}, 600_000_000),
+    ],
+    ids=["2", "1", "groups around it, 2", "groups around it, 1", "path beyond", "path unseen"],
+)
+def test_the_least_limit_of_memory_of_all_groups_around_the_process_counts(
+    tmp_path: Path, groups: str, files: dict[str, str], memory: int
 ) -> None:
-    two = machine(tmp_path / "2", "0::/\n", TWO, {"memory.max": "2000000000\n"})
-    assert available_memory(two) == 2_000_000_000
-    one = machine(
-        tmp_path / "1", "5:memory:/docker/f00\n4:cpu,cpuacct:/docker/f00\n",
-        ONE.format(group="/docker/f00"), {"memory/memory.limit_in_bytes": "2000000000\n"},
-    )  # fmt: skip
-    assert available_memory(one) == 2_000_000_000
-
-
-def test_the_least_limit_of_all_groups_around_the_process_counts(tmp_path: Path) -> None:
-    two = machine(
-        tmp_path / "2", "0::/system.slice/job.service/step\n", TWO,
-        {
-            "system.slice/job.service/step/memory.max": "max\n",
-            "system.slice/job.service/memory.max": "700000000\n",
-            "system.slice/memory.max": "900000000\n",
-            "system.slice/other.service/memory.max": "1\n",
-        },
-    )  # fmt: skip
-    assert available_memory(two) == 700_000_000
-    one = machine(
-        tmp_path / "1", "5:memory:/slurm/job7/step\n", ONE.format(group="/"),
-        {
-            "memory/slurm/job7/step/memory.limit_in_bytes": NO_LIMIT,
-            "memory/slurm/job7/memory.limit_in_bytes": "800000000\n",
-            "memory/slurm/memory.limit_in_bytes": "900000000\n",
-            "memory/memory.limit_in_bytes": NO_LIMIT,
-        },
-    )  # fmt: skip
-    assert available_memory(one) == 800_000_000
-
-
-def test_a_container_that_sees_only_its_own_group_finds_its_limit_whatever_the_path(
-    tmp_path: Path,
-) -> None:
-    files = {"memory/memory.limit_in_bytes": "600000000\n"}
-    for number, group in enumerate(("/docker/f00", "/../f00", "/docker/other")):
-        root = machine(
-            tmp_path / str(number), f"5:memory:{group}\n", ONE.format(group="/docker/f00"), files
-        )
-        assert available_memory(root) == 600_000_000
+    assert available_memory(machine(tmp_path, groups, files)) == memory
 
 
 def test_without_a_limit_the_machine_s_memory_and_processors_count(tmp_path: Path) -> None:
-    none = machine(
-        tmp_path / "2", "0::/\n", TWO, {"memory.max": "max\n", "cpu.max": "max 100000\n"}
-    )
+    two = machine(tmp_path / "2", "0::/\n", {"memory.max": "max\n", "cpu.max": "max 100000\n"})
     unlimited = {
-        "memory/memory.limit_in_bytes": NO_LIMIT,
+        MEMORY.format(""): NO_LIMIT,
         "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
         "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
-    one = machine(tmp_path / "1", "5:memory:/\n4:cpu,cpuacct:/\n", ONE.format(group="/"), unlimited)
+    one = machine(tmp_path / "1", ONE.format("/"), unlimited)
     nothing = str(tmp_path / "no control groups at all")
-    for root in (none, one):
+    for root in (two, one):
         assert available_memory(root) == available_memory(nothing)
         assert available_processors(root) == available_processors(nothing) == PROCESSORS
 
@@ -107,12 +88,12 @@ def test_without_a_limit_the_machine_s_memory_and_processors_count(tmp_path: Pat
 def test_a_quota_of_processors_counts_in_both_versions_and_a_share_of_one_is_one(
     tmp_path: Path, quota: int, processors: int
 ) -> None:
-    two = machine(tmp_path / "2", "0::/a\n", TWO, {"a/cpu.max": f"{quota} 100000\n"})
+    two = machine(tmp_path / "2", "0::/a\n", {"a/cpu.max": f"{quota} 100000\n"})
     files = {
         "cpu,cpuacct/cpu.cfs_quota_us": f"{quota}\n",
         "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
-    one = machine(tmp_path / "1", "4:cpu,cpuacct:/\n", ONE.format(group="/"), files)
+    one = machine(tmp_path / "1", ONE.format("/"), files)
     assert available_processors(two) == available_processors(one) == processors
 
 
@@ -160,32 +141,28 @@ def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(grou
     assert within(group, limit).stdout == f"{allowed // 2}\n"
 
 
-def test_a_line_of_300_mb_in_a_container_of_300_mb_is_refused_and_the_process_lives(
-    group: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "begin", "line", "advice"),
+    [
+        ("long.svm", "1 1:1\n" * 3, 4, "Check that this is libsvm text, with a row on each line"),
+        ("long.csv", 'label,f1,t\n1,1,"', 2, "a row on each"),
+        ("long.jsonl", '{"label": 1, "t": "', 1, "a row on each"),
+        ("long.vw", "1 |f ", 1, "a row on each"),
+    ],
+)
+def test_a_row_too_long_for_a_container_of_300_mb_is_refused_and_the_process_lives(
+    name: str, begin: str, line: int, advice: str, group: Path, tmp_path: Path
 ) -> None:
     (group / "memory.limit_in_bytes").write_text(str(300 << 20))
-    with open(tmp_path / "long.svm", "wb") as file:
-        file.write(b"1 1:1\n" * 3)
-        file.truncate(300 << 20)
-    done = within(group, f"import sys; sys.argv[1:] = ['inspect', {str(tmp_path)!r}]; {COMMAND}")
-    one_sentence(
-        done, 5, "long.svm, line 4: longer than 19,660,800 bytes", "300 MiB of memory",
-        "Check that this is libsvm text, with a row on each line, or give the process more memory",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["long.csv", "long.jsonl", "long.vw"])
-def test_a_row_of_60_mb_in_a_container_of_300_mb_is_refused_whatever_its_format(
-    name: str, group: Path, tmp_path: Path
-) -> None:
-    (group / "memory.limit_in_bytes").write_text(str(300 << 20))
-    begin = {"csv": 'label,f1,t\n1,1,"', "jsonl": '{"label": 1, "t": "', "vw": "1 |f "}
     with open(tmp_path / name, "wb") as file:
-        file.write(begin[name.split(".")[1]].encode() + b"word " * (12 << 20))
-    words = ["inspect", str(tmp_path), "--hash-bits", "9"]
+        file.write(begin.encode())
+        if name.endswith("svm"):
+            file.truncate(300 << 20)
+        else:
+            file.write(b"word " * (12 << 20))
+    words = ["inspect", str(tmp_path), *([] if name.endswith("svm") else ["--hash-bits", "9"])]
     done = within(group, f"import sys; sys.argv[1:] = {words!r}; {COMMAND}")
-    line = 1 + name.endswith("csv")
-    one_sentence(done, 5, f"{name}, line {line}: longer than", "300 MiB of memory", "a row on each")
+    one_sentence(done, 5, f"{name}, line {line}: longer than", "300 MiB of memory", advice)
 
 
 @pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])
@@ -195,11 +172,8 @@ def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(
     with open(tmp_path / "long.svm", "wb") as file:
         file.write(b"1 1:1\n")
         file.truncate(300 << 20)
-    words = [
-        command,
-        str(tmp_path),
-        *(["--model", str(tmp_path / "m")] if command == "fit" else []),
-    ]
+    model = ["--model", str(tmp_path / "m")] if command == "fit" else []
+    words = [command, str(tmp_path), *model]
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (4 * 10**9, 4 * 10**9))\n"
         f"sys.argv[1:] = {words!r}; {COMMAND}"

@@ -14,7 +14,8 @@ from scipy import sparse
 from streamtron.core.errors import FileDamaged, SettingsError
 from streamtron.core.rows import make_rows
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.display import joint_certificate
+from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
 
 ROOT = Path(__file__).parents[2]

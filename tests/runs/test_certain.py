@@ -12,7 +12,8 @@ from sklearn.datasets import dump_svmlight_file, make_classification
 
 import streamtron
 from streamtron.model.certainty import certain, decision_radii
-from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.display import joint_certificate
+from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
 from tests.helpers.processes import Run, one_sentence
 

@@ -15,8 +15,9 @@ from scipy import sparse
 from sklearn import metrics
 
 from streamtron.core.text import down, up
+from streamtron.model.display import joint_certificate
 from streamtron.model.import_model import load_any
-from streamtron.model.linear_model import LinearModel, joint_certificate
+from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import here
 
 ROWS, COLUMNS = 400, 8
