@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
 from tests.helpers.oracle import (
     LARGEST_COUNT,
     Oracle,
+    Row,
     murmur_hash,
     ngrams_of,
     shuffled,
@@ -137,22 +139,28 @@ def test_visit_equals_the_oracle_bit_for_bit(case: Case) -> None:
     assert state.tallies[kernels.CLIPPED] == 0
 
 
-def test_the_first_row_visited_is_always_misclassified() -> None:
-    case = Case([[(0, 1.0)], [(0, 2.0)]], [1, 1], [0.0, 0.0], 0.0, [1, 0], 1.0, 0.5, True, 1.0)
-    state = State(case.oracle())
-    run_visit(case, state)
-    assert state.counts.tolist() == [0, 1]  # then y·a = 2 > √2
+ONE_ROW: list[Row] = [[(0, 1.0)]]
 
 
-def test_a_row_exactly_at_the_threshold_is_misclassified() -> None:
-    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0, 0, 0, 0], 2.0, 1.0, True, 1.0)
+@pytest.mark.parametrize(
+    ("rows", "order", "b", "epsilon", "counts"),
+    [
+        ([[(0, 1.0)], [(0, 2.0)]], [1, 0], 1.0, 0.5, [0, 1]),  # the first one; then y·a = 2 > √2
+        (ONE_ROW, [0, 0, 0, 0], 2.0, 1.0, [3]),  # at y·a = 0, 1 and 2, the threshold itself
+    ],
+)
+def test_the_first_row_visited_and_a_row_exactly_at_the_threshold_are_misclassified(
+    rows: list[Row], order: list[int], b: float, epsilon: float, counts: list[int]
+) -> None:
+    n = len(rows)
+    case = Case(rows, [1] * n, [0.0] * n, 0.0, order, b, epsilon, True, 1.0)
     state = State(case.oracle())
     run_visit(case, state)
-    assert state.counts.tolist() == [3]  # at y·a = 0, 1 and 2
+    assert state.counts.tolist() == counts
 
 
 def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it() -> None:
-    case = Case([[(0, 1.0)]], [1], [1.0], 1.0, [0, 0], 1e300, 1.0, False, 1.0)
+    case = Case(ONE_ROW, [1], [1.0], 1.0, [0, 0], 1e300, 1.0, False, 1.0)
     state = State(case.oracle())
     state.counts[0] = state.tallies[kernels.STEPS] = LARGEST_COUNT - 1
     run_visit(case, state)
@@ -164,16 +172,12 @@ def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it() -> None:
 # --- unlearning ---
 
 
-def run_unlearn(case: Case, state: State) -> None:
-    run_visit(case, state, ascent=True)
-
-
 @prove
 @given(cases())
 def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
     oracle = case.oracle()
     state = State(oracle)
-    run_unlearn(case, state)
+    run_visit(case, state, ascent=True)
     equal_states(state, oracle, plain_visits(case, oracle, ascent=True))
 
 
@@ -216,41 +220,41 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
     assert (w[:, len(lanes) :] == 7).all()
 
 
+def visit_one_row_side_by_side(
+    signs: list[int], counts: int, rho: float, b: float, w: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Visit the row (1) with Δ = 0 once in every lane; the counts and tallies after it."""
+    lanes = np.ones((1, kernels.BATCH_WIDTH))
+    of_counts, tallies = np.full(lanes.shape, counts, np.int32), np.zeros((3, lanes.size), np.int64)
+    kernels.visit_ascent_batch(
+        csr(ONE_ROW), frozen([0], np.int64), np.array([signs], np.int8), 0.0 * lanes,
+        rho * lanes[0], b * lanes[0], lanes[0], LOSS, frozen([1.0], np.float64), of_counts, w,
+        np.zeros((4, lanes.size)), tallies, np.zeros(lanes.shape, np.uint8),
+        np.empty((2, lanes.size)),
+    )  # fmt: skip
+    return of_counts, tallies
+
+
 def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros() -> None:
     w = np.full((1, kernels.BATCH_WIDTH), -0.0)
-    signs = np.array([[1, 0, 0, 0, 0, 0, 0, 0]], np.int8)
-    state = np.zeros((4, kernels.BATCH_WIDTH)), np.zeros((3, kernels.BATCH_WIDTH), np.int64)
-    kernels.visit_ascent_batch(
-        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(signs.shape),
-        *np.ones((3, kernels.BATCH_WIDTH)), LOSS, frozen([1.0], np.float64),
-        np.zeros(signs.shape, np.int32),
-        w, *state, np.zeros(signs.shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
-    )  # fmt: skip
+    visit_one_row_side_by_side([1] + [0] * (kernels.BATCH_WIDTH - 1), 0, 1.0, 1.0, w)
     assert w[0, 0] > 0.0
     assert np.signbit(w[0, 1:]).all()
 
 
 def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told() -> None:
-    shape = (1, kernels.BATCH_WIDTH)
-    signs, counts = np.ones(shape, np.int8), np.full(shape, LARGEST_COUNT - 3, np.int32)
-    state = np.zeros((4, kernels.BATCH_WIDTH)), np.zeros((3, kernels.BATCH_WIDTH), np.int64)
-    b = np.full(kernels.BATCH_WIDTH, 1e6)
-    kernels.visit_ascent_batch(
-        csr([[(0, 1.0)]]), frozen([0], np.int64), signs, np.zeros(shape),
-        np.zeros(kernels.BATCH_WIDTH),
-        b, np.ones(kernels.BATCH_WIDTH), LOSS, frozen([1.0], np.float64), counts,
-        np.zeros(shape), *state,
-        np.zeros(shape, np.uint8), np.empty((2, kernels.BATCH_WIDTH)),
-    )  # fmt: skip
+    w = np.zeros((1, kernels.BATCH_WIDTH))
+    signs = [1] * kernels.BATCH_WIDTH
+    counts, tallies = visit_one_row_side_by_side(signs, LARGEST_COUNT - 3, 0.0, 1e6, w)
     assert counts.tolist() == [[LARGEST_COUNT] * kernels.BATCH_WIDTH]
-    assert state[1][kernels.CLIPPED].tolist() == [1] * kernels.BATCH_WIDTH
+    assert tallies[kernels.CLIPPED].tolist() == [1] * kernels.BATCH_WIDTH
 
 
 @prove
 @given(cases())
 def test_unlearning_keeps_counts_positive_and_their_sum_equal_to_t(case: Case) -> None:
     state = State(case.oracle())
-    run_unlearn(case, state)
+    run_visit(case, state, ascent=True)
     assert state.counts.min() >= 0
     assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
 
@@ -264,7 +268,7 @@ def test_a_step_beyond_the_largest_count_is_cut_there_and_never_wraps(
         [[(0, value)]], [1], [0.0], 0.0, [0], 1e9, 1.0, True, 1.0, counts=[before]
     )  # fmt: skip
     state = State(case.oracle())
-    run_unlearn(case, state)
+    run_visit(case, state, ascent=True)
     assert state.counts.tolist() == [LARGEST_COUNT]
     assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
     assert state.w[0] == LARGEST_COUNT * value
@@ -277,7 +281,7 @@ def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more
     case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0, counts=[7])
     state = State(case.oracle())
     state.w[0] = margin  # at 9 the step asked for is one more than its counts
-    run_unlearn(case, state)
+    run_visit(case, state, ascent=True)
     assert state.counts.tolist() == [0]
     assert state.w[0] == margin - 7
 
@@ -316,9 +320,7 @@ def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> P
             continue
         seen.totals[kernels.ROWS] += 1
         m, d2, c, l = oracle.margin(k), case.delta2[k], oracle.counts[k], case.signs[k]
-        square = 0.0
-        for _, value in row:
-            square += value * value
+        square = sum_in_order(value * value for _, value in row)
         most = math.sqrt(square) * length + case.rho * abs(oracle.bias)
         sure = m - (1.01 * len(row) + 24.0) * u * most
         place = case.scale * sure / kernels.BIN_WIDTH
@@ -350,13 +352,7 @@ def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> P
 
 
 def products(case: Case, oracle: Oracle) -> list[float]:
-    found = []
-    for row in case.rows:
-        total = 0.0
-        for column, value in row:
-            total += value * oracle.w[column]
-        found.append(total)
-    return found
+    return [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
 
 
 @prove
@@ -533,44 +529,33 @@ def test_the_hashes_of_words_are_those_of_murmur_hash_3() -> None:
 # --- small ones ---
 
 
+def sum_in_order(terms: Iterable[float]) -> float:
+    total = 0.0
+    for term in terms:
+        total += term
+    return total
+
+
 @prove
 @given(cases(started=False))
 def test_squared_norms_are_summed_in_row_order(case: Case) -> None:
     squares = np.full(len(case.rows), np.nan)
     kernels.squared_norms(csr(case.rows), squares)
-    plain = []
-    for row in case.rows:
-        total = 0.0
-        for _, value in row:
-            total += value * value
-        plain.append(total)
-    assert squares.tolist() == plain
+    assert squares.tolist() == [sum_in_order(v * v for _, v in row) for row in case.rows]
 
 
-vectors = st.lists(st.floats(-1e100, 1e100), max_size=30)
+numbers = st.floats(-1e100, 1e100)
 
 
 @prove
-@given(st.lists(st.tuples(st.floats(-1e100, 1e100), st.floats(-1e100, 1e100)), max_size=30))
-@example([(1e16, 1.0), (1.0, 1e-8), (3.0, 3.0)])
-def test_the_square_distance_is_the_square_sum_of_the_differences(
+@given(st.lists(st.tuples(numbers, numbers), max_size=30))
+@example([(1e16, 1.0), (1.0, 1e-8), (3.0, 3.0), (-1.0, 1e-8)])
+def test_sums_of_squares_and_of_squared_differences_are_added_from_the_first_to_the_last(
     pairs: list[tuple[float, float]],
 ) -> None:
-    total = 0.0
-    for u, v in pairs:
-        total += (u - v) * (u - v)
     u, v = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
-    assert kernels.square_distance(u, v) == total
-
-
-@prove
-@given(vectors)
-@example([1e16, 1.0, -1.0, 1e-8])
-def test_square_sum_adds_from_the_first_to_the_last(vector: list[float]) -> None:
-    total = 0.0
-    for value in vector:
-        total += value * value
-    assert kernels.square_sum(frozen(vector, np.float64)) == total
+    assert kernels.square_sum(u) == sum_in_order(a * a for a, _ in pairs)
+    assert kernels.square_distance(u, v) == sum_in_order((a - b) * (a - b) for a, b in pairs)
 
 
 @prove
