@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,10 +38,10 @@ _NAMES: Range = (lambda names: names and all(names), "names of columns")
 def _make(settings: Settings | Machine) -> None:
     """Bring every field into its kind; None stays where it is allowed."""
     for entry in fields(settings):
-        given = getattr(settings, entry.name)
-        if given is not None or not str(entry.type).endswith("None"):
-            value = entry.metadata["made"](given, entry.name.replace("_", "-"))
-            object.__setattr__(settings, entry.name, value)
+        value = getattr(settings, entry.name)
+        if value is not None or not str(entry.type).endswith("None"):
+            make = partial(entry.metadata["made"], name=entry.name.replace("_", "-"))
+            object.__setattr__(settings, entry.name, make(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,8 @@ class Settings:
     @property
     def label_weights(self) -> dict[float | str, float]:
         """Return the weights of all labels that the names may mean: 1 a string, a number, True."""
-        given = self.class_weight if isinstance(self.class_weight, Mapping) else {}
-        return {label_meant(name): weight for name, weight in given.items()} | dict(given)
+        named = self.class_weight if isinstance(self.class_weight, Mapping) else {}
+        return {label_meant(name): weight for name, weight in named.items()} | dict(named)
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
@@ -301,8 +302,8 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
     """Let a given C replace a delta from elsewhere, and the other way round."""
-    others = {"C": "delta", "delta": "C"}
-    return {**{others[name]: None for name in given if name in others}, **given}
+    rivals = {"C": "delta", "delta": "C"}
+    return {**{rivals[name]: None for name in given if name in rivals}, **given}
 
 
 def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:

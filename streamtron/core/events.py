@@ -248,7 +248,7 @@ def event_fields(event: Event) -> dict[str, Any]:
         if field.name == "reading":
             line["reading"] = value + 1
         elif isinstance(value, Problem):
-            line |= {each.name: getattr(value, each.name) for each in fields(value)}
+            line |= {part.name: getattr(value, part.name) for part in fields(value)}
         elif field.name == "certificate":
             line |= _proven(value)
         elif field.name.endswith("_estimate"):

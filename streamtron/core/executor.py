@@ -155,8 +155,8 @@ class LocalParts(Parts):
         self._parts, self._threads = list(parts), threads
 
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        with mapped(step, self._parts, arguments, self._threads) as found:
-            return sum_over_tree(plus, found)
+        with mapped(step, self._parts, arguments, self._threads) as totals:
+            return sum_over_tree(plus, totals)
 
 
 @contextmanager
@@ -259,11 +259,11 @@ def trees_of(first: int, stop: int) -> list[tuple[int, int]]:
     >>> trees_of(3, 9)
     [(3, 0), (4, 2), (8, 0)]
     """
-    found = []
+    trees = []
     while first < stop:
         height = (stop - first).bit_length() - 1
         if first:
             height = min(height, (first & -first).bit_length() - 1)
-        found.append((first, height))
+        trees.append((first, height))
         first += 1 << height
-    return found
+    return trees

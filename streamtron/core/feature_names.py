@@ -84,10 +84,10 @@ def load_vocabulary(path: str) -> Vocabulary:
     for line, name in enumerate((line.removesuffix("\r") for line in lines), start=1):
         if not name:
             raise DataError(f"{path}, line {line}: no name. Remove the line.")
-        if (before := line_of.setdefault(name, line)) != line:
+        if (first_line := line_of.setdefault(name, line)) != line:
             raise DataError(
-                f"{path}, line {line}: {name!r} is in line {before} too. A name has one column; "
-                "remove one of them."
+                f"{path}, line {line}: {name!r} is in line {first_line} too. A name has one "
+                "column; remove one of them."
             )
     if not line_of:
         raise DataError(f"{path}: no names. A vocabulary has one name a line.")

@@ -43,9 +43,9 @@ CACHE_REMEDY = (
 
 def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:
     """Return a local path from the root on; refuse a URI, of which pathlib may have cut a slash."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given := as_path(path)):
-        raise SettingsError(f"{given}: {what} are local files. Name a local one, and copy it.")
-    return os.path.join(os.getcwd(), given)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text := as_path(path)):
+        raise SettingsError(f"{text}: {what} are local files. Name a local one, and copy it.")
+    return os.path.join(os.getcwd(), text)
 
 
 @contextmanager
@@ -67,13 +67,13 @@ def at_most(size: float) -> Callable[[str, int], int]:
 
     def opener(path: str, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NONBLOCK)
-        found = os.fstat(descriptor)
-        if not _is_on_disk(found.st_mode):
+        status = os.fstat(descriptor)
+        if not _is_on_disk(status.st_mode):
             refusal = "not a file but a pipe or a device. Copy it to a file."
-        elif found.st_size > size:
+        elif status.st_size > size:
             refusal = (
-                f"{found.st_size:,} bytes, where {size:,} are the most that is read. Check that it "
-                "is the right file."
+                f"{status.st_size:,} bytes, where {size:,} are the most that is read. Check that "
+                "it is the right file."
             )
         else:
             return descriptor
@@ -294,14 +294,14 @@ def _locked(
     with reading_from(directory):
         descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
     try:
-        for more in reversed(range(tries)):
+        for tries_left in reversed(range(tries)):
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
                 if os.fstat(descriptor).st_ino == (directory / name).stat().st_ino:
                     break
                 raise BlockingIOError  # another run has just removed the file
             except OSError as error:
-                if not more:
+                if not tries_left:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
                     raise _InUseError(directory, holder or "another process") from error
             time.sleep(LOCK_WAIT)

@@ -94,8 +94,8 @@ def checks_keywords(group: Any = None) -> Callable[[Callable[P, T]], Callable[P,
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         parameters = signature(function).parameters.values()
-        own = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
-        known = sorted((own | names_of(group)) - {"self"})
+        named = {entry.name for entry in parameters if entry.kind is not entry.VAR_KEYWORD}
+        known = sorted((named | names_of(group)) - {"self"})
 
         @wraps(function)
         def called(*values: P.args, **given: P.kwargs) -> T:

@@ -70,11 +70,11 @@ def signals() -> Iterator[None]:
 @contextmanager
 def defer_to_checkpoint() -> Iterator[None]:
     """Defer the first signal to ``pending_stop``, for at most GRACE seconds."""
-    before, _state.may_defer = _state.may_defer, True
+    may_defer, _state.may_defer = _state.may_defer, True
     try:
         yield
     finally:
-        _state.may_defer = before
+        _state.may_defer = may_defer
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
@@ -89,8 +89,8 @@ def pending_stop() -> Signalled | None:
 
 
 def _arrived(number: int, _: FrameType | None) -> None:
-    before, _state.last = _state.last, time.monotonic()
-    if _state.last - before <= REPEATED or _state.last - _state.raised <= CLEARING:
+    previous, _state.last = _state.last, time.monotonic()
+    if _state.last - previous <= REPEATED or _state.last - _state.raised <= CLEARING:
         return
     if not _state.may_defer or _state.pending is not None:
         raise _state.stop(number)

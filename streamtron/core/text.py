@@ -102,7 +102,7 @@ def class_table(
     """
     names = [label_text(label) for label in labels]
     first = max(8, *map(len, names))
-    cells = [[f"{cell:>11}" for cell in (head, *own)] for head, own in columns.items()]
+    cells = [[f"{cell:>11}" for cell in (head, *column)] for head, column in columns.items()]
     texts = (last[0], *(last[1] or ("" for _ in names)))
     for name, *row, text in zip(("class", *names), *cells, texts, strict=True):
         yield f"{name:<{first}} {' '.join(row)}  {text}".rstrip()
@@ -125,8 +125,8 @@ def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
 def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr) -> str:
     """List the first names, and how many more there are."""
     listed = list(names)
-    more = f", … {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(map(form, listed[:most])) + more
+    rest_of_list = f", … {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(map(form, listed[:most])) + rest_of_list
 
 
 def with_types(columns: Mapping[str, str]) -> str:
@@ -138,8 +138,8 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
     """Yield which columns of a table are features and which are not used, where that is told."""
     if features := told.get("features"):
         yield f"{'features':<18} {some(features, form=str)}"
-    if others := told.get("columns_not_used"):
-        yield f"{'not used':<18} {with_types(others)}"
+    if unused := told.get("columns_not_used"):
+        yield f"{'not used':<18} {with_types(unused)}"
 
 
 def feature_text(feature: Mapping[str, Any]) -> str:

@@ -45,9 +45,9 @@ def length_bound_length(
     >>> length_bound_length(1.0, 4.0, 1.0, 0.5, 9)
     9.0
     """
-    ratio, whole = (R / gamma_d) ** (1.0 - epsilon), int(epsilon == 1.0)
+    ratio, integer_part = (R / gamma_d) ** (1.0 - epsilon), int(epsilon == 1.0)
     N = int(min(t, math.floor(0.5 * ratio) + 1)) if N is None else N
-    late = t**epsilon - (N - epsilon + whole) / N ** (1.0 - epsilon)
+    late = t**epsilon - (N - epsilon + integer_part) / N ** (1.0 - epsilon)
     power = (
         N ** (1.0 + epsilon)
         + (1.0 + epsilon) / (2.0 * epsilon) * ratio * late

@@ -99,7 +99,7 @@ def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:
     if not (
         isinstance(functions, list)
         and len(functions) == directions
-        and all(isinstance(one, dict) and _is_function(calibration, one) for one in functions)
+        and all(isinstance(entry, dict) and _is_function(calibration, entry) for entry in functions)
     ):
         raise SettingsError(
             "calibration: not the functions of a model of so many classes. Make them with "
@@ -118,4 +118,4 @@ def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -
 
 
 def _are_numbers(values: Any) -> TypeGuard[list[float]]:
-    return isinstance(values, list) and all(isinstance(one, int | float) for one in values)
+    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)

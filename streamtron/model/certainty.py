@@ -108,8 +108,9 @@ def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[n
     decisions : shape (rows,) or (rows, K).
     lengths : ‖x‖, shape (rows,).
     """
-    of_all = model.certificate.get("learners", [model.certificate])
-    if "rho" not in model.settings or not all(each.get("primal_margin") for each in of_all):
+    certificates = model.certificate.get("learners", [model.certificate])
+    proven = all(certificate.get("primal_margin") for certificate in certificates)
+    if "rho" not in model.settings or not proven:
         raise SettingsError(
             "the model has no certificate, so no label is certain. Give a model that streamtron "
             "fitted."

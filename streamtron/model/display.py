@@ -71,8 +71,8 @@ def _gap(gap: float) -> str:
 def model_facts(model: LinearModel) -> list[tuple[str, str]]:
     """Return what a model is, in words."""
     names = [label_text(label) for label in model.classes]
-    more = f", … ({len(names):,} in all)" if len(names) > MANY else ""
-    facts = [("classes", ", ".join(names[: 3 if more else MANY]) + more)]
+    count_of_all = f", … ({len(names):,} in all)" if len(names) > MANY else ""
+    facts = [("classes", ", ".join(names[: 3 if count_of_all else MANY]) + count_of_all)]
     if model.kind != "two classes":
         facts.append(("kind", model.kind))
     facts.append(("columns", number(model.columns)))

@@ -114,9 +114,9 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
         f"nr_feature {model.columns}\nbias 1\nw\n"
     )
     yield head.encode()
-    kept = model.sparse_weights.T.tocsr()  # by column
+    by_column = model.sparse_weights.T.tocsr()
     for start in range(0, model.columns, LINES):
-        for weights in kept[start : start + LINES].toarray():
+        for weights in by_column[start : start + LINES].toarray():
             yield _numbers(weights)
     yield _numbers(model.bias)
 
@@ -173,48 +173,46 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     if model.calibration is not None:
         directions = model.calibration["directions"]
         make = _sigmoid if model.calibration["method"] == "sigmoid" else _isotonic
-        more, own = make(directions)
-        nodes += f" column = Reshape(scores, shape) {more} {_SUMS[model.kind]}"
-        constants |= {"shape": np.array([-1, len(directions)]), **own, "one": 1.0,
+        extra_nodes, extra_constants = make(directions)
+        nodes += f" column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
+        constants |= {"shape": np.array([-1, len(directions)]), **extra_constants, "one": 1.0,
                       "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
         outputs += f", double[N, {len(classes)}] probabilities"
-    made = parser.parse_model(
+    proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17], producer_name: "streamtron"> '
         f"streamtron (float[N, {model.columns}] X) => ({outputs}) {{ rows = Cast<to=11>(X) "
         f"products = MatMul(rows, weights) scores = Add(products, bias) {nodes} }}"
     )
-    used = {name for node in made.graph.node for name in node.input}
-    made.graph.initializer.extend(
+    used = {name for node in proto.graph.node for name in node.input}
+    proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(constants[name]), name)
         for name in constants if name in used
     )  # fmt: skip
-    onnx.helper.set_model_props(made, {"classes": json.dumps(model.classes)})
-    onnx.checker.check_model(made)
-    return [made.SerializeToString(deterministic=True)]
+    onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
+    onnx.checker.check_model(proto)
+    return [proto.SerializeToString(deterministic=True)]
 
 
 def _sigmoid(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
     """Return nodes that make of ``column``, scores of shape (rows, K), the probability of ``each``
     direction, and their constants."""
-    a, b = (np.array([-float(each[name]) for each in directions]) for name in "ab")
+    a, b = (np.array([-float(direction[name]) for direction in directions]) for name in "ab")
     nodes = "scaled = Mul(column, a) logits = Add(scaled, b) each = Sigmoid(logits)"
     return nodes, {"a": a, "b": b}
 
 
 def _isotonic(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
     """Return the same of tables, between whose decisions a binary search finds the score."""
-    size = 1 << (max(len(each["decisions"]) for each in directions) - 1).bit_length()
+    size = 1 << (max(len(direction["decisions"]) for direction in directions) - 1).bit_length()
     x, y, slope = (np.full((len(directions), size), fill) for fill in (np.inf, 0.0, 0.0))
-    for k, each in enumerate(directions):
-        n = len(each["decisions"])
-        x[k, :n], y[k, :n] = each["decisions"], each["probabilities"]
+    for k, direction in enumerate(directions):
+        n = len(direction["decisions"])
+        x[k, :n], y[k, :n] = direction["decisions"], direction["probabilities"]
         slope[k, : n - 1] = np.diff(y[k, :n]) / np.diff(x[k, :n])
     constants: dict[str, Any] = {"x": x.ravel(), "y": y.ravel(), "slope": slope.ravel()}
     at, nodes, step = "start", "", size // 2
     constants[at] = size * np.arange(len(directions))
-    while (
-        step
-    ):  # the last decision that is not above the score is at ``at``, or up to 2 step − 1 on
+    while step:  # the last decision not above the score is at ``at``, or up to 2 step − 1 on
         constants[f"step{step}"] = np.array(step)
         nodes += (
             f"next{step} = Add({at}, step{step}) edge{step} = Gather(x, next{step}) "
@@ -232,9 +230,10 @@ def _isotonic(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
 
 def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
     """Return the classes as an array: int64 if they are whole numbers."""
-    found = np.array(model.classes, dtype=object if isinstance(model.classes[0], str) else None)
-    whole = found.dtype.kind == "f" and np.all(np.abs(found) < 2**53) and not np.any(found % 1)
-    return found.astype(np.int64) if whole else found
+    classes = np.array(model.classes, dtype=object if isinstance(model.classes[0], str) else None)
+    if classes.dtype.kind == "f" and not (classes % 1).any() and (np.abs(classes) < 2**53).all():
+        return classes.astype(np.int64)
+    return classes
 
 
 # --- scikit-learn --------------------------------------------------------------------------------
@@ -257,23 +256,23 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
         )
     rho = float(model.settings.get("rho") or 0.0)
     price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
-    made = LinearSVC(
+    svc = LinearSVC(
         C=np.inf if price is None else price, fit_intercept=rho > 0.0,
         intercept_scaling=rho or 1.0, class_weight=_class_weight(model), dual="auto",
     )  # fmt: skip
     if stays_sparse(model):  # as LinearSVC.sparsify has it
-        made.coef_ = sparse.csr_matrix(model.sparse_weights, copy=True)
+        svc.coef_ = sparse.csr_matrix(model.sparse_weights, copy=True)
     else:
-        made.coef_ = np.array(np.atleast_2d(model.weights), order="C")
-    made.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
+        svc.coef_ = np.array(np.atleast_2d(model.weights), order="C")
+    svc.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
     classes = _classes(model)
-    made.classes_ = classes.astype(str) if classes.dtype == object else classes
-    made.n_features_in_, made.n_iter_ = model.columns, 0
-    whole = made if model.calibration is None else _with_probabilities(made, model.calibration)
+    svc.classes_ = classes.astype(str) if classes.dtype == object else classes
+    svc.n_features_in_, svc.n_iter_ = model.columns, 0
+    classifier = svc if model.calibration is None else _with_probabilities(svc, model.calibration)
     names = model.feature_names[: model.columns]
     if len(names) == model.columns:
-        made.feature_names_in_ = whole.feature_names_in_ = np.array(names, dtype=object)
-    return [skops.dumps(whole)]
+        svc.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
+    return [skops.dumps(classifier)]
 
 
 def _with_probabilities(svc: Any, calibration: Values) -> Any:
@@ -281,25 +280,25 @@ def _with_probabilities(svc: Any, calibration: Values) -> Any:
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.frozen import FrozenEstimator
 
-    made = CalibratedClassifierCV(FrozenEstimator(svc), method=calibration["method"])
+    calibrated = CalibratedClassifierCV(FrozenEstimator(svc), method=calibration["method"])
     # fitted to empty rows, five of each class for its five folds; then its functions become ours
     labels = np.repeat(svc.classes_, 5)
-    made.fit(sparse.csr_array((len(labels), svc.n_features_in_)), labels)
-    calibrators = made.calibrated_classifiers_[0].calibrators
-    for calibrator, own in zip(calibrators, calibration["directions"], strict=True):
+    calibrated.fit(sparse.csr_array((len(labels), svc.n_features_in_)), labels)
+    calibrators = calibrated.calibrated_classifiers_[0].calibrators
+    for calibrator, direction in zip(calibrators, calibration["directions"], strict=True):
         if calibration["method"] == "sigmoid":
-            calibrator.a_, calibrator.b_ = own["a"], own["b"]
+            calibrator.a_, calibrator.b_ = direction["a"], direction["b"]
         else:
-            calibrator.fit(own["decisions"], own["probabilities"])
-    return made
+            calibrator.fit(direction["decisions"], direction["probabilities"])
+    return calibrated
 
 
 def _class_weight(model: LinearModel) -> Any:
     """Return the class weights by label, as LinearSVC takes them."""
-    given = model.settings.get("class_weight")
-    if not isinstance(given, dict):
-        return given
-    weights = Settings(class_weight=given).label_weights
+    by_name = model.settings.get("class_weight")
+    if not isinstance(by_name, dict):
+        return by_name
+    weights = Settings(class_weight=by_name).label_weights
     return {label: weights[label] for label in _classes(model).tolist() if label in weights}
 
 
@@ -320,13 +319,13 @@ def _json(model: LinearModel) -> Iterator[bytes]:
     }
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, names = ',\n "directions": [', model.feature_names
-    for each in model.directions():
-        at = each.nonzero.indices
-        plain: dict[str, Any] = {"positive": each.positive, "bias": each.bias}
+    for direction in model.directions():
+        at = direction.nonzero.indices
+        plain: dict[str, Any] = {"positive": direction.positive, "bias": direction.bias}
         plain["column"] = (at + model.index_base).tolist()
         if names:
             plain["name"] = [names[j] for j in at]
-        plain["weight"] = each.nonzero.data.tolist()
+        plain["weight"] = direction.nonzero.data.tolist()
         yield f"{start}\n  {json.dumps(plain, ensure_ascii=False)}".encode()
         start = ","
     yield b"\n ]\n}\n"

@@ -129,8 +129,8 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
         raise DataError(
             f"{path}: not a readable .npy array of numbers ({error!s:.200})."
         ) from error
-    one = max(array.shape, default=0) == array.size
-    if array.dtype.kind not in "iuf" or not (one or (array.ndim == 2 and len(array) > 2)):
+    is_vector = max(array.shape, default=0) == array.size
+    if array.dtype.kind not in "iuf" or not (is_vector or (array.ndim == 2 and len(array) > 2)):
         raise DataError(
             f"{path}: an array of {array.dtype}, shape {array.shape}. "
             "Wanted one vector of numbers, or one row a class for three classes or more."
@@ -138,7 +138,7 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
     numbers = np.asarray(array, dtype=np.float64)
     if not np.isfinite(numbers).all():
         raise DataError(f"{path}: holds nan or inf. Coefficients must be finite.")
-    return numbers.ravel() if one else numbers
+    return numbers.ravel() if is_vector else numbers
 
 
 def _from_text(path: Path) -> Iterator[float]:
@@ -178,11 +178,11 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
         width = 1 if len(labels) == 2 and solver != "MCSVM_CS" else len(labels)
         numbers = np.fromiter(_table(path, file, lines + 1, width), dtype=np.float64)
     table = numbers.reshape(-1, width)
-    wanted = columns + (augmentation >= 0)
-    if len(table) != wanted:
+    lines_of_weights = columns + (augmentation >= 0)
+    if len(table) != lines_of_weights:
         raise DataError(
             f"{path}: {len(table)} weights, but nr_feature {columns} and bias {augmentation:g} ask "
-            f"for {wanted}. The file is cut short or edited; write it again."
+            f"for {lines_of_weights}. The file is cut short or edited; write it again."
         )
     by_class = _in_order_of_classes(table, labels)
     return LinearModel(

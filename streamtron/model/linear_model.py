@@ -148,8 +148,8 @@ class LinearModel:
 
     def but(self, **changes: Any) -> LinearModel:
         """Return a model in which these arguments differ."""
-        own = {name: getattr(self, name) for name in (*_CONTENT, "bias", "calibration")}
-        return LinearModel(**{"weights": self.sparse_weights, **own, **changes})
+        arguments = {name: getattr(self, name) for name in (*_CONTENT, "bias", "calibration")}
+        return LinearModel(**{"weights": self.sparse_weights, **arguments, **changes})
 
     @property
     def kind(self) -> Kind:

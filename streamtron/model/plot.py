@@ -132,7 +132,7 @@ def _certificate_of(model: LinearModel, label: Label | None) -> Mapping[str, Any
         return model.certificate
     learners = model.certificate["learners"]
     if label is None:
-        return dict(max(learners, key=lambda each: each["relative_duality_gap"]))
+        return dict(max(learners, key=lambda learner: learner["relative_duality_gap"]))
     if label not in model.classes:
         raise SettingsError(f"label {label!r}: the model's classes are {model.classes}.")
     return dict(learners[model.classes.index(label)])
@@ -194,7 +194,7 @@ def margins_of(
         raise DataError(f"y: the label {odd!r}. The model has the classes {model.classes}.")
     if model.kind == "two classes":
         return np.where(codes == 1, decisions, -decisions)
-    rows, others = np.arange(len(codes)), decisions.copy()
-    others[rows, codes] = -np.inf
-    margins: NDArray[np.float64] = decisions[rows, codes] - others.max(axis=1)
+    rows, runners_up = np.arange(len(codes)), decisions.copy()
+    runners_up[rows, codes] = -np.inf
+    margins: NDArray[np.float64] = decisions[rows, codes] - runners_up.max(axis=1)
     return margins

@@ -110,20 +110,20 @@ def _by_recipe(
 ) -> sparse.csr_array:
     """Return documents, or records or a data frame with the columns beside them, as the model's
     recipe makes rows of them."""
-    wanted = (recipe.text, *recipe.columns)
+    columns = (recipe.text, *recipe.columns)
     if names is not None:
-        given = {name: _plain(rows[name]) for name in wanted if name in names}
+        by_name = {name: _plain(rows[name]) for name in columns if name in names}
     elif kind == "documents":
-        given = {recipe.text: rows}
+        by_name = {recipe.text: rows}
     else:
-        given = {name: [row[name] for row in rows if name in row] for name in wanted}
-    for name in wanted:
-        if len(given.get(name, ())) < len(rows):
+        by_name = {name: [row[name] for row in rows if name in row] for name in columns}
+    for name in columns:
+        if len(by_name.get(name, ())) < len(rows):
             raise DataError(
-                f"X: a row has no {name!r}. The model's features are made of {some(wanted)}: give "
+                f"X: a row has no {name!r}. The model's features are made of {some(columns)}: give "
                 "records, {name: value}, or a data frame with these columns."
             )
-    rows = recipe.rows_of_columns(given)[:, : model.columns]  # later ones weigh 0
+    rows = recipe.rows_of_columns(by_name)[:, : model.columns]  # later ones weigh 0
     return sparse.csr_array(rows, dtype=np.float64)
 
 
@@ -158,9 +158,9 @@ def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
             )
         return np.asarray(X)
     _check_names(model, given, "X")
-    wanted = model.feature_names[: model.columns]  # later ones never occurred, and weigh 0
+    features = model.feature_names[: model.columns]  # later ones never occurred, and weigh 0
     columns = []
-    for name in wanted:
+    for name in features:
         column = np.asarray(X[name])
         if column.dtype.kind not in "biuf":
             raise DataError(f"X: column {name!r} holds {column.dtype}. Wanted are numbers.")
@@ -170,9 +170,9 @@ def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
 
 def _records(model: LinearModel, rows: Sequence[Any]) -> NDArray[np.float64]:
     """Return records of a model whose features are columns of a table: each has all of them."""
-    wanted, names = model.feature_names[: model.columns], set(model.feature_names)
+    features, names = model.feature_names[: model.columns], set(model.feature_names)
     beside = _beside(model)
-    matrix = np.empty((len(rows), len(wanted)))
+    matrix = np.empty((len(rows), len(features)))
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -181,7 +181,7 @@ def _records(model: LinearModel, rows: Sequence[Any]) -> NDArray[np.float64]:
             )
         if row.keys() - beside != names:
             _check_names(model, row, f"X, row {number}")
-        matrix[number] = [_number(row[name], name, number) for name in wanted]
+        matrix[number] = [_number(row[name], name, number) for name in features]
     return matrix
 
 
@@ -193,12 +193,12 @@ def _beside(model: LinearModel) -> set[Any]:
 def _check_names(model: LinearModel, given: Iterable[Any], where: str) -> None:
     """Refuse names that are not, each once, those of the model's features. Those of its columns of
     labels and weights may be there too."""
-    wanted, there = model.feature_names, Counter(iter(given))
-    known = {*wanted, *_beside(model)}
+    features, counts = model.feature_names, Counter(iter(given))
+    known = {*features, *_beside(model)}
     for wrong, names in (
-        ("has not", [name for name in wanted if name not in there]),
-        ("has, and the model does not know,", [name for name in there if name not in known]),
-        ("has twice", [name for name in there if there[name] > 1]),
+        ("has not", [name for name in features if name not in counts]),
+        ("has, and the model does not know,", [name for name in counts if name not in known]),
+        ("has twice", [name for name in counts if counts[name] > 1]),
     ):
         if names:
             raise DataError(

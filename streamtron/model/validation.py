@@ -112,17 +112,17 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple[Label, ...]:
     """Return the labels, rising and all of one kind, as Python values, numbers as floats."""
     labels = tuple(_checked_label(label) for label in classes)
-    wanted = 2 if kind == "two classes" else shape[0]
-    if kind == "multiclass" and wanted < 3:
+    size = 2 if kind == "two classes" else shape[0]
+    if kind == "multiclass" and size < 3:
         raise SettingsError(
             f"weights: shape {shape}. Give one row a class, for three classes or more; of "
             "two classes, one number a column."
         )
-    alike = len(labels) == wanted and len({type(label) for label in labels}) == 1
+    alike = len(labels) == size and len({type(label) for label in labels}) == 1
     if not alike or any(a >= b for a, b in pairwise(labels)):  # type: ignore[operator]
         which = "two of one kind, the smaller first: a positive decision means the second"
         if kind != "two classes":
-            which = f"{wanted} of one kind, in rising order, one for each row of weights"
+            which = f"{size} of one kind, in rising order, one for each row of weights"
         raise SettingsError(f"classes: {labels}. Give {which}.")
     return labels
 
@@ -154,10 +154,12 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
             f"certificate: no learners for {shape[0]} classes. Give the certificate of each, "
             "as joint_certificate does."
         )
-    for each in learners if isinstance(learners, list) else [checked]:
-        if not isinstance(each, dict):
-            raise SettingsError(f"certificate: {each!r:.60} is not that of a class. Train again.")
-        _check_ranges("certificate", each, _CERTIFICATE)
+    for learner in learners if isinstance(learners, list) else [checked]:
+        if not isinstance(learner, dict):
+            raise SettingsError(
+                f"certificate: {learner!r:.60} is not that of a class. Train again."
+            )
+        _check_ranges("certificate", learner, _CERTIFICATE)
     return checked
 
 
