@@ -24,7 +24,7 @@ from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.finished_run import FinishedRun, inputs_of_run, read_finished
+from streamtron.runs.finished_run import FinishedRun, inputs_of_run
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -311,7 +311,7 @@ def running_weights(
     columns' numbers in the shards, from the last checkpoint of a run. None, after a warning, if
     that does not belong to the witness."""
     try:
-        with read_finished(run) as ended:
+        with FinishedRun.to_read(run) as ended:
             found = _learners_of_run(ended, model, witness)
     except StreamtronError as error:
         _log.warning("%s The drift of the running weights is not told.", error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -28,16 +28,16 @@ def short(value: float) -> str:
 
 
 class Series(NamedTuple):
-    """A line; ``key`` is the number of its colour, ``marked`` whether points are drawn, and
-    ``hollow`` those points whose inside is empty. Without a name it is not in the legend."""
+    """A line; ``key`` is the number of its colour, ``marked`` whether points are drawn, ``hollow``
+    those points whose inside is empty, and ``form`` formats the height of a point. Without a name
+    it is not in the legend."""
 
     name: str
     points: Points
     key: int = 1
     marked: bool = False
     hollow: frozenset[int] = frozenset()
-    shown: Callable[[float], str] = short
-    """formats the height of a point"""
+    form: Callable[[float], str] = short
 
 
 class Axis(NamedTuple):
@@ -74,14 +74,10 @@ class Axis(NamedTuple):
             low, high = math.log10(self.low), math.log10(self.high)
             every = max(1, math.ceil((high - low) / 5))
             powers = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1, every)
-            if len(powers) > 1:
-                return [10.0**power for power in powers]
-            return [self.low, self.high]
+            return [10.0**power for power in powers] if len(powers) > 1 else [self.low, self.high]
         rough = (self.high - self.low) / 4
         unit = math.pow(10.0, math.floor(math.log10(rough)))
-        step = next(
-            unit * each for each in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * each >= 0.999 * rough
-        )
+        step = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= 0.999 * rough)
         step = max(step, 1.0) if self.whole else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [step * k for k in range(first, last + 1)]
@@ -95,21 +91,9 @@ class Axis(NamedTuple):
         digits = next((d for d in range(9) if all(abs(round(t, d) - t) < close for t in ticks)), 9)
         return f"{round(value, digits) + 0.0:.{digits}f}" if digits else f"{value:.0f}"
 
-    def room(self) -> float:
-        """Return the units that the labels of a vertical axis take, on its left."""
-        return max(
-            LEFT, 8 + 7.7 * max((len(self.label(value)) for value in self.ticks()), default=0)
-        )
-
-
-def figure(title: str, drawing: str, legend: Sequence[tuple[str, str]] = (), note: str = "") -> str:
-    """Return a figure with its title, the ``legend`` (class of a colour, words), and a note."""
-    keys = "".join(f'<span><i class="{key}"></i>{escape(name)}</span>' for key, name in legend)
-    below = f"<p>{escape(note)}</p>" if note else ""
-    return (
-        f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<div class="legend">{keys}</div>{drawing}{below}</figure>'
-    )
+    def labels(self) -> list[tuple[float, str]]:
+        """Return where the ticks lie, and their labels."""
+        return [(self.place(value), self.label(value)) for value in self.ticks()]
 
 
 def line_chart(
@@ -119,43 +103,42 @@ def line_chart(
     """Draw lines through points; ``unit`` : whether both axes go from 0 to 1; ``from_zero`` : which
     begin at 0 at the latest, "x" or "xy"; ``hollow`` : what hollow points mean. On logarithmic axes
     points that are not positive are left out."""
+
+    def can_be_drawn(x: float, y: float) -> bool:
+        finite = math.isfinite(x) and math.isfinite(y)
+        return finite and (x > 0 or not log_x) and (y > 0 or not log_y)
+
     series = [
-        one._replace(points=[p for p in one.points if _shown(p, log_x, log_y)]) for one in series
+        line._replace(points=[point for point in line.points if can_be_drawn(*point)])
+        for line in series
     ]
-    xs = [x for one in series for x, _ in one.points]
-    ys = [y for one in series for _, y in one.points]
-    if not xs:
+    points = [point for line in series for point in line.points]
+    if not points:
         return ""
     x_axis, y_axis = Axis(0.0, 1.0, LEFT, RIGHT), Axis(0.0, 1.0, BOTTOM, TOP)
     if not unit:
-        xs, ys = ([*([0] if name in from_zero else ()), *v] for name, v in (("x", xs), ("y", ys)))
+        xs, ys = zip(*points, *[(0.0, 0.0)] * bool(from_zero), strict=True)
+        ys = ys if from_zero == "xy" else ys[: len(points)]
         y_axis = Axis.over(ys, BOTTOM if "y" in from_zero else BOTTOM - 8, TOP, log=log_y)
-        x_axis = Axis.over(xs, y_axis.room(), RIGHT, log=log_x)
-    drawn = "".join(_line(one, x_axis, y_axis) for one in series)
-    keys = [(f"k{one.key}", one.name) for one in series if one.name]
-    note = f"Hollow: {hollow}." if any(one.hollow for one in series) else ""
-    return figure(title, _svg(title, _axes(x_axis, y_axis, x_name, y_name) + drawn), keys, note)
-
-
-def _shown(point: tuple[float, float], log_x: bool, log_y: bool) -> bool:
-    x, y = point
-    finite = math.isfinite(x) and math.isfinite(y)
-    return finite and (x > 0 or not log_x) and (y > 0 or not log_y)
+        widest = max((len(label) for _, label in y_axis.labels()), default=0)
+        x_axis = Axis.over(xs, max(LEFT, 8 + 7.7 * widest), RIGHT, log=log_x)
+    drawing = "".join(_line(line, x_axis, y_axis) for line in series)
+    legend = [(f"k{line.key}", line.name) for line in series if line.name]
+    note = f"Hollow: {hollow}." if any(line.hollow for line in series) else ""
+    return _figure(title, _axes(x_axis, y_axis, x_name, y_name) + drawing, legend, note)
 
 
 def _line(series: Series, x_axis: Axis, y_axis: Axis) -> str:
     places = [(x_axis.place(x), y_axis.place(y)) for x, y in series.points]
     path = " ".join(f"{x:g},{y:g}" for x, y in places)
-    found = f'<polyline class="k{series.key}" points="{path}"/>'
+    drawing = f'<polyline class="k{series.key}" points="{path}"/>'
     if series.marked or len(places) == 1:
-        for at, ((x, y), (a, b)) in enumerate(zip(places, series.points, strict=True)):
-            shape = "hollow " if at in series.hollow else ""
-            found += (
-                f'<circle class="{shape}k{series.key}" cx="{x:g}" cy="{y:g}" r="3">'
-                f"<title>{escape(f'{series.name} {short(a)}: {series.shown(b)}'.strip())}</title>"
-                "</circle>"
-            )
-    return found
+        for number, ((x, y), (a, b)) in enumerate(zip(places, series.points, strict=True)):
+            shape = "hollow " if number in series.hollow else ""
+            words = escape(f"{series.name} {short(a)}: {series.form(b)}".strip())
+            drawing += f'<circle class="{shape}k{series.key}" cx="{x:g}" cy="{y:g}" r="3">'
+            drawing += f"<title>{words}</title></circle>"
+    return drawing
 
 
 def histogram(
@@ -166,15 +149,11 @@ def histogram(
     x_axis = Axis(edges[0], edges[-1], LEFT, RIGHT)
     y_axis = Axis(0, max(max(counts), 1), BOTTOM, TOP)
     bars = ""
-    for at, (count, colour) in enumerate(zip(counts, colours, strict=True)):
-        left, right = x_axis.place(edges[at]), x_axis.place(edges[at + 1])
-        top = y_axis.place(count)
-        bars += (
-            f'<rect class="{colour}" x="{left:g}" y="{top:g}" width="{right - left - 0.5:.1f}" '
-            f'height="{BOTTOM - top:.1f}"><title>{short(edges[at])} to {short(edges[at + 1])}: '
-            f"{count:,}</title></rect>"
-        )
-    return figure(title, _svg(title, _axes(x_axis, y_axis, x_name, "rows") + bars), legend, note)
+    for low, high, count, colour in zip(edges, edges[1:], counts, colours, strict=False):
+        left, right, top = x_axis.place(low), x_axis.place(high), y_axis.place(count)
+        bars += _rectangle(colour, left, top, right - left - 0.5, BOTTOM - top)
+        bars += f"<title>{short(low)} to {short(high)}: {count:,}</title></rect>"
+    return _figure(title, _axes(x_axis, y_axis, x_name, "rows") + bars, legend, note)
 
 
 def heat_map(
@@ -184,51 +163,58 @@ def heat_map(
     """Draw a cell for each (x, y) that has a value, the darker the higher, and frame the best."""
     wide, high = (RIGHT - LEFT) / len(xs), (BOTTOM - TOP) / len(ys)
     least, most = min(cells.values()), max(cells.values())
-    drawn = ""
+    drawing = _axis_names(x_name, y_name)
     for (x, y), value in cells.items():
         left, top = LEFT + wide * xs.index(x), BOTTOM - high * (ys.index(y) + 1)
         shade = 0.08 + 0.57 * ((value - least) / (most - least) if most > least else 1.0)
-        frame = ' class="best"' if (x, y) == best else ""
-        drawn += (
-            f'<g{frame}><rect class="heat" x="{left + 1:.1f}" y="{top + 1:.1f}" '
-            f'width="{wide - 2:.1f}" height="{high - 2:.1f}" '
-            f'fill-opacity="{shade:.2f}"/><text class="cell" x="{left + wide / 2:.1f}" '
-            f'y="{top + high / 2 + 4:.1f}">{short(value)}</text>'
-            f"<title>{escape(f'{x_name} {short(x)}, {y_name} {short(y)}: {value:.6g}')}</title></g>"
-        )
-    for at, x in enumerate(xs):
-        drawn += _tick(LEFT + wide * (at + 0.5), BOTTOM + 16, "middle", short(x))
-    for at, y in enumerate(ys):
-        drawn += _tick(LEFT - 6, BOTTOM - high * (at + 0.5) + 4, "end", short(y))
-    return figure(title, _svg(title, drawn + _names(x_name, y_name)))
+        words = escape(f"{x_name} {short(x)}, {y_name} {short(y)}: {value:.6g}")
+        drawing += '<g class="best">' if (x, y) == best else "<g>"
+        drawing += _rectangle("heat", left + 1, top + 1, wide - 2, high - 2, shade) + "</rect>"
+        drawing += f'<text class="cell" x="{left + wide / 2:.1f}" y="{top + high / 2 + 4:.1f}">'
+        drawing += f"{short(value)}</text><title>{words}</title></g>"
+    for number, x in enumerate(xs):
+        drawing += _text(LEFT + wide * (number + 0.5), BOTTOM + 16, "middle", short(x))
+    for number, y in enumerate(ys):
+        drawing += _text(LEFT - 6, BOTTOM - high * (number + 0.5) + 4, "end", short(y))
+    return _figure(title, drawing)
 
 
 def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
-    return "".join([*_grid(x_axis, y_axis), _names(x_name, y_name)])
-
-
-def _grid(x_axis: Axis, y_axis: Axis) -> Iterator[str]:
+    """Draw the axes with their names and ticks, and a grid of horizontal lines."""
     across = f'x1="{x_axis.start:g}" x2="{x_axis.end:g}"'
-    for value in y_axis.ticks():
-        y = y_axis.place(value)
-        yield f'<line class="grid" {across} y1="{y:g}" y2="{y:g}"/>'
-        yield _tick(x_axis.start - 6, y + 4, "end", y_axis.label(value))
-    for value in x_axis.ticks():
-        yield _tick(x_axis.place(value), BOTTOM + 16, "middle", x_axis.label(value))
-    yield f'<line class="axis" {across} y1="{BOTTOM}" y2="{BOTTOM}"/>'
+    drawing = _axis_names(x_name, y_name)
+    for y, label in y_axis.labels():
+        drawing += f'<line class="grid" {across} y1="{y:g}" y2="{y:g}"/>'
+        drawing += _text(x_axis.start - 6, y + 4, "end", label)
+    for x, label in x_axis.labels():
+        drawing += _text(x, BOTTOM + 16, "middle", label)
+    return f'{drawing}<line class="axis" {across} y1="{BOTTOM}" y2="{BOTTOM}"/>'
 
 
-def _tick(x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _names(x_name: str, y_name: str) -> str:
+def _axis_names(x_name: str, y_name: str) -> str:
     """Name the axes: below to the right, and above to the left."""
-    return _tick(RIGHT, HEIGHT - 5, "end", x_name) + _tick(4, 12, "start", y_name)
+    return _text(RIGHT, HEIGHT - 5, "end", x_name) + _text(4, 12, "start", y_name)
 
 
-def _svg(title: str, content: str) -> str:
+def _text(x: float, y: float, anchor: str, words: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _rectangle(
+    kind: str, x: float, y: float, width: float, height: float, opacity: float = 1.0
+) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect class="{kind}" {place} fill-opacity="{opacity:.2f}">'
+
+
+def _figure(
+    title: str, drawing: str, legend: Sequence[tuple[str, str]] = (), note: str = ""
+) -> str:
+    """Return a figure with its title, the ``legend`` (class of a colour, words), and a note."""
+    keys = "".join(f'<span><i class="{key}"></i>{escape(name)}</span>' for key, name in legend)
+    name, below = escape(title), f"<p>{escape(note)}</p>" if note else ""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"{content}</svg>"
+        f'<figure><figcaption>{name}</figcaption><div class="legend">{keys}</div>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">{drawing}</svg>'
+        f"{below}</figure>"
     )

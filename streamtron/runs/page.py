@@ -20,6 +20,7 @@ from streamtron.core.text import (
     MANY,
     METRICS,
     METRICS_OF_MANY,
+    and_more,
     down,
     feature_text,
     format_size,
@@ -74,14 +75,26 @@ class Facts:
 
 def render(facts: Facts) -> str:
     """Return the page."""
-    sections = (
-        _head, _certificate, _training, _margins, _held_out, _sweep, _model, _settings, _data,
-    )  # fmt: skip
-    body = "\n".join(part for section in sections for part in section(facts))
+    two = facts.model.kind == "two classes"
+    sections = {
+        "The certificate": _certificate,
+        "Training": _training,
+        "Margins": _margins,
+        "Held-out rows": _held_out,
+        "The sweep": _sweep,
+        "Heaviest features" if two else "Classes": _features if two else _classes,
+        "Settings": _settings,
+        "Data": _data,
+    }
+    body = [*_head(facts)]
+    for title, section in sections.items():
+        if parts := [part for part in section(facts) if part]:
+            body += [f"<h2>{title}</h2>", *parts]
     frame = files("streamtron.runs").joinpath("page.html").read_text(encoding="utf-8")
-    title = escape(f"{facts.name}: report")
     script, style = (_hash_of(name, frame) for name in ("script", "style"))
-    return Template(frame).substitute(title=title, body=body, script=script, style=style)
+    return Template(frame).substitute(
+        title=escape(f"{facts.name}: report"), body="\n".join(body), script=script, style=style
+    )
 
 
 def _hash_of(element: str, frame: str) -> str:
@@ -94,109 +107,113 @@ def _hash_of(element: str, frame: str) -> str:
 
 
 def _head(facts: Facts) -> Iterator[str]:
-    told, gap = facts.report, facts.report["certificate"]["relative_duality_gap"]
-    good = meets(told["settings"], gap, told["stop_reason"])
-    what = "largest gap" if "learners" in told else "gap"
-    verdict = f"{told['stop_reason'].capitalize()}: the {what} is {up(gap, 3)}, the tolerance "
-    verdict += number(told["settings"]["tol"])
-    yield f"<header><h1>{escape(facts.name)}</h1>"
-    yield f'<p class="verdict {"good" if good else "bad"}">{escape(verdict)}</p>'
-    yield from (f'<p class="soft">{escape(note)}</p>' for note in facts.notes)
+    report, gap = facts.report, facts.report["certificate"]["relative_duality_gap"]
+    good = meets(report["settings"], gap, report["stop_reason"])
+    what = "largest gap" if "learners" in report else "gap"
+    verdict = f"{report['stop_reason'].capitalize()}: the {what} is {up(gap, 3)}, the tolerance "
+    verdict += number(report["settings"]["tol"])
     tiles = {
-        **{name: _shown(told[name]) for name in ("rows", "columns", "nonzeros")},
+        **{name: _shown(report[name]) for name in ("rows", "columns", "nonzeros")},
         "classes": number(len(facts.model.classes)),
-        "readings of the data": f"{told['readings']:.4g}",
-        "seconds": f"{told['seconds']:.3g}",
-        "read from disk": format_size(told["bytes_read"]),
-        "peak memory": format_size(told["peak_rss_bytes"]),
+        "readings of the data": f"{report['readings']:.4g}",
+        "seconds": f"{report['seconds']:.3g}",
+        "read from disk": format_size(report["bytes_read"]),
+        "peak memory": format_size(report["peak_rss_bytes"]),
     }
     if facts.validation is not None:
         tiles["accuracy on held-out rows"] = _digits(facts.validation.evaluation.accuracy)
+    yield f"<header><h1>{escape(facts.name)}</h1>"
+    yield _paragraph(verdict, f"verdict {'good' if good else 'bad'}")
+    yield from (_paragraph(note, "soft") for note in facts.notes)
     yield f"{_tiles(tiles)}</header>"
 
 
 def _certificate(facts: Facts) -> Iterator[str]:
-    told, tol = facts.report, facts.report["settings"]["tol"]
-    learners = told.get("learners", [told])
-    histories = [each["history"] for each in learners]
-    yield "<h2>The certificate</h2>"
-    yield (
-        "<p>No linear classifier has a soft margin above the upper bound on these rows; this model "
-        "has at least the lower bound. The gap is 1 − (lower / upper)².</p>"
+    report, tol = facts.report, facts.report["settings"]["tol"]
+    histories = [learner["history"] for learner in report.get("learners", [report])]
+    yield _paragraph(
+        "No linear classifier has a soft margin above the upper bound on these rows; this model "
+        "has at least the lower bound. The gap is 1 − (lower / upper)²."
     )
-    yield _grid(_closing(histories, tol))
-    if "learners" not in told:
-        yield _certificate_table(told["certificate"])
+    bounds = [_bounds(histories[0], x) for x in ("reading", "seconds") if len(histories) == 1]
+    yield _grid([*bounds, *(_gaps(histories, x, tol) for x in ("reading", "seconds"))])
+    if "learners" in report:
+        return
+    proven = report["certificate"]
+    rows = [
+        ("primal objective", "primal_objective", up),
+        ("dual objective", "dual_objective", down),
+        ("lower bound of the margin", "primal_margin", down),
+        ("upper bound of the margin", "upper_bound", up),
+        ("relative duality gap", "relative_duality_gap", up),
+    ]
+    known = [(name, proven[key], form) for name, key, form in rows if proven.get(key) is not None]
+    cells = [[name, _proven(value, form)] for name, value, form in known]
+    yield table(
+        ["certificate", "value"], [*cells, ["rows that it covers", _number(proven["rows_scanned"])]]
+    )
 
 
-def _closing(histories: Sequence[Sequence[Values]], tol: float) -> Iterator[str]:
-    """Yield charts of bounds and gap after each reading, of every learner."""
-    hollow = "an estimate, not proven"
-    for x in ("reading", "seconds"):
-        if len(histories) == 1:
-            bounds = [_series(f"{name} bound", key, histories[0], x, name)
-                      for key, name in ((2, "upper"), (1, "lower"))]  # fmt: skip
-            title = f"Bounds on the margin by {x}"
-            yield line_chart(title, bounds, x, "margin", from_zero="x", hollow=hollow)
-    for x in ("reading", "seconds"):
-        if len(histories) == 1:
-            gaps = [_series("gap", 1, histories[0], x, "gap")]
-        else:
-            lines = (_points(own, x, "gap") for own in histories)
-            gaps = [Series("" if k else "gap of a class", own, 0) for k, own in enumerate(lines)]
-        places = [place for one in gaps for place, _ in one.points]
-        if tol > 0 and places:
-            gaps.append(Series("tolerance", [(0.0, tol), (max(places), tol)], 3))
-        yield line_chart(f"Gap by {x}", gaps, x, "gap", log_y=True, from_zero="x", hollow=hollow)
+UNPROVEN = "an estimate, not proven"
+
+
+def _bounds(history: Sequence[Values], x: str) -> str:
+    lines = [
+        _series(f"{side} bound", key, history, x, side)
+        for key, side in ((2, "upper"), (1, "lower"))
+    ]
+    title = f"Bounds on the margin by {x}"
+    return line_chart(title, [upper, lower], x, "margin", from_zero="x", hollow=UNPROVEN)
+
+
+def _gaps(histories: Sequence[Sequence[Values]], x: str, tol: float) -> str:
+    """Draw the gap after each reading, of every learner."""
+    if len(histories) == 1:
+        lines = [_series("gap", 1, histories[0], x, "gap")]
+    else:
+        paths = [_points(history, x, "gap") for history in histories]
+        lines = [Series("" if k else "gap of a class", path, 0) for k, path in enumerate(paths)]
+    places = [place for line in lines for place, _ in line.points]
+    if tol > 0 and places:
+        lines.append(Series("tolerance", [(0.0, tol), (max(places), tol)], 3))
+    return line_chart(f"Gap by {x}", lines, x, "gap", log_y=True, from_zero="x", hollow=UNPROVEN)
 
 
 def _series(name: str, key: int, history: Sequence[Values], x: str, y: str) -> Series:
     """Return a line of what is known after each reading, hollow where it is not proven."""
-    known = [each for each in history if each.get(x) is not None and each.get(y) is not None]
-    hollow = frozenset(at for at, each in enumerate(known) if not each.get("proven", True))
+    known = [row for row in history if row.get(x) is not None and row.get(y) is not None]
+    hollow = frozenset(k for k, row in enumerate(known) if not row.get("proven", True))
     return Series(name, _points(known, x, y), key, True, hollow, down if y == "lower" else up)
 
 
 def _points(history: Sequence[Values], x: str, y: str) -> list[tuple[float, float]]:
-    pairs = ((each.get(x), each.get(y)) for each in history)
+    pairs = ((row.get(x), row.get(y)) for row in history)
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
-def _certificate_table(proven: Values) -> str:
-    upper = proven["upper_bound"]
-    rows = [
-        ("primal objective", proven.get("primal_objective"), up),
-        ("dual objective", proven.get("dual_objective"), down),
-        ("lower bound of the margin", proven["primal_margin"], down),
-        ("upper bound of the margin", upper, up),
-        ("relative duality gap", proven["relative_duality_gap"], up),
-    ]
-    cells = [[name, _proven(value, form)] for name, value, form in rows if value is not None]
-    cells.append(["rows that it covers", _number(proven["rows_scanned"])])
-    return table(["certificate", "value"], cells)
-
-
 def _training(facts: Facts) -> Iterator[str]:
-    told = facts.report
-    stages = told.get("stages")
-    history = told.get("history", [])
+    history, stages = facts.report.get("history", []), facts.report.get("stages") or ()
     charts = []
     for name, key in (("Rows in memory", "active_rows"), ("Newton steps", "newton_steps")):
         points = _points(history, "reading", key)
         if any(y for _, y in points):
-            lines = [Series("", points, marked=True)]
-            charts.append(line_chart(f"{name} by reading", lines, "reading", "", from_zero="xy"))
-    if not stages and not charts:
-        return
-    yield "<h2>Training</h2>"
+            line = Series("", points, marked=True)
+            charts.append(line_chart(f"{name} by reading", [line], "reading", "", from_zero="xy"))
     yield _grid(charts)
     names = ("full_epochs", "mini_epochs", "newton_steps", "updates")
-    heads = ["stage", "full epochs", "mini epochs", "Newton steps", "updates", "seconds",
-             "ended because"]  # fmt: skip
+    heads = [
+        "stage",
+        "full epochs",
+        "mini epochs",
+        "Newton steps",
+        "updates",
+        "seconds",
+        "ended because",
+    ]
     yield table(heads, [
-        [str(one["epsilon"]), *(_number(one[name]) for name in names),
-         _number(one["seconds"], f"{one['seconds']:.3g}"), one["stop_reason"]]
-        for one in stages or ()
+        [str(stage["epsilon"]), *(_number(stage[name]) for name in names),
+         _number(stage["seconds"], f"{stage['seconds']:.3g}"), stage["stop_reason"]]
+        for stage in stages
     ])  # fmt: skip
 
 
@@ -205,115 +222,99 @@ def _margins(facts: Facts) -> Iterator[str]:
     middles = (EDGES[1:] + EDGES[:-1]) / 2
     colours = ["k2" if m < 0 else "k5" if m < 1 else "k1" for m in middles.tolist()]
     note = "Label times decision. The first and the last bar hold all rows beyond them."
-    charts = [
-        histogram(f"Margins of the {name} rows", EDGES.tolist(), found.margins.tolist(), colours,
+    yield _grid(
+        histogram(f"Margins of the {name} rows", EDGES.tolist(), measured.margins.tolist(), colours,
                   "margin", legend, note)
-        for name, found in (("training", facts.training), ("held-out", facts.validation))
-        if found is not None and found.margins is not None
-    ]  # fmt: skip
-    if charts:
-        yield "<h2>Margins</h2>"
-        yield _grid(charts)
+        for name, measured in (("training", facts.training), ("held-out", facts.validation))
+        if measured is not None and measured.margins is not None
+    )  # fmt: skip
 
 
 def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
-    found = facts.validation.evaluation.to_dict()
-    yield "<h2>Held-out rows</h2>"
-    charts = []
-    if (curve := facts.validation.curve) is not None:
-        tp, fp = curve.T
-        recall, fall_out = tp / tp[-1], fp / fp[-1]
-        roc = [*zip(fall_out.tolist(), recall.tolist(), strict=True)]
-        precision = (tp[1:] / (tp + fp)[1:]).tolist()
-        pr = [*zip(recall[1:].tolist(), precision, strict=True)]
-        titles = (
-            f"ROC curve, area {_digits(found['roc_auc'])}",
-            (f"Precision and recall, average precision {_digits(found['average_precision'])}"),
-        )
-        charts = [
-            line_chart(titles[0], [Series("", roc), Series("", [(0, 0), (1, 1)], 0)],
-                       "false positive rate", "true positive rate", unit=True),
-            line_chart(titles[1], [Series("", pr)], "recall", "precision", unit=True),
-        ]  # fmt: skip
-    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in found else METRICS
-    values = {metric_words(name): _digits(found[name]) for name in names}
-    yield _tiles({"rows": number(found["rows"]), **values})
-    yield _grid(charts)
-
-
-def _model(facts: Facts) -> Iterator[str]:
-    model = facts.model
-    if model.kind != "two classes":
-        yield "<h2>Classes</h2>"
-        yield '<p class="soft">A click on a heading sorts the table.</p>'
-        yield _class_table(facts)
+    metrics = facts.validation.evaluation.to_dict()
+    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
+    values = {metric_words(name): _digits(metrics[name]) for name in names}
+    yield _tiles({"rows": number(metrics["rows"]), **values})
+    if (curve := facts.validation.curve) is None:
         return
-    [direction] = model.directions()
-    features = heaviest(model, direction, MOST, facts.names)
-    most = max((abs(one["weight"]) for one in features), default=1.0)
-    yield "<h2>Heaviest features</h2>"
-    larger = escape(label_text(model.classes[1]))
-    opposite = " “opposite:” is before a name that counts the other way." if facts.names else ""
-    yield f'<p class="soft">A positive weight counts towards {larger}.{opposite}</p>'
-    yield table(["feature", "weight", ""], [
-        [feature_text(one), _number(one["weight"], f"{one['weight']:+.4g}"),
-         _bar(one["weight"] / most)]
-        for one in features
+    tp, fp = curve.T
+    recall, precision = tp / tp[-1], tp[1:] / (tp + fp)[1:]
+    roc = [*zip((fp / fp[-1]).tolist(), recall.tolist(), strict=True)]
+    pr = [*zip(recall[1:].tolist(), precision.tolist(), strict=True)]
+    chance = Series("", [(0, 0), (1, 1)], 0)
+    yield _grid([
+        line_chart(f"ROC curve, area {_digits(metrics['roc_auc'])}", [Series("", roc), chance],
+                   "false positive rate", "true positive rate", unit=True),
+        line_chart("Precision and recall, average precision "
+                   f"{_digits(metrics['average_precision'])}", [Series("", pr)],
+                   "recall", "precision", unit=True),
     ])  # fmt: skip
 
 
-def _class_table(facts: Facts) -> str:
+def _features(facts: Facts) -> Iterator[str]:
+    [direction] = facts.model.directions()
+    features = heaviest(facts.model, direction, MOST, facts.names)
+    most = max((abs(feature["weight"]) for feature in features), default=1.0)
+    opposite = " “opposite:” is before a name that counts the other way." if facts.names else ""
+    larger = label_text(facts.model.classes[1])
+    yield _paragraph(f"A positive weight counts towards {larger}.{opposite}", "soft")
+    yield table(["feature", "weight", ""], [
+        [feature_text(feature), _number(feature["weight"], f"{feature['weight']:+.4g}"),
+         _bar(feature["weight"] / most)]
+        for feature in features
+    ])  # fmt: skip
+
+
+def _classes(facts: Facts) -> Iterator[str]:
+    yield _paragraph("A click on a heading sorts the table.", "soft")
     measured = facts.validation and facts.validation.evaluation.to_dict()["classes"]
-    of_metrics = ("support", "precision", "recall", "f1", "roc_auc") if measured else ()
-    heads = ["class", "gap", *map(metric_words, of_metrics), "full epochs", "Newton steps",
+    metrics = ("support", "precision", "recall", "f1", "roc_auc") if measured else ()
+    heads = ["class", "gap", *map(metric_words, metrics), "full epochs", "Newton steps",
              "ended because", "heaviest features"]  # fmt: skip
     rows = []
-    for at, direction in enumerate(facts.model.directions()):
-        told = facts.report["learners"][at]
-        names = [f"{feature_text(one)} {one['weight']:+.2g}"
-                 for one in heaviest(facts.model, direction, 3, facts.names)]  # fmt: skip
+    for k, direction in enumerate(facts.model.directions()):
+        report = facts.report["learners"][k]
+        features = heaviest(facts.model, direction, 3, facts.names)
+        names = [f"{feature_text(feature)} {feature['weight']:+.2g}" for feature in features]
         rows.append([
             label_text(direction.positive),
-            _proven(told["certificate"]["relative_duality_gap"], up),
-            *(_number((measured or [])[at][name]) for name in of_metrics),
-            _number(told["full_epochs"]), _number(told["newton_steps"]), told["stop_reason"],
-            _wide(", ".join(names)),
+            _proven(report["certificate"]["relative_duality_gap"], up),
+            *(_number((measured or [])[k][name]) for name in metrics),
+            _number(report["full_epochs"]), _number(report["newton_steps"]),
+            report["stop_reason"], _wide(", ".join(names)),
         ])  # fmt: skip
-    return table(heads, rows, sorts=True)
+    yield table(heads, rows, sorts=True)
 
 
 def _sweep(facts: Facts) -> Iterator[str]:
-    if (swept := facts.report.get("sweep")) is None:
+    if (sweep := facts.report.get("sweep")) is None:
         return
-    metric, rows = swept["metric"], swept["candidates"]
+    metric, rows = sweep["metric"], sweep["candidates"]
     words = metric_words(metric)
     title = f"{words[0].upper()}{words[1:]} by"
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     known = [row for row in rows if row[metric] is not None]
-    prices, rhos = (sorted({row[name] for row in known}) for name in (price, "rho"))
-    best = next(row for row in rows if row["best"])
-    yield "<h2>The sweep</h2>"
+    xs, rhos = (sorted({row[name] for row in known}) for name in (price, "rho"))
     charts = []
-    if len(prices) > 1:
+    if len(xs) > 1:
         lines = [
-            _candidates([row for row in known if row["rho"] == rho], rho, at % 5 + 1, price, metric)
-            for at, rho in enumerate(rhos)
+            _candidates([row for row in known if row["rho"] == rho], rho, k % 5 + 1, price, metric)
+            for k, rho in enumerate(rhos)
         ]
-        hollow = "dropped, or not certified"
         charts.append(
-            line_chart(f"{title} {price}", lines, price, words, log_x=price == "C", hollow=hollow)
-        )
-    if len(prices) > 1 and len(rhos) > 1:
+            line_chart(f"{title} {price}", lines, price, words, log_x=price == "C",
+                       hollow="dropped, or not certified")
+        )  # fmt: skip
+    if len(xs) > 1 and len(rhos) > 1:
         cells = {(row[price], row["rho"]): row[metric] for row in known}
-        place = best[price], best["rho"]
-        charts.append(heat_map(f"{title} {price} and ρ", prices, rhos, cells, place, price, "ρ"))
+        best = next((row[price], row["rho"]) for row in rows if row["best"])
+        charts.append(heat_map(f"{title} {price} and ρ", xs, rhos, cells, best, price, "ρ"))
     yield _grid(charts)
-    shown = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
-    heads = [metric_words(name) for name in shown]
-    yield table([*heads, "ended because", "best"], [
-        [*(_proven(row[name], up) if name == BOUNDS[2] else _number(row[name]) for name in shown),
+    names = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
+    yield table([*map(metric_words, names), "ended because", "best"], [
+        [*(_proven(row[name], up) if name == BOUNDS[2] else _number(row[name]) for name in names),
          row["dropped"] or row["stop_reason"],
          "best" if row["best"] else ""]
         for row in rows
@@ -323,43 +324,43 @@ def _sweep(facts: Facts) -> Iterator[str]:
 def _candidates(rows: Iterable[Values], rho: float, key: int, price: str, metric: str) -> Series:
     line = sorted(rows, key=lambda row: row[price])
     hollow = frozenset(
-        at
-        for at, row in enumerate(line)
+        k
+        for k, row in enumerate(line)
         if row["dropped"] or not meets(row, row[BOUNDS[2]], row["stop_reason"])
     )
     return Series(f"ρ = {rho:g}", [(row[price], row[metric]) for row in line], key, True, hollow)
 
 
 def _settings(facts: Facts) -> Iterator[str]:
-    yield "<h2>Settings</h2>"
-    given = facts.report["settings"]
-    given = given | prices(given["C"], given["delta"])
-    yield table(
-        ["setting", "value"],
-        [[name, _wide(str(value))] for name, value in given.items() if value is not None],
-    )
+    settings = facts.report["settings"]
+    settings = settings | prices(settings["C"], settings["delta"])
+    rows = [[name, _wide(str(value))] for name, value in settings.items() if value is not None]
+    yield table(["setting", "value"], rows)
 
 
 def _data(facts: Facts) -> Iterator[str]:
-    shards, told = facts.manifest.shards, facts.report
-    yield "<h2>Data</h2>"
+    shards, report = facts.manifest.shards, facts.report
     layout = facts.model.reading.get("layout")
-    what = f"{len(shards):,} {'shard' if len(shards) == 1 else 'shards'}"
-    what += f", {format_size(facts.manifest.bytes)}{f', {layout}' if layout else ''}."
-    yield f"<p>{escape(what)}</p>"
-    if told.get("forgotten_rows"):
-        yield f"<p>{told['forgotten_rows']:,} rows were forgotten.</p>"
-    for shard in told["skipped"][:MANY]:
-        yield f'<p class="bad">Left out: {escape(str(shard["reason"]))}</p>'
+    number_of_shards = f"{len(shards):,} {'shard' if len(shards) == 1 else 'shards'}"
+    facts_of = [number_of_shards, format_size(facts.manifest.bytes), *([layout] if layout else [])]
+    yield _paragraph(f"{', '.join(facts_of)}.")
+    if report.get("forgotten_rows"):
+        yield _paragraph(f"{report['forgotten_rows']:,} rows were forgotten.")
+    for shard in report["skipped"][:MANY]:
+        yield _paragraph(f"Left out: {shard['reason']}", "bad")
     yield table(["shard", "rows", "nonzeros", "bytes"], [
-        [_wide(one.name), _number(one.rows), _number(one.nonzeros), _number(one.bytes)]
-        for one in shards[:MANY]
+        [_wide(shard.name), _number(shard.rows), _number(shard.nonzeros), _number(shard.bytes)]
+        for shard in shards[:MANY]
     ])  # fmt: skip
-    if shards[MANY:]:
-        yield f'<p class="soft">… and {len(shards) - MANY:,} more</p>'
+    yield from (_paragraph(line, "soft") for line in and_more(shards))
 
 
-# --- tables --------------------------------------------------------------------------------------
+# --- paragraphs and tables -----------------------------------------------------------------------
+
+
+def _paragraph(text: str, kind: str = "") -> str:
+    opening = f'<p class="{kind}">' if kind else "<p>"
+    return f"{opening}{escape(text)}</p>"
 
 
 class _Cell(str):
@@ -386,6 +387,10 @@ def _proven(value: float, form: Callable[[float], str]) -> _Cell:
     return _number(value, form(value))
 
 
+def _digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
 def _wide(text: str) -> _Cell:
     """Return a cell that may hold much text."""
     return _Cell(f'<td class="wide">{escape(text)}</td>')
@@ -402,32 +407,20 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], *, sorts: bool = 
     """Return a table in a card; cells that are text are escaped. Nothing without rows."""
     if not rows:
         return ""
-    kinds = [' class="n"' if _cell(cell).startswith(_NUMBER) else "" for cell in rows[0]]
-    head = "".join(
-        f"<th{kind}>{escape(name)}</th>" for kind, name in zip(kinds, heads, strict=True)
-    )
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    opened = '<table class="sorts">' if sorts else "<table>"
-    made = f"{opened}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="card{" narrow" if len(heads) == 2 else ""}">{made}</div>'
-
-
-def _cell(cell: Any) -> str:
-    return cell if isinstance(cell, _Cell) else f"<td>{escape(str(cell))}</td>"
+    cells = [[c if isinstance(c, _Cell) else f"<td>{escape(str(c))}</td>" for c in r] for r in rows]
+    kinds = [' class="n"' if cell.startswith(_NUMBER) else "" for cell in cells[0]]
+    titles = (f"<th{k}>{escape(name)}</th>" for k, name in zip(kinds, heads, strict=True))
+    head = f"<thead><tr>{''.join(titles)}</tr></thead>"
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
+    card, kind = " narrow" if len(heads) == 2 else "", ' class="sorts"' if sorts else ""
+    return f'<div class="card{card}"><table{kind}>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _tiles(values: Mapping[str, str]) -> str:
-    shown = (
-        f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>"
-        for name, value in values.items()
-    )
-    return f'<div class="tiles">{"".join(shown)}</div>'
+    tiles = (f"<div><b>{escape(v)}</b><span>{escape(k)}</span></div>" for k, v in values.items())
+    return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
-def _grid(parts: Iterable[str]) -> str:
-    shown = "".join(parts)
-    return f'<div class="grid">{shown}</div>' if shown else ""
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _grid(charts: Iterable[str]) -> str:
+    drawings = "".join(charts)
+    return f'<div class="grid">{drawings}</div>' if drawings else ""

@@ -14,7 +14,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
-from streamtron.data import Manifest, ShardFile, find_shards
+from streamtron.data import ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
 from streamtron.runs.evaluate import score_shards
@@ -22,11 +22,10 @@ from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
     RunLocation,
     check_recovered,
-    check_shards_exist,
     check_unchanged,
     locate,
+    read_manifest,
     shards_of,
-    with_current_times,
 )
 from streamtron.runs.inputs import Paths, as_paths, check_outputs
 from streamtron.runs.outcome import REPORT
@@ -101,14 +100,13 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
     with shared(place.directory):
         check_recovered(place.directory)
         told = _read_report(place.directory / REPORT)
-        manifest = with_current_times(Manifest.load(str(place.directory / "manifest.json")))
+        manifest = read_manifest(place.directory)
         model = LinearModel.load(place.model)
         notes: list[str] = []
         training = None
         if margins and model.kind == "two classes":
             shards = shards_of(manifest, place.directory)
             try:
-                check_shards_exist(shards)
                 check_unchanged(shards, str(place.directory))
                 training = _measure(model, shards, executor, ranked=False)
             except DataError as error:

@@ -10,17 +10,10 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.finished_run import Change, EditableRun, FinalState, finish, train_on
+from streamtron.runs.change import Change, EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts
-from streamtron.runs.transaction import Plan
-from streamtron.solver.changes import add_rows, begin_change
-from streamtron.solver.learner import Learner
-
-FEW = 0.25
-"""New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
-With more of them the old counts change so much that this does not pay."""
 
 
 @checks_keywords()
@@ -75,99 +68,60 @@ def update(
     with EditableRun.opened(run, change) as target:
         added, already = _new_shards(as_paths(shards), target)
         report = target.check_report(report, [shard.path for shard in added])
-        outcome = _train(target, added) if added else target.unchanged()
-        outcome.report["already_in_run"] = already
-        return finish(target, outcome, report, Plan(["checkpoint.before"]) if added else None)
+        rows = [shard.rows for shard in target.manifest.shards]
+        changed = RowChange([*target.shards, *added], rows, added) if added else None
+        return target.finish(changed, report, already_in_run=already)
 
 
 def _new_shards(paths: list[str], target: EditableRun) -> tuple[list[ShardFile], list[str]]:
     """Return the shards to add, under names that the run does not have, and the names of shards
     whose bytes the run already has."""
-    known = {shard.path: shard for shard in target.manifest.shards}
+    records = target.manifest.shards
+    by_path = {record.path: record for record in records}
     by_fingerprint = {
         record.fingerprint: file
-        for record, file in reversed([*zip(target.manifest.shards, target.shards, strict=True)])
+        for record, file in reversed([*zip(records, target.shards, strict=True)])
     }
-    found = find_shards(paths)
-    fingerprints = _fingerprints(found, target)
+    shards = find_shards(paths)
+    fingerprints = _fingerprints(shards, target)
     added: list[ShardFile] = []
     already: list[str] = []
-    for shard in found:
-        before, now = known.get(shard.path), fingerprints[shard.path]
-        if before is not None and now != before.fingerprint:
+    for shard in shards:
+        record, fingerprint = by_path.get(shard.path), fingerprints[shard.path]
+        if record is not None and fingerprint != record.fingerprint:
             raise DataError(
                 f"{shard.name}: its bytes are others than those that the run has of it. Take it "
                 "out first, with streamtron forget, and add it then."
             )
-        same = None if now is None else by_fingerprint.get(now)
-        if before is not None or (same is not None and not target.settings.allow_duplicate):
+        twin = None if fingerprint is None else by_fingerprint.get(fingerprint)
+        if record is not None or (twin is not None and not target.settings.allow_duplicate):
             already.append(shard.name)
             continue
-        if same is not None:
-            check_duplicate(same, shard, True)
+        if twin is not None:
+            check_duplicate(twin, shard, True)
+        _check_format(shard, records[0].format)
         added.append(shard)
-    _check_format(added, target)
-    names = {shard.name for shard in target.manifest.shards}
+    names = {record.name for record in records}
     return [s._replace(name=s.path) if s.name in names else s for s in added], already
 
 
-def _fingerprints(found: Sequence[ShardFile], target: EditableRun) -> dict[str, str | None]:
+def _fingerprints(shards: Sequence[ShardFile], target: EditableRun) -> dict[str, str | None]:
     """Return path → fingerprint of shards; None = none of the run's has its size. Only shards whose
     path, size or time is new are read."""
     records = target.manifest.shards
-    sizes = {one.bytes for one in records}
-    known = {(one.path, one.bytes, one.mtime_ns): one.fingerprint for one in records}
-    told = {one.path: known.get((one.path, one.size, one.mtime_ns)) for one in found}
-    unsure = [one for one in found if told[one.path] is None and one.size in sizes]
-    return told | target.fingerprints(unsure)
+    sizes = {record.bytes for record in records}
+    known = {(r.path, r.bytes, r.mtime_ns): r.fingerprint for r in records}
+    fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns)) for s in shards}
+    unsure = [s for s in shards if fingerprints[s.path] is None and s.size in sizes]
+    with ShardSource(unsure, target.reading, cache_dir=None) as source:
+        pairs = source.fingerprints()
+    digests = {file.path: digest for file, (_, digest) in zip(unsure, pairs, strict=True)}
+    return fingerprints | digests
 
 
-def _check_format(added: Sequence[ShardFile], target: EditableRun) -> None:
-    wanted = target.manifest.shards[0].format
-    for shard in added:
-        if "libsvm" in (shard.format, wanted) and shard.format != wanted:
-            raise DataError(
-                f"{shard.name}: {shard.format}, and the run's shards are {wanted}. Convert them "
-                "with streamtron convert."
-            )
-
-
-def _train(target: EditableRun, added: Sequence[ShardFile]) -> Outcome:
-    """Train on with the new shards, and stage the changed run."""
-    manifest, shards = target.manifest, [*target.shards, *added]
-    target = target.with_parts(shards, workers=target.change.open_parts is not None)
-    settings, size = target.settings, sum(shard.size for shard in added)
-    few = settings.parts is None and size <= FEW * manifest.bytes
-    balanced = settings.class_weight == "balanced"
-    only_more = few and not balanced and _are_unchanged(target.shards)
-    with target.source(added) as new, target.source(shards) as source:
-
-        def begin(group: Sequence[Learner]) -> None:
-            for learner in group:
-                begin_change(learner, only_more=only_more)
-            if few:
-                add_rows(new, group, settings, manifest.rows, target.change.listen)
-                _check_index_base(new, target)
-
-        learners, final = target.restore(source), FinalState()
-        rows = [shard.rows for shard in manifest.shards]
-        outcome = train_on(target, source, learners, final, begin, rows=rows, before=new)
-        if not few:
-            _check_index_base(source, target)
-        target.stage(source, outcome, final.state)
-    return outcome
-
-
-def _are_unchanged(shards: Sequence[ShardFile]) -> bool:
-    """Return whether all shards have the size and the time that they had when they were read."""
-    now = {(one.path, one.size, one.mtime_ns) for one in find_shards([one.path for one in shards])}
-    return now >= {(one.path, one.size, one.mtime_ns) for one in shards}
-
-
-def _check_index_base(new: ShardSource, target: EditableRun) -> None:
-    """Raise a DataError if shards that were read have a column below the model's base."""
-    if target.model.index_base == 1 and new.index_base == 0:
+def _check_format(shard: ShardFile, known: str) -> None:
+    if "libsvm" in (shard.format, known) and shard.format != known:
         raise DataError(
-            f"{new.shards[-1].name} or a shard added with it has a column 0, and the run's columns "
-            "are numbered from 1. Number them alike, or fit anew with --index-base 0."
+            f"{shard.name}: {shard.format}, and the run's shards are {known}. Convert them "
+            "with streamtron convert."
         )

@@ -10,7 +10,7 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.rows import Label
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State, densify
 from streamtron.solver.learner import Learner
@@ -67,7 +67,7 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
 
 def learners_of_run(run: Path) -> list[Learner]:
     """The learners of a run that has ended."""
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         state, labels = ended.checkpoint.state, ended.checkpoint.labels
         return restored_whole(state, ended.settings, labels)
 

@@ -17,7 +17,7 @@ import pytest
 
 import streamtron
 from streamtron.cli.main import main
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.scan import ScanTask, scan_shard
 from tests.helpers.processes import COMMAND, Ended, Process, command
 
@@ -152,7 +152,7 @@ def killed(
 
 KILL_AT_A_CALL = """
 import json, os, signal, sys, streamtron
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -164,7 +164,7 @@ def one(call):
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
 if sys.argv[2] == "recover":
-    with open_finished(locate(sys.argv[3])):
+    with FinishedRun.to_change(locate(sys.argv[3])):
         pass
 else:
     getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
@@ -211,7 +211,7 @@ def end_of_kill(
     as after, ``new``, and nothing else; calling again makes it as after."""
     code, _ = killed_at_call(moment, change, place / "m", words)
     assert code == WAS_KILLED, moment
-    with open_finished(locate(place / "m")):
+    with FinishedRun.to_change(locate(place / "m")):
         pass  # who opens it next puts a whole change in place
     found = state(place)
     assert found in (old, new), moment

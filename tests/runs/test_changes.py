@@ -15,7 +15,7 @@ import pytest
 import streamtron
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from tests.helpers.processes import Process
 from tests.helpers.runs import WAS_KILLED, fit, killed_at_call, state
 
@@ -44,7 +44,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     assert done.returncode == WAS_KILLED, done.stderr
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
-    with open_finished(locate(place / "m")):
+    with FinishedRun.to_change(locate(place / "m")):
         pass
     found = state(place)
     assert found["m"] == before["model"] != before["m"]
@@ -66,7 +66,7 @@ def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_on
         shutil.rmtree(place)
         shutil.copytree(tmp_path / "saved", place, copy_function=shutil.copy2)
         assert killed_at_call(number, "recover", place / "m")[0] == WAS_KILLED, number
-        with open_finished(locate(place / "m")):
+        with FinishedRun.to_change(locate(place / "m")):
             pass
         assert state(place) == wanted, number
         assert not (place / "m.run" / transaction.COMMITTED).exists()
@@ -128,8 +128,8 @@ def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(
     def cached() -> set[str]:
         return {path.name.split("-")[0] for path in (tmp_path / "cache").glob("*-*")}
 
-    with open_finished(locate(tmp_path / "other")):
+    with FinishedRun.to_change(locate(tmp_path / "other")):
         assert cached() == {gone, kept}
     assert f"streamtron cache --clear {tmp_path / 'cache'}" in caplog.text
-    with open_finished(locate(tmp_path / "m"), machine.cache_dir):
+    with FinishedRun.to_change(locate(tmp_path / "m"), machine.cache_dir):
         assert cached() == {kept}

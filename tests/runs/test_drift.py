@@ -23,7 +23,7 @@ from streamtron.data import open_shards
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
-from streamtron.runs.finished_run import inputs_of_run, locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, inputs_of_run, locate
 from streamtron.solver import ascent
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -147,7 +147,7 @@ def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
 
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
     model, run = run_in(tmp_path, lines, C=2.0)
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         [learner] = restored_whole(ended.checkpoint.state, ended.settings, [-1.0, 1.0])
         w = learner.running.w
         learner.running.w = np.append(w, [0.5 * np.linalg.norm(w)])
@@ -162,7 +162,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
     streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(2.0),))
     proof = proven(model, run)
@@ -176,7 +176,7 @@ def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
     lines: list[str], tmp_path: Path
 ) -> None:
     model, run = run_in(tmp_path, lines, multiclass=True)
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         met = ended.checkpoint.labels
     plant(run, numbers=(met.index(1.0),))
     assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
@@ -263,7 +263,7 @@ def _flipped(run: Path) -> None:
 
 
 def _of_other_counts(run: Path) -> None:
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = restored_whole(before.state, ended.settings, before.labels)
         numbers, counts = learner.counts.entries()
@@ -272,7 +272,7 @@ def _of_other_counts(run: Path) -> None:
 
 
 def _amid(run: Path) -> None:
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = restored_whole(before.state, ended.settings, before.labels)
         learner.progress.finished = None
@@ -280,7 +280,7 @@ def _amid(run: Path) -> None:
 
 
 def _of_other_labels(run: Path) -> None:
-    with open_finished(locate(run)) as ended:
+    with FinishedRun.to_change(locate(run)) as ended:
         Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
 
 

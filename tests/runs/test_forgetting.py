@@ -15,7 +15,7 @@ import pytest
 import streamtron
 from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.solver.vectors import dense
 from tests.helpers.learners import restored_whole
 from tests.helpers.optimum import holds_optimum
@@ -121,7 +121,7 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
         shutil.rmtree(tmp_path / "m.run" / "cache")
     found = streamtron.forget(tmp_path / "m", "1.svm")
     assert found.model.columns == 12
-    with open_finished(locate(tmp_path / "m")) as ended:
+    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
         learners = restored_whole(state, ended.settings, ended.checkpoint.labels)
         vectors = [array for array in map(dense, state.arrays.values()) if array.ndim == 1]
@@ -149,7 +149,7 @@ def test_rows_that_are_gone_and_not_cached_leave_nothing_in_the_weights_that_go_
     found = streamtron.forget(tmp_path / "m", "1.svm")
     assert found.report["drift_repaired"] == 0.0
     assert found.model.weights[4] == 0.0
-    with open_finished(locate(tmp_path / "m")) as ended:
+    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
         state = ended.checkpoint.state
         [learner] = restored_whole(state, ended.settings, ended.checkpoint.labels)
     assert learner.running.w[4] == 0.0

@@ -35,9 +35,6 @@ from streamtron.data import (
 )
 from streamtron.data.deletions import Deletions
 from streamtron.data.row_search import rows_with
-from streamtron.runs import forget as forgetting
-from streamtron.runs.exclusions import rows_by_list
-from streamtron.runs.finished_run import Change, EditableRun
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
@@ -349,12 +346,6 @@ def test_rows_are_numbered_as_they_lie_in_the_file_however_often_some_are_forgot
         gone = list_rows(tmp_path / "gone.csv", {"1.svm": rows})
         found = streamtron.forget(tmp_path / "m", rows=gone)
     assert deleted_rows(tmp_path / "m.run") == {"1.svm": [0, 3, 4, 5, 199]}
-    with EditableRun.opened(tmp_path / "m", Change()) as target:
-        gone = list_rows(tmp_path / "gone.csv", {"1.svm": [1, 4, 6]})
-        deleted, told = rows_by_list(target, str(gone))
-    assert [each.gone.tolist() for each in deleted] == [[], [0, 2], [], []]
-    assert [each.rows_left for each in deleted] == [200, 193, 200, 200]
-    assert told == {"1.svm": 2, "1 row(s) of 1.svm": None}
     assert found.report["rows"] == 795
     assert holds_optimum_without(200 + np.array([0, 3, 4, 5, 199]), user_rows, found.report)
 
@@ -563,17 +554,6 @@ def test_a_shard_that_went_bad_is_refused_even_where_bad_shards_are_skipped(
         streamtron.forget(tmp_path / "m", "0.svm")
     assert content(tmp_path / "m.run", tmp_path / "m") == before
     assert streamtron.forget(tmp_path / "m", "1.svm").report["rows"] == 600
-
-
-def test_a_class_without_rows_is_noticed_even_where_one_reading_is_all(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n")
-    path = str(tmp_path / "a.svm")
-    with open_shards([path], cache_dir=None, classes=[-1.0, 1.0]) as source:
-        last = forgetting._FinalState(source, [])
-        last.checkpoint(lambda: pytest.fail("nothing is kept on the way"))
-        list(source.chunks())
-        with pytest.raises(DataError, match=r"has the label -1.0, which the model has"):
-            last.end(lambda: pytest.fail("there is no end to keep"))
 
 
 @pytest.mark.parametrize(

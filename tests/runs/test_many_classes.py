@@ -17,7 +17,7 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training
 from streamtron.solver.checkpoint import bytes_held
@@ -95,7 +95,7 @@ def test_the_plan_says_how_many_classes_train_at_a_time(tmp_path: Path) -> None:
 def test_a_finished_run_is_restored_by_its_nonzeros(tmp_path: Path) -> None:
     write(tmp_path / "0.svm", 40, 0)
     model = streamtron.fit(tmp_path / "0.svm", model=tmp_path / "m", multiclass=True)
-    with open_finished(locate(tmp_path / "m")) as ended:
+    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
         learners = ended.learners()
     for learner in learners:
         assert isinstance(learner.best.w, SparseVector)

@@ -17,7 +17,7 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished_run import locate, open_finished
+from streamtron.runs.finished_run import FinishedRun, locate
 from tests.helpers.processes import Process, here
 from tests.helpers.runs import WAS_KILLED, fit, state
 
@@ -235,11 +235,11 @@ def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(
     assert done.returncode == WAS_KILLED, done.stderr
     copy = Path(shutil.copytree(place, tmp_path / "copy", copy_function=shutil.copy2))
     before = everything(place)
-    with open_finished(locate(copy / "m")):
+    with FinishedRun.to_change(locate(copy / "m")):
         pass
     assert everything(place) == before
     assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400  # type: ignore[index]
-    with open_finished(locate(place / "m")):
+    with FinishedRun.to_change(locate(place / "m")):
         pass
     assert state(place)["m"] == state(copy)["m"]
 

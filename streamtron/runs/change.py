@@ -1,0 +1,405 @@
+"""Change a finished run: rows come in, rows go out, and training goes on until all are certified.
+
+Counts of rows that stay are kept, new rows start at 0, and the next reading sums a = Σ c_k y_k
+afresh. What is changed is staged beside the run and committed at once: see ``transaction``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.events import Listener, ignore
+from streamtron.data import (
+    Cache,
+    Manifest,
+    ReaderConfig,
+    ShardFile,
+    ShardSource,
+    Skipped,
+    deletions,
+    find_shards,
+)
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs import transaction
+from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
+from streamtron.runs.finished_run import (
+    FinishedRun,
+    check_unchanged,
+    locate,
+    read_manifest,
+    shards_of,
+)
+from streamtron.runs.inputs import check_outputs, reading_from_model
+from streamtron.runs.learners import Known, Training, class_weights_of
+from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
+from streamtron.runs.outcome import (
+    Outcome,
+    build_outcome,
+    deletions_of,
+    in_order,
+    outcome_of,
+    write_outcome,
+)
+from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
+from streamtron.solver.changes import add_rows, begin_change, narrow, take_counts
+from streamtron.solver.checkpoint import State
+from streamtron.solver.duals import Pieces, SavedCounts
+from streamtron.solver.learner import Learner
+
+FEW = 0.25
+"""New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
+With more of them the old counts change so much that this does not pay."""
+
+
+class Change(NamedTuple):
+    """How a run is to be changed: what ``update`` and ``forget`` take, as ``fit`` does."""
+
+    machine: Machine = Machine()
+    tol: float | None = None
+    max_epochs: int | None = None
+    allow_duplicate: bool = False
+    listen: Listener = ignore
+    open_parts: OpenParts | None = None
+
+
+class RowChange(NamedTuple):
+    """The rows of a run from its change on: some come in, or some go out.
+
+    ``shards`` : files of all rows, the new ones at the end. ``rows`` : how many remain of each old
+    shard that stays. ``added`` : the new shards. ``removed`` : rising numbers of the run's rows
+    that go out.
+    """
+
+    shards: Sequence[ShardFile]
+    rows: Sequence[int]
+    added: Sequence[ShardFile] = ()
+    removed: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def remaining(self, pieces: Pieces) -> Pieces:
+        """Yield the counts of the run's rows that stay, by their new numbers."""
+        for numbers, values in pieces:
+            stays = ~np.isin(numbers, self.removed)
+            kept = numbers[stays]
+            yield kept - np.searchsorted(self.removed, kept), values[stays]
+
+
+class EditableRun(NamedTuple):
+    """A finished run that update or forget changes, with its settings from the change on; the
+    model, how its shards were read, and their files, in the order of the manifest."""
+
+    finished: FinishedRun
+    change: Change
+    began: float
+    settings: Settings
+    model_path: str
+    model: LinearModel
+    manifest: Manifest
+    reading: ReaderConfig
+    shards: list[ShardFile]
+
+    @classmethod
+    @contextmanager
+    def opened(cls, run: str | os.PathLike[str], change: Change) -> Iterator[EditableRun]:
+        """Open a run to change it, see ``FinishedRun.to_change``."""
+        began, cache = time.perf_counter(), change.machine.cache_dir
+        place = locate(run, change.machine.run_dir)
+        with FinishedRun.to_change(place, cache) as finished:
+            settings = _new_settings(finished, change)
+            manifest = read_manifest(finished.path)
+            model = LinearModel.load(place.model)
+            _check_model(finished, model)
+            # text is cached with the columns' numbers in the file, before the base is removed
+            reading = replace(reading_from_model(model), index_base=settings.index_base)
+            shards = shards_of(manifest, finished.path)
+            yield cls(
+                finished, change, began, settings, place.model, model, manifest, reading, shards
+            )
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """Shards that were skipped."""
+        certificate: Any = self.model.certificate or {}
+        [first, *_] = certificate.get("learners", [certificate])
+        return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
+
+    @property
+    def cache_directory(self) -> str:
+        """Where the flat copies of the shards are."""
+        return self.change.machine.cache_dir or str(self.finished.path / "cache")
+
+    def check_report(
+        self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
+    ) -> str | None:
+        """Return the report's absolute path; raise a SettingsError if it would replace a file that
+        is read or written."""
+        files = check_outputs(
+            {"report": report},
+            [self.model_path, *inputs],
+            runs=[self.finished.path],
+            directories={"run directory": self.finished.path},
+            cache=self.change.machine.cache_dir,
+        )
+        return files["report"]
+
+    def source(self, shards: Sequence[ShardFile]) -> ShardSource:
+        """Open shards as the run's own were read, with the labels that it has; raise a DataError if
+        one is missing, or was changed after the run read it."""
+        check_unchanged(shards, str(self.finished.path))
+        machine, known = self.change.machine, self.known(shards)
+        needed = memory_needed(
+            self.settings, rows=known.rows, nonzeros=known.nonzeros, columns=self.model.columns,
+            occurring=0,
+        )  # fmt: skip
+        check_memory(needed, machine)
+        return ShardSource(
+            shards, self.reading, cache_dir=self.cache_directory,
+            classes=self.finished.checkpoint.labels,
+            most_columns=columns_allowed(self.settings, machine),
+            allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
+            on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
+        )  # fmt: skip
+
+    def restore(self, source: ShardSource) -> list[Learner]:
+        """Restore the run's learners with the settings of the change."""
+        weights = None
+        if self.settings.parts is None:
+            [weights] = class_weights_of(source, [self.settings])
+        learners = self.finished.learners(self.settings, source.labels, weights)
+        self.finished.checkpoint.state.arrays.clear()  # the learners hold what they need of them
+        return learners
+
+    def known(self, shards: Sequence[ShardFile]) -> Known:
+        """Estimate rows and nonzeros of shards, at least those of the run, by their bytes."""
+        run = self.manifest
+        growth = max(1.0, sum(shard.size for shard in shards) / max(run.bytes, 1))
+        rows, nonzeros = int(growth * run.rows), int(growth * run.nonzeros)
+        return Known(rows, nonzeros, self.model.sparse_weights.nnz)
+
+    def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
+        """Train on with changed rows (None = they are as they were), write the report with
+        ``facts``, and commit; return the outcome."""
+        if rows is None:
+            outcome, plan = self._unchanged(), None
+        else:
+            settings = with_parts_after(
+                self.settings, len(self.shards), rows.shards,
+                workers=bool(rows.added) and self.change.open_parts is not None,
+            )  # fmt: skip
+            outcome, plan = _train(self._replace(settings=settings), rows)
+        outcome.report.update(facts)
+        if report is not None:  # before the commit: a committed change has its report
+            write_outcome(outcome, report=report)
+        if plan is None:
+            return outcome
+        transaction.commit(self.finished.path, self.model_path, plan)
+        home = self.finished.path / PARTS
+        counts = (
+            counts.moved(home) if isinstance(counts, SavedCounts) else counts
+            for counts in outcome.counts
+        )  # fmt: skip
+        return replace(outcome, counts=tuple(counts))
+
+    def _unchanged(self) -> Outcome:
+        """Return the outcome of the run as it is; no data is read."""
+        settings, checkpoint = self.finished.settings, self.finished.checkpoint
+        learners = in_order(self.finished.learners(), checkpoint.labels, settings)
+        read = {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
+        rows = self.manifest, self.skipped, deletions_of(self.shards)
+        return outcome_of(read, self.model, learners, settings, *rows)
+
+
+def _new_settings(finished: FinishedRun, change: Change) -> Settings:
+    """Return the settings of a run from its change on; raise a SettingsError if it is faithful."""
+    settings = finished.settings
+    if settings.faithful:
+        raise SettingsError(
+            f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all rows. "
+            "Fit anew with all shards."
+        )
+    return settings.but(
+        tol=settings.tol if change.tol is None else change.tol,
+        max_epochs=settings.max_epochs if change.max_epochs is None else change.max_epochs,
+        allow_duplicate=settings.allow_duplicate or change.allow_duplicate,
+    )
+
+
+def _check_model(finished: FinishedRun, model: LinearModel) -> None:
+    """Raise a DataError if settings or checkpoint of the run are not the model's."""
+    settings, checkpoint = finished.settings, finished.checkpoint
+    for name in ("multiclass", "multilabel"):
+        if (value := getattr(settings, name)) != model.settings.get(name):
+            raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
+    learners = len(checkpoint.labels) if settings.one_vs_rest else 1
+    if {*checkpoint.labels} != {*model.classes} or (
+        len(checkpoint.state.content["learners"]) != learners
+    ):
+        raise DataError(f"{finished.path}: the checkpoint is not the model's. Fit anew.")
+
+
+class _FinalState:
+    """A ``solver.train.Checkpointer`` that keeps the state at the end of training only.
+
+    ``learners`` : of a run that forgets rows; in the end they have no columns that no remaining row
+    has. It is a DataError if one of their shards was skipped or a label is gone.
+    """
+
+    state: State
+
+    def __init__(self, source: ShardSource, learners: Sequence[Learner] = ()) -> None:
+        self.source, self.learners = source, learners
+
+    def checkpoint(self, state: Callable[[], State]) -> None:
+        """Check what the first reading has found."""
+        info = self.source.info if self.learners else None
+        if info and info.skipped:
+            raise DataError(
+                f"{info.skipped[0].reason} The run has counts of this shard's rows: put it back "
+                "as it was, or forget it whole."
+            )
+        if info and info.unseen_labels:
+            raise DataError(
+                f"no remaining row has the label {info.unseen_labels[0]}, which the model has. "
+                "Nothing was forgotten: fit anew on shards without these rows, to another model, "
+                "and remove this one and its run directory."
+            )
+
+    before_solves = checkpoint
+
+    def checkpoint_due(self) -> bool:
+        """Return False."""
+        return False
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Keep the state."""
+        self.checkpoint(state)
+        for learner in self.learners:
+            narrow(learner, self.source.width)
+        self.state = state()
+
+
+def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.Plan]:
+    """Train on, here or on parts, from the weights and counts of the run; stage the changed run,
+    and return what its commit removes."""
+    settings, change = target.settings, target.change
+    size = sum(shard.size for shard in rows.added)
+    few = settings.parts is None and 0 < size <= FEW * target.manifest.bytes
+    only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
+    new_source = target.source(rows.added) if rows.added else nullcontext()
+    with new_source as new, target.source(rows.shards) as source:
+
+        def begin(group: Sequence[Learner]) -> None:
+            for learner in group:
+                begin_change(learner, only_more=only_more)
+                if rows.added:
+                    continue
+                if settings.parts is None:
+                    take_counts(learner, rows.remaining(learner.counts.nonzero()))
+                else:
+                    learner.best.discard()  # no scan is to certify what the rows have made
+            if few and new is not None:
+                add_rows(new, group, settings, target.manifest.rows, change.listen)
+                _check_index_base(new, target)
+
+        learners = target.restore(source)
+        final = _FinalState(source, () if rows.added else learners)
+        training = Training(source, settings, change.machine, change.listen, final)
+        facts = _train_learners(target, rows, training, learners, begin)
+        if new is not None and not few:
+            _check_index_base(source, target)
+        outcome = _outcome(target, source, new, learners)
+        outcome.report.update(facts)
+        _stage(target, source, outcome, final.state)
+        if rows.added:
+            return outcome, transaction.Plan(["checkpoint.before"])
+        return outcome, _plan(target, source, outcome)
+
+
+def _train_learners(
+    target: EditableRun,
+    rows: RowChange,
+    training: Training[ShardSource],
+    learners: list[Learner],
+    begin: Callable[[Sequence[Learner]], None],
+) -> dict[str, Any]:
+    """Train the learners on; return what the report has of parts."""
+    settings = target.settings
+    if settings.parts is None:
+        training.on(learners, begin, target.known(rows.shards))
+        return {}
+    begin(learners)
+    counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]
+    directory = str(transaction.begin(target.finished.path) / PARTS)
+    facts = train_changed(
+        training, learners, counted, rows.rows, target.cache_directory, directory,
+        target.change.open_parts,
+    )  # fmt: skip
+    take_saved_counts(directory, settings, learners)
+    return facts
+
+
+def _outcome(
+    target: EditableRun, source: ShardSource, new: ShardSource | None, learners: Sequence[Learner]
+) -> Outcome:
+    """Build the outcome; ``new`` : source of the new rows, which may be all that was read."""
+    settings, seconds = target.settings, time.perf_counter() - target.began
+    before = None
+    if new is not None and source.rows is None:  # no old shard was read
+        before = target.model, target.manifest, target.shards
+    outcome = build_outcome(
+        new if new and before else source, learners, settings, seconds, before=before
+    )
+    if new is None:
+        return outcome
+    nonzeros = new.nonzeros_read + source.nonzeros_read
+    outcome.report["readings"] = nonzeros / max(outcome.manifest.nonzeros, 1)
+    outcome.report["bytes_read"] = new.bytes_read + source.bytes_read
+    return outcome
+
+
+def _are_unchanged(shards: Sequence[ShardFile]) -> bool:
+    """Return whether all shards have the size and the time that they had when they were read."""
+    current = find_shards([shard.path for shard in shards])
+    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
+    return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}
+
+
+def _check_index_base(source: ShardSource, target: EditableRun) -> None:
+    """Raise a DataError if shards that were read have a column below the model's base."""
+    if target.model.index_base == 1 and source.index_base == 0:
+        raise DataError(
+            f"{source.shards[-1].name} or a shard added with it has a column 0, and the run's "
+            "columns are numbered from 1. Number them alike, or fit anew with --index-base 0."
+        )
+
+
+def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: State) -> None:
+    """Write the changed run into ``change/``; ``transaction.commit`` makes it count."""
+    home = target.finished.path
+    staged = transaction.begin(home)
+    write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
+    read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
+    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
+    write_record(staged, target.settings, stamps_of(source.shards))
+
+
+def _plan(target: EditableRun, source: ShardSource, outcome: Outcome) -> transaction.Plan:
+    """Return what a commit removes that forgets rows: they are nowhere in the run from then on."""
+    cache = os.path.abspath(target.cache_directory)
+    remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
+    if target.settings.parts is None:
+        remove.append(PARTS)
+    files = filter(None, map(Cache(cache, source.reading).find, source.shards))
+    used = sorted({os.path.basename(file.path) for file in files})
+    fingerprints = [shard.fingerprint for shard in target.manifest.shards]
+    in_run = cache == os.path.abspath(target.finished.path / transaction.CACHE)
+    return transaction.Plan(remove, fingerprints, used, None if in_run else cache)
