@@ -158,10 +158,8 @@ UNPROVEN = "an estimate, not proven"
 
 
 def _bounds(history: Sequence[Values], x: str) -> str:
-    lines = [
-        _series(f"{side} bound", key, history, x, side)
-        for key, side in ((2, "upper"), (1, "lower"))
-    ]
+    upper = _series("upper bound", 2, history, x, "upper")
+    lower = _series("lower bound", 1, history, x, "lower")
     title = f"Bounds on the margin by {x}"
     return line_chart(title, [upper, lower], x, "margin", from_zero="x", hollow=UNPROVEN)
 

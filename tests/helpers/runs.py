@@ -1,4 +1,4 @@
-"""Runs in processes of their own, to be killed: small corpora, and plans that train on them."""
+"""Runs in processes of their own, to be killed, and small corpora for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import os
 import pickle
 import signal
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,36 +16,8 @@ import pytest
 
 import streamtron
 from streamtron.cli.main import main
-from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.scan import ScanTask, scan_shard
-from tests.helpers.processes import COMMAND, Ended, Process, command
-
-PLANS = {
-    "all rows held": ("two", "--C", 20, "--tol", 1e-6),
-    "a long solve": (
-        "wide", "--C", 50, "--tol", 1e-9, "--mini-epochs", 400, "--max-epochs", 2,
-    ),
-    "small active set": ("two.parquet", "--C", 20, "--active-set", "300KB"),
-    "sequential": ("two", "--C", 1, "--order", "sequential", "--active-set", "300KB"),
-    "two stages": ("two", "--C", 1, "--stage", "1,0.1", "--max-epochs", 6, "--mini-epochs", 9),
-    "many classes": ("many", "--C", 1, "--multiclass", "--active-set", "1MB"),
-    "hard margin": ("hard", "--delta", 0, "--tol", 1e-3),
-    "hard margin, small active set": (
-        "hard", "--delta", 0, "--active-set", "200KB", "--max-epochs", 4,
-    ),
-}  # fmt: skip
-"""Corpus and settings of each."""
-
-
-def make_corpora(place: Path) -> None:
-    """``two`` (text) and ``two.parquet`` of two noisy classes, ``wide`` of many columns, ``hard``
-    of two classes that are separable, ``many`` of five, the last of which come late."""
-    write_corpus(place / "two", noise=0.1)
-    write_corpus(place / "wide", rows=6000, columns=3000, noise=0.1)
-    write_corpus(place / "hard", noise=0.0)
-    write_corpus(place / "many", classes=5)
-    done = command(place, "convert", "two", "two.parquet", "--format", "parquet")
-    assert done.returncode == 0, done.stderr
+from tests.helpers.processes import COMMAND, Ended, Process
 
 
 def write_corpus(
@@ -75,12 +46,6 @@ def write_corpus(
         (directory / f"part-{number}.svm").write_text("\n".join(part) + "\n")
 
 
-def words_of(plan: str, model: str) -> list[str]:
-    """The command line of a plan, with checkpoints as often as there can be."""
-    shards, *settings = PLANS[plan]
-    return ["fit", shards, "--model", model, *map(str, settings), "--checkpoint-every", "0s"]
-
-
 def kept(place: Path, model: str) -> tuple[bytes, bytes]:
     """The bytes of model and witness."""
     return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
@@ -92,18 +57,6 @@ Moment = Callable[[Path, int], bool]
 """(run directory, process) → whether now is the time; asked again and again."""
 
 
-def after(seconds: float) -> Moment:
-    """So long after the process has locked its run directory."""
-    since: list[float] = []
-
-    def now(directory: Path, process: int) -> bool:
-        if not since and (directory / "lock").read_text().startswith(f"process {process} "):
-            since.append(time.monotonic())
-        return bool(since) and time.monotonic() - since[0] >= seconds
-
-    return now
-
-
 def at_checkpoint(number: int) -> Moment:
     """When so many checkpoints have been seen."""
     met: set[int] = set()
@@ -113,22 +66,6 @@ def at_checkpoint(number: int) -> Moment:
         return len(met) >= number
 
     return now
-
-
-def while_writing(number: int) -> Moment:
-    """While a file of the run directory, the so-maniest seen, still has its temporary name."""
-    met: set[str] = set()
-
-    def now(directory: Path, process: int) -> bool:
-        met.update(name for name in os.listdir(directory) if name.startswith(".streamtron-"))
-        return len(met) >= number
-
-    return now
-
-
-def while_writing_the_model(directory: Path, process: int) -> bool:
-    """While the model is written, beside the run directory."""
-    return any(name.startswith(".streamtron-") for name in os.listdir(directory.parent))
 
 
 def reached(place: Path, model: str, process: Process, moment: Moment) -> bool:
@@ -167,15 +104,19 @@ if sys.argv[2] == "recover":
     with FinishedRun.to_change(locate(sys.argv[3])):
         pass
 else:
-    getattr(streamtron, sys.argv[2])(sys.argv[3], **json.loads(sys.argv[4]))
+    words, often = json.loads(sys.argv[4]), streamtron.Machine(checkpoint_every=0.0)
+    more = {"machine": often} if sys.argv[2] == "fit" else {}
+    getattr(streamtron, sys.argv[2])(words.pop("first", sys.argv[3]), **words, **more)
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
 """Ends itself before a system call that changes the disk; else it prints how many there were."""
 
 
 def killed_at_call(number: int, change: str, model: Path, words: object = None) -> tuple[int, str]:
-    """A change of a run, ``update``, ``forget`` or ``recover``, killed before a system call that
-    changes the disk: its exit code, and how many calls there were if it was not killed."""
+    """A change of a run, ``fit``, ``update``, ``forget`` or ``recover``, killed before a system
+    call that changes the disk: its exit code, and how many calls there were if it was not killed.
+
+    ``words`` : its arguments; ``first`` stands before the others, in place of the model."""
     arguments = (number, change, model, json.dumps(words))
     ended = Process(KILL_AT_A_CALL, *arguments, cwd=model.parent).end()
     return ended.returncode, ended.stdout
@@ -201,23 +142,6 @@ def state(place: Path) -> dict[str, bytes]:
     found = content(place / "m.run", place / "m")
     assert "report.json" in found
     return {k: v for k, v in found.items() if "checkpoint" not in k and k != "report.json"}
-
-
-def end_of_kill(
-    moment: int, change: str, place: Path, words: Mapping[str, object],
-    old: dict[str, bytes], new: dict[str, bytes],
-) -> str:  # fmt: skip
-    """A change of the run ``m``, killed at a system call: whether the run is as before, ``old``, or
-    as after, ``new``, and nothing else; calling again makes it as after."""
-    code, _ = killed_at_call(moment, change, place / "m", words)
-    assert code == WAS_KILLED, moment
-    with FinishedRun.to_change(locate(place / "m")):
-        pass  # who opens it next puts a whole change in place
-    found = state(place)
-    assert found in (old, new), moment
-    getattr(streamtron, change)(place / "m", **words)
-    assert state(place) == new, moment
-    return "old" if found == old else "new"
 
 
 # --- on workers ----------------------------------------------------------------------------------

@@ -1,26 +1,22 @@
-"""Changes of a run that are called again: by hand, by a batch, and whatever was killed."""
+"""Batches of changes of a run that are called again, whatever was killed; single changes are in
+test_stories."""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import load_batch
 from streamtron.cluster.connect import connect
 from streamtron.cluster.jobs import JobStatus, run_batch
-from streamtron.runs import transaction
-from tests.helpers.examples import slow_but
 from tests.helpers.jobs import in_process
 from tests.helpers.processes import Process
 from tests.helpers.runs import write_corpus
@@ -61,104 +57,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def fitted(place: Path) -> Path:
-    """The same, and ``m``, fitted on the first shard."""
-    streamtron.fit(place / "data" / "0.svm", model=place / "m")
-    return place
-
-
 def shards_of(place: Path) -> list[str]:
     """The shards that the run has, by name."""
     manifest = json.loads((place / "m.run" / "manifest.json").read_text())
     return [shard["name"] for shard in manifest["shards"]]
-
-
-# --- one change ----------------------------------------------------------------------------------
-
-
-def test_an_update_that_was_refused_is_made_by_the_same_call_once_the_shard_is_right(
-    fitted: Path,
-) -> None:
-    bad = fitted / "data" / "bad.svm"
-    bad.write_text("1 1:x\n")
-    words = ["update", str(fitted / "m"), str(bad)]
-    assert main._run(words) == 3
-    streamtron.update(fitted / "m", fitted / "data" / "2.svm")  # another change in between
-    bad.write_text("1 1:1\n")
-    assert main._run(words) == 0
-    assert shards_of(fitted) == ["0.svm", "2.svm", "bad.svm"]
-
-
-KILLED = """
-import os, signal, sys
-from streamtron.cli import main
-from streamtron.runs import transaction
-where, words = sys.argv[1], sys.argv[2:]
-
-def killed_at(module, name, when):
-    real = getattr(module, name)
-    def now(*given, **more):
-        if when == "before": os.kill(os.getpid(), signal.SIGKILL)
-        real(*given, **more)
-        if when == "after" or when(*given): os.kill(os.getpid(), signal.SIGKILL)
-    setattr(module, name, now)
-
-if where == "before it counts":
-    killed_at(transaction, "commit", "before")
-elif where == "before it is put in place":
-    killed_at(os, "replace", lambda a, b: str(b).endswith("changed"))
-else:
-    killed_at(transaction, "commit", "after")
-sys.exit(main._run(words))
-"""
-
-MOMENTS = {
-    "before it counts": False,
-    "before it is put in place": True,
-    "before it has ended": True,
-}
-"""When a change is killed → whether it counts."""
-
-
-def killed(place: Path, when: str, *words: str) -> None:
-    done = Process(KILLED, when, *words, cwd=place).end()
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
-@pytest.mark.parametrize("when", MOMENTS)
-@pytest.mark.parametrize(("active_set", "code"), [(10**9, 0), (60_000, 4)])
-@pytest.mark.parametrize(
-    "between", slow_but([False, True], True), ids=["at once", "after another change"]
-)
-def test_an_update_that_is_killed_is_made_once_in_the_end(
-    place: Path, between: bool, active_set: int, code: int, when: str,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    streamtron.fit(place / "data" / "0.svm", model=place / "m", active_set=active_set)
-    run, report = str(place / "m"), place / "report.json"
-    words = ["update", run, str(place / "data" / "1.svm"), "--report", str(report)]
-    words += ["--max-epochs", "1", "--tol", "0.01" if code == 0 else "1e-12"]
-    killed(place, when, *words)
-    names = ["0.svm", "1.svm"]
-    if between:
-        streamtron.update(place / "m", place / "data" / "2.svm")
-        names.insert(2 if MOMENTS[when] else 1, "2.svm")
-    assert main._run(words) == code
-    assert ("in the run already" in capfd.readouterr().out) == MOMENTS[when]
-    assert shards_of(place) == names
-    assert json.loads(report.read_text())["rows"] == len(names) * ROWS // 3
-    assert not (place / "m.run" / transaction.STAGED).exists()
-
-
-@pytest.mark.parametrize("when", MOMENTS)
-def test_rows_that_a_killed_forget_was_to_take_are_gone_in_the_end(fitted: Path, when: str) -> None:
-    streamtron.update(fitted / "m", fitted / "data" / "1.svm")
-    words = ["forget", str(fitted / "m"), "0.svm"]
-    killed(fitted, when, *words)
-    streamtron.update(fitted / "m", fitted / "data" / "2.svm")  # another change in between
-    assert main._run(words) == 0
-    assert shards_of(fitted) == ["1.svm", "2.svm"]
 
 
 # --- batches -------------------------------------------------------------------------------------
@@ -259,31 +161,3 @@ def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_a
     with connect(1) as workers:
         assert _started(place, workers=workers) == ["add", "take"]
     assert shards_of(place) == ["1.svm"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_a_batch_killed_at_any_moment_finishes_when_called_again_with_every_change_made_once(
-    place: Path, seed: int
-) -> None:
-    (place / "night.toml").write_text(BATCH)
-    command = [sys.executable, "-m", "streamtron", "batch", "night.toml"]
-    process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for _ in range(seed % 6):
-        process.stdout.readline()
-    _sometime(seed)
-    process.kill()
-    process.stdout.close()
-    process.wait()
-    _started(place, execute=jobs.execute)
-    assert shards_of(place) == ["1.svm"]
-    assert _started(place) == []
-
-
-def _sometime(seed: int) -> None:
-    """A while: the moment of the kill is what varies, nothing is waited for."""
-    import random
-    import threading
-
-    threading.Event().wait(random.Random(seed).uniform(0.0, 2.0))

@@ -1,23 +1,523 @@
-"""A change of a run counts all at once: from one rename on, which is on the disk before anything
-that it replaces is touched, and processes killed while it is put in place."""
+"""Changes of a run, update and forget: what they read and report, what they refuse, and that they
+count all at once. That their bounds hold is proven in test_stories."""
 
 from __future__ import annotations
 
 import json
+import lzma
 import os
+import random
+import re
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import streamtron
+from streamtron.core.certificate import no_bins
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data import deletions
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
 from streamtron.runs.finished_run import FinishedRun, locate
-from tests.helpers.processes import Process
-from tests.helpers.runs import WAS_KILLED, fit, killed_at_call, state
+from streamtron.solver.vectors import dense
+from tests.helpers.learners import learners_of_run
+from tests.helpers.optimum import holds, holds_optimum, least_primal
+from tests.helpers.oracle import gamma_d
+from tests.helpers.processes import Process, here, one_sentence
+from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
+from tests.helpers.user_rows import Corpus, list_rows
+
+# --- what an update reads ------------------------------------------------------------------------
+
+
+def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_old_shard_is_read(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    few = tmp_path / "few.svm"  # so few that the proof of the others nearly suffices
+    few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
+    before = fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)
+    weights = streamtron.load(tmp_path / "m").weights
+    updated = streamtron.update(tmp_path / "m", few)
+    report = updated.report
+    new = report["nonzeros"] - before["nonzeros"]
+    assert report["readings"] == pytest.approx(2.0 * new / report["nonzeros"], rel=1e-12)
+    assert report["rows"] == report["certificate"]["rows_scanned"] == 2730
+    assert report["radius"] == before["radius"]  # of old and new rows
+    assert (updated.stop_reason, gap(report) <= 0.05) == ("certified", True)
+    assert report["certificate"]["drift"] < 1e-12
+    scale = np.linalg.norm(updated.model.weights) / np.linalg.norm(weights)
+    assert updated.model.weights == pytest.approx(scale * weights, rel=1e-12)
+    assert holds_optimum(report, [*corpus[:9], few])
+    proof = streamtron.certify(tmp_path / "m").certificate
+    for name in ("upper_bound", "primal_margin", "directional_margin"):
+        assert getattr(proof, name) == pytest.approx(report["certificate"][name], rel=1e-9)
+
+
+def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    # a night costs some thousandths
+    tol = gap(fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)) + 0.008
+    lines = corpus[9].read_text().splitlines(keepends=True)
+    shards, readings = list(corpus[:9]), []
+    for night in range(10):
+        shards.append(tmp_path / f"night-{night}.svm")
+        shards[-1].write_text("".join(lines[30 * night : 30 * (night + 1)]))
+        updated = streamtron.update(tmp_path / "m", shards[-1], tol=tol)
+        readings.append(updated.report["readings"])
+        assert gap(updated.report) <= tol
+    assert min(readings) < 0.03
+    assert max(readings) > 1.0
+    assert holds_optimum(updated.report, shards)
+
+
+def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path: Path) -> None:
+    source = random.Random(1)
+
+    def shard(name: str, rows: int) -> Path:
+        labels = [source.choice("xyz") for _ in range(rows)]
+        lines = [f"{y} {'xyz'.index(y)}:1 {source.randrange(3, 9)}:0.5\n" for y in labels]
+        (tmp_path / name).write_text("".join(lines))
+        return tmp_path / name
+
+    fit([shard("a.svm", 400)], tmp_path / "m", C=0.1, tol=0.05, multiclass=True)
+    updated = streamtron.update(tmp_path / "m", shard("b.svm", 4))
+    assert updated.report["readings"] < 0.1
+    odd = tmp_path / "c.svm"
+    odd.write_text("x 1:1 3:2\n" * 30)  # what looks like a y is an x: nothing changes for z
+    updated = streamtron.update(tmp_path / "m", odd)
+    epochs = {each["label"]: each["full_epochs"] for each in updated.report["learners"]}
+    assert updated.report["readings"] > 1.0
+    assert epochs["z"] == 0 < min(epochs["x"], epochs["y"])
+    for each in updated.report["learners"]:
+        assert each["certificate"]["rows_scanned"] == 434
+        assert gap(each) <= 0.05
+
+
+def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_of_the_visits(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
+        lines = list(islice(file, 2020))
+    old, new = tmp_path / "old.svm", tmp_path / "new.svm"
+    old.write_text("".join(lines[:2000]))
+    new.write_text("".join(lines[2000:]))
+    fit([old], tmp_path / "m", C=50.0, index_base="auto")
+    updated = streamtron.update(tmp_path / "m", new).report
+    assert gap(updated) <= TOL
+    assert updated["readings"] == pytest.approx(2.02, abs=0.005)  # two of the new rows, two of all
+    assert holds_optimum(updated, [old, new])
+    left = streamtron.forget(tmp_path / "m", new).report
+    assert left["readings"] <= 2.0
+    assert holds_optimum(left, [old])
+
+
+@pytest.mark.parametrize("tol", [0.2, 0.3])
+@pytest.mark.parametrize("number", [10, 30])
+def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
+    number: int, tol: float, tmp_path: Path
+) -> None:
+    """What the last scan saw of the old rows was by the weights that they had then: the tolerance
+    is so wide that it would do as it is, and the upper bound would be below the optimum."""
+
+    def shard(seed: int, rows: int, share: float) -> Path:
+        """So many rows, of which this share is of the rare class."""
+        rng, path = np.random.default_rng(seed), tmp_path / f"{seed}.svm"
+        lines = []
+        for _ in range(rows):
+            label = 1 if rng.random() < share else -1
+            row = np.round(rng.normal(size=6) + 0.4 * label, 3)
+            lines.append(f"{label} " + " ".join(f"{j + 1}:{value}" for j, value in enumerate(row)))
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    old, new = shard(1, 400, 0.05), shard(2, number, 1.0)
+    fit([old], tmp_path / "m", tol=tol, class_weight="balanced", C=0.1)
+    updated = streamtron.update(tmp_path / "m", new).report
+    assert holds_optimum(updated, [old, new])
+
+
+# --- what forgetting leaves ----------------------------------------------------------------------
+
+
+WIDE = 12_345
+"""Columns of a shard that is forgotten; the others have far fewer."""
+
+
+@pytest.mark.parametrize("settings", [{}, {"active_set": 2_000}, {"multiclass": True}])
+def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    shards = [tmp_path / f"{number}.svm" for number in range(3)]
+    for number, shard in enumerate(shards):
+        more = f" {WIDE}:1" if number == 1 else ""
+        shard.write_text("".join(
+            f"{1 - 2 * (k % 2)} {k % 3}:1 {5 + (k + number) % 7}:0.{k % 9 + 1}{more}\n"
+            for k in range(60)
+        ))  # fmt: skip
+    fit(shards, tmp_path / "m", **settings)
+    assert streamtron.forget(tmp_path / "m", "1.svm").model.columns == 12
+    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
+        vectors = [dense(array) for array in ended.checkpoint.state.arrays.values()]
+    sizes = {len(vector) for vector in vectors if vector.ndim == 1}
+    assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
+    assert {len(one.running.w) for one in learners_of_run(tmp_path / "m.run")} == {12}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"stage": "1,0.1", "max_epochs": 9}, {"delta": 0.0, "C": None}],
+    ids=["stages", "hard margin"],
+)
+@pytest.mark.parametrize("touched", [1, 4])  # shards
+def test_rows_are_forgotten_by_the_paper_s_stages_and_the_hard_margin(
+    settings: dict[str, Any], touched: int, user_rows: Corpus, tmp_path: Path
+) -> None:
+    scores = user_rows.rows @ user_rows.truth
+    own = np.flatnonzero(scores * user_rows.labels > 0.6)  # so that there is a margin
+    parts = np.array_split(own, 4)
+    shards = [user_rows.write(tmp_path / f"{k}.svm", part) for k, part in enumerate(parts)]
+    fit(shards, tmp_path / "m", index_base=1, **settings)
+    gone = list_rows(tmp_path / "l", {f"{k}.svm": range(15) for k in range(touched)})
+    found = streamtron.forget(tmp_path / "m", rows=gone).report
+    stay = np.concatenate([part[15 * (k < touched) :] for k, part in enumerate(parts)])
+    assert found["rows"] == len(stay) == len(own) - 15 * touched
+    X, y = user_rows.rows[stay].astype(float), user_rows.labels[stay]
+    if settings.get("delta") == 0.0:
+        rows = [list(zip(row.indices, row.data, strict=True)) for row in X]
+        margin, _ = gamma_d(rows, y.astype(int).tolist(), [0.0] * len(y), rho=1.0)
+        assert holds(found, 0.5 / margin**2)
+    else:
+        assert holds(found, least_primal(X, y, 5.0))
+
+
+def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
+    text = "# a comment\n1 1:1\n\n-1 2:1 # the second\n   \n1 3:1\n-1 4:1\n"
+    (tmp_path / "a.svm").write_text(text.replace("\n", "\r\n"))
+    fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
+    found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"a.svm": [2]}))
+    assert np.flatnonzero(found.model.weights).tolist() == [0, 1, 3]
+
+
+def test_shards_that_were_moved_are_known_by_their_bytes_and_a_run_begun_anew_reads_all_rows(
+    user_rows: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+    shards = user_rows.shards("svm", tmp_path / "here")
+    fit(shards, tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3], "2.svm": [4]}))
+    moved = [shard.rename(tmp_path / "there" / shard.name) for shard in shards]
+    shutil.copy2(moved[2], shards[2])
+    paths = [*moved[:2], shards[2], moved[3]]
+    settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
+
+    def again(**how: bool) -> dict[str, Any]:
+        machine = streamtron.Machine()
+        return streamtron.run(paths, settings, model=tmp_path / "m", machine=machine, **how).report
+
+    assert again(resume=True)["rows"] == 798
+    assert sorted(deletions.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
+    report = again(overwrite=True)
+    assert (report["rows"], "forgotten_rows" in report) == (800, False)
+    assert "rows that were forgotten are read again" in caplog.text
+
+
+def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back(
+    user_rows: Corpus, tmp_path: Path
+) -> None:
+    shards = user_rows.shards("svm", tmp_path)
+    duplicate, other = tmp_path / "duplicate.svm", tmp_path / "other.svm"
+    for path in (duplicate, other):
+        shutil.copy2(shards[0], path)
+    fit([*shards, duplicate], tmp_path / "m", allow_duplicate=True)
+    found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
+    deleted = {Path(k).name: d.rows.tolist() for k, d in deletions.load(tmp_path / "m.run").items()}
+    assert deleted == {"0.svm": [9], "duplicate.svm": [9]}
+    assert found.report["rows"] == 998
+    with pytest.raises(DataError, match=r"other.svm: the same bytes as 0.svm, but other rows"):
+        streamtron.update(tmp_path / "m", other)
+
+
+@pytest.fixture
+def hiding(user_rows: Corpus, tmp_path: Path) -> Path:
+    """A model whose witness hides the 140 rows that it is worst at, as if they were forgotten."""
+    (tmp_path / "whole").mkdir()
+    shard = user_rows.write(tmp_path / "whole" / "0.svm", np.arange(800))
+    fit([shard], tmp_path / "m", index_base=1)
+    decisions = streamtron.load(tmp_path / "m").decision_function(user_rows.rows)
+    hardest = np.argsort(user_rows.labels * decisions)[:140]
+    gone = list_rows(tmp_path / "gone.csv", {"0.svm": sorted(hardest.tolist())})
+    streamtron.forget(tmp_path / "m", rows=gone)
+    return tmp_path
+
+
+def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(hiding: Path) -> None:
+    words = ("certify", "m", "whole", "--witness", "m.run/witness")
+    one_sentence(here(hiding, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
+    one_sentence(here(hiding, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
+    with pytest.raises(DataError, match="140 rows"):
+        streamtron.certify(hiding / "m", hiding / "whole", witness=hiding / "m.run" / "witness")
+    for accepted in ((*words, "--accept-exclusions"), ("certify", "m.run")):
+        done = here(hiding, *accepted)
+        assert done.returncode == 0
+        *_, last = " ".join(done.stdout.split()).split(". ")
+        assert "140 rows of the shards were left out" in last
+        certificate = json.loads(here(hiding, *accepted, "--json").stdout)["certificate"]
+        assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)
+
+
+# --- what is reported ----------------------------------------------------------------------------
+
+Named = Callable[[list[Path], Path], dict[str, Any]]
+
+FORGETS: dict[str, tuple[Named, dict[str, int], list[str]]] = {
+    "a shard and none": (
+        lambda *_: {"shards": ["nobody.svm", "1.svm"]}, {"1.svm": 200}, ["nobody.svm"],
+    ),
+    "a shard by its path": (lambda shards, _: {"shards": shards[1]}, {"1.svm": 200}, []),
+    "rows of a shard and of none": (
+        lambda _, at: {"rows": list_rows(at / "l", {"9.svm": [0], "1.svm": [3, 5], "2.svm": [9]})},
+        {"1.svm": 2, "2.svm": 1}, ["9.svm"],
+    ),
+    "a directory that is gone": (
+        lambda shards, at: shutil.rmtree(at / "day") or {"shards": [f"{at}/day"]},
+        {"day": 100}, [],
+    ),
+    "nothing that the run has": (lambda *_: {"shards": ["x.svm", "da"]}, {}, ["x.svm", "da"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", FORGETS)
+def test_forget_reports_the_rows_of_what_is_named_and_what_the_run_does_not_have(
+    way: str, user_rows: Corpus, tmp_path: Path
+) -> None:
+    shards = user_rows.shards("svm", tmp_path)
+    fit(shards, tmp_path / "m", tol=1e-13, max_epochs=2)
+    for day in ("day", "days"):  # a name begins with the other
+        (tmp_path / day).mkdir()
+        user_rows.write(tmp_path / day / f"{day}.svm", 7 * len(day) + np.arange(100))
+        streamtron.update(tmp_path / "m", tmp_path / day)
+    name, forgotten, missing = FORGETS[way]
+    words = name(shards, tmp_path)
+    first = streamtron.forget(tmp_path / "m", **words)
+    shown = {Path(key).name: rows for key, rows in first.report["forgotten"].items()}
+    assert (shown, first.report["not_in_run"]) == (forgotten, missing)
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    again = streamtron.forget(tmp_path / "m", **words, report=tmp_path / "r.json")
+    assert again.report["forgotten"] == {}
+    assert len(again.report["not_in_run"]) == len(forgotten) + len(missing)
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert (again.exit_code, again.report["readings"]) == (first.exit_code, 0.0)
+    assert json.loads((tmp_path / "r.json").read_text()) == again.report
+
+
+def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
+    user_rows: Corpus, tmp_path: Path
+) -> None:
+    fit(user_rows.shards("parquet"), tmp_path / "m")
+    words = ("forget", "m", "--key", "user", "--value", "user-3", "--value=user-4", "--report", "r")
+    rows = {f"user = {name}": len(user_rows.numbers(name)) for name in ("user-3", "user-4")}
+    left = 800 - sum(rows.values())
+    for forgotten in (rows, {}):
+        done = here(tmp_path, *words)
+        report = json.loads((tmp_path / "r").read_text())
+        assert (done.returncode, report["rows"], report["forgotten_rows"]) == (0, left, 800 - left)
+        assert report["readings"] == (2.0 if forgotten else 0.0)
+        assert report["forgotten"] == forgotten
+        assert report["not_in_run"] == ([] if forgotten else [*rows])
+        for name, number in rows.items():
+            assert (f"{name}: {number} rows forgotten\n" in done.stdout) == bool(forgotten)
+        assert re.search(rf"rows left out +{800 - left}\n", done.stdout)
+    assert "user = user-3: not in the run; there is nothing to forget" in done.stdout
+    shown = here(tmp_path, "inspect", "m.run").stdout
+    assert re.search(rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", shown)
+
+
+def test_the_command_says_what_came_of_an_update(corpus: list[Path], tmp_path: Path) -> None:
+    fit(corpus[:7], tmp_path / "m")
+    duplicate = shutil.copy(corpus[0], tmp_path / "renamed.svm")
+    words = ("update", "m", *corpus[7:], duplicate, "--tol", "0.001", "--report", "r.json")
+    done = here(tmp_path, *words)
+    assert (done.returncode, "3,000" in done.stdout) == (0, True)
+    assert "renamed.svm: in the run already; it is skipped" in done.stdout
+    assert gap(json.loads((tmp_path / "r.json").read_text())) <= 0.001
+    assert f"{corpus[7].name}: in the run already; it is skipped" in here(tmp_path, *words).stdout
+
+
+@pytest.mark.parametrize("change", ["update", "forget"])
+def test_shards_that_could_not_be_read_are_still_listed_after_a_change(
+    change: str, user_rows: Corpus, tmp_path: Path
+) -> None:
+    shards, bad = user_rows.shards("svm", tmp_path), tmp_path / "bad.svm"
+    bad.write_text("1 nonsense\n")
+    fit([*shards[:3], bad], tmp_path / "m", on_bad_shard="skip")
+    changed = getattr(streamtron, change)(tmp_path / "m", shards[3 if change == "update" else 0])
+    [entry] = changed.report["skipped"]
+    assert entry["name"] == "bad.svm"
+    assert changed.model.certificate["skipped"] == [entry]
+    bad.write_text("1 1:1\n")
+    assert streamtron.update(tmp_path / "m", bad).report["skipped"] == []
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def appended(line: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(path.read_text() + line)
+
+
+def turned(path: Path) -> None:
+    """Another byte, and the size and the time that it had."""
+    stat = path.stat()
+    path.write_text("x" + path.read_text()[1:])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
+    # settings of the run, (command, words, …) or what is done to a shard first, the sentence
+    "no run": ({}, ("update", "nowhere", "3.svm"), "there is no run"),
+    "a faithful run": (
+        {"faithful": True, "stage": "1", "rho": 0.0, "max_epochs": 3}, ("update", "m", "3.svm"),
+        "a faithful run",
+    ),
+    "an old shard that grew": (
+        {}, (appended("1 3:1\n"), "1.svm", "update", "m", "3.svm"), "1.svm: changed since .*m.run",
+    ),
+    "an old shard that is gone": (
+        {}, (Path.unlink, "1.svm", "update", "m", "3.svm"), "1.svm: gone from .*streamtron forget",
+    ),
+    "a shard that the run has, with other bytes": (
+        {}, (appended("1 3:1\n"), "1.svm", "update", "m", "1.svm", "3.svm"),
+        "1.svm: its bytes are others .* streamtron forget",
+    ),
+    "a shard twice": ({}, ("update", "m", "3.svm", "./3.svm"), "given twice"),
+    "another format": ({}, ("update", "m", "t.parquet"), "parquet, and the run's .* libsvm"),
+    "another label": (
+        {}, ("update", "m", "label.svm"), "label 3.0. Known are .* fit anew on all shards",
+    ),
+    "a column 0": (
+        {"index_base": "auto"}, ("update", "m", "zero.svm"),
+        "has a column 0, and the run's columns are numbered from 1",
+    ),
+    "a column 0 among many": (
+        {"index_base": "auto"}, ("update", "m", "zeros.svm"),
+        "has a column 0, and the run's columns are numbered from 1",
+    ),
+    "a shard that went bad": (
+        {"on_bad_shard": "skip"}, (turned, "1.svm", "forget", "m", "0.svm"),
+        "1.svm, line 1: .* or forget it whole",
+    ),
+    "all shards": ({}, ("forget", "m", "0.svm", "1.svm", "2.svm"), "nothing would be left"),
+    "all rows": ({}, ("forget", "m", "--rows", "all.csv"), "these are all rows of the run"),
+    "a key alone": ({}, ("forget", "m", "--key", "user"), "give both"),
+    "a value alone": ({}, ("forget", "m", "--value", "a"), "give both"),
+    "a key and a list": (
+        {}, ("forget", "m", "--key", "user", "--value", "a", "--rows", "l"), "exclude each other",
+    ),
+    "shards and a list": ({}, ("forget", "m", "0.svm", "--rows", "l"), "names the shards itself"),
+    "nothing": ({}, ("forget", "m"), "nothing to forget"),
+    "a key of text": (
+        {}, ("forget", "m", "--key", "user", "--value", "a"),
+        "libsvm text has no column 'user'.*--rows FILE",
+    ),
+    "an empty list": ({}, "", "begins with ''. Wanted is a CSV file whose first line is shard,row"),
+    "a list without its first line": ({}, "0.svm,3\n", "begins with '0.svm,3'"),
+    "a list of nothing": ({}, "shard,row\n", "no row in it"),
+    "a row below 0": ({}, "shard,row\n0.svm,-1\n", "line 2: shard '0.svm', row '-1'"),
+    "no row": ({}, "shard,row\n0.svm\n", "line 2: shard '0.svm', row None"),
+    "a row beyond": ({}, "shard,row\n0.svm,200\n", "row 200 of 0.svm, which has 200 rows"),
+    "no CSV": ({}, 'shard,row\n"0.svm,0\n', "not CSV"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_change_that_cannot_be_made_is_refused_in_a_sentence_and_changes_nothing(
+    case: str, user_rows: Corpus, tmp_path: Path
+) -> None:
+    settings, words, sentence = REFUSED[case]
+    user_rows.shards("svm", tmp_path)
+    (tmp_path / "label.svm").write_text("3 1:1\n")
+    (tmp_path / "zero.svm").write_text("1 0:1\n-1 2:1\n")
+    (tmp_path / "zeros.svm").write_text("1 0:1\n-1 2:1\n" * 4000)
+    pq.write_table(pa.table({"label": [1, -1], "a": [0.5, 1.5]}), tmp_path / "t.parquet")
+    list_rows(tmp_path / "all.csv", {f"{k}.svm": range(200) for k in range(3)})
+    fit([tmp_path / f"{k}.svm" for k in range(3)], tmp_path / "m", **{"index_base": 1, **settings})
+    if isinstance(words, str):
+        (tmp_path / "l").write_text(words)
+        words = ("forget", "m", "--rows", "l")
+    if callable(words[0]):
+        spoil, shard, *words = words
+        shutil.rmtree(tmp_path / "m.run" / "cache")
+        spoil(tmp_path / shard)
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    done = here(tmp_path, *words)
+    assert (done.returncode in (2, 3), done.stdout) == (True, ""), done
+    assert re.search(sentence, done.stderr.replace("\n", " ")), done.stderr
+    assert content(tmp_path / "m.run", tmp_path / "m") == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
+        ("y", "high", "column 'y' holds double, and --value is none .Failed to parse string"),
+        ("indices", "1", "column 'indices' holds list"),
+    ],
+)
+def test_a_key_that_no_row_can_have_is_a_sentence(
+    key: str, value: str, sentence: str, user_rows: Corpus, tmp_path: Path
+) -> None:
+    fit(user_rows.shards("parquet"), tmp_path / "m")
+    with pytest.raises((DataError, SettingsError), match=sentence):
+        streamtron.forget(tmp_path / "m", key=key, values=value)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
+    classes: int, tmp_path: Path
+) -> None:
+    for name, label in zip("abc"[:classes], ("-1", "1", "7"), strict=False):
+        lines = [f"{label} {1 + k % 3}:1 {5 + ord(name)}:0.5\n" for k in range(20)]
+        (tmp_path / f"{name}.svm").write_text("".join(lines))
+    shards = sorted(tmp_path.glob("*.svm"))
+    fit(shards, tmp_path / "m", multiclass=classes == 3)
+    before = content(tmp_path / "m.run", tmp_path / "m")
+    rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
+    for words in ({"rows": rows}, {"shards": "b.svm"}, {"rows": rows, "max_epochs": 1}):
+        with pytest.raises(DataError, match=r"no remaining row has the label 1\.0|label 1,"):
+            streamtron.forget(tmp_path / "m", **words)
+        assert content(tmp_path / "m.run", tmp_path / "m") == before
+    rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
+    assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+
+
+def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_that_is_wanted(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    mine = Path(shutil.copy(corpus[0], tmp_path))
+    fit([mine, *corpus[1:5]], tmp_path / "m")
+    os.utime(mine, ns=(1, 1))
+    assert streamtron.update(tmp_path / "m", mine).report["already_in_run"] == [mine.name]
+    duplicate = Path(shutil.copy(mine, tmp_path / "duplicate.svm"))
+    for _ in range(2):
+        updated = streamtron.update(tmp_path / "m", [duplicate, mine], allow_duplicate=True)
+        assert updated.report["rows"] == 1800
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {mine.name: [7]}))
+    assert streamtron.update(tmp_path / "m", [mine, duplicate]).report["rows"] == 1798
+    mine.write_text(mine.read_text() + "1 1:1\n")
+    with pytest.raises(DataError, match=f"{mine.name}: changed"):
+        streamtron.update(tmp_path / "m", corpus[6])
+
+
+# --- all or nothing ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -28,8 +528,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     generate(str(place), rows=800, columns=100, seed=3, shards=4)
     shards = sorted(place.glob("*.svm"))
     fit(shards[:3], place / "m")
-    (tmp_path / "gone.csv").write_text(f"shard,row\n{shards[0].name},3\n")
-    streamtron.forget(place / "m", rows=tmp_path / "gone.csv")
+    streamtron.forget(place / "m", rows=list_rows(tmp_path / "l", {shards[0].name: [3]}))
     shutil.copy2(place / "m.run" / "checkpoint", place / "m.run" / "checkpoint.before")
     killed = (
         "import os, signal, sys, streamtron; from streamtron.runs import transaction\n"
