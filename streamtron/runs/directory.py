@@ -184,8 +184,9 @@ def open_run(
 
 def remove_temporary(path: Path) -> None:
     """Remove files that a killed process left half-written."""
-    for left in path.glob(".streamtron-*"):
-        left.unlink(missing_ok=True)
+    for directory in (path, path / PARTS):
+        for file in directory.glob(".streamtron-*"):
+            file.unlink(missing_ok=True)
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:
