@@ -24,14 +24,14 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished_run import FinishedRun, inputs_of_run, locate
-from streamtron.solver import ascent
+from streamtron.runs.outcome import Outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.stopping import LARGE_DRIFT
 from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.runs import TOL, content, fit, write_corpus
+from tests.helpers.runs import content, fit, write_corpus
 
 PLANTED = 0.01
 ROUNDING = 1e-12
@@ -107,18 +107,6 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("first", ["-1", "1"])
-@pytest.mark.parametrize("active_set", [10**9, 40_000], ids=["rows held", "few rows held"])
-def test_certify_finds_no_drift_but_rounding_in_a_run_that_nothing_has_spoilt(
-    first: str, active_set: int, lines: list[str], tmp_path: Path
-) -> None:
-    ordered = sorted(lines, key=lambda line: line.split()[0] != first)
-    model, _ = run_in(
-        tmp_path, [ordered[0], *lines], C=2.0, active_set=active_set, order="sequential"
-    )
-    assert drift_of(model) <= ROUNDING
-
-
-@pytest.mark.parametrize("first", ["-1", "1"])
 def test_certify_reports_a_planted_drift_and_the_same_certificate(
     first: str, lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,21 +116,14 @@ def test_certify_reports_a_planted_drift_and_the_same_certificate(
     assert not caplog.text
     plant(run)
     after = proven(model, run)
+    [learner] = learners_of_run(run)
+    w = rebuilt(learner, [tmp_path / "rows.svm"])
+    by_hand = np.linalg.norm(learner.running.w - w) / np.linalg.norm(w)
+    assert after.certificate.drift == pytest.approx(by_hand, rel=1e-12)
     assert after.certificate.drift == pytest.approx(PLANTED, rel=1e-9)
     assert after.certificate.upper_bound == before.certificate.upper_bound
     assert after.certificate.primal_margin == before.certificate.primal_margin
     assert "have drifted by 0.01 of their length" in caplog.text
-
-
-def test_what_certify_calls_drift_is_that_of_the_sums_over_the_rows(
-    lines: list[str], tmp_path: Path
-) -> None:
-    model, run = run_in(tmp_path, lines, C=2.0)
-    plant(run, 0.3)
-    [learner] = learners_of_run(run)
-    w = rebuilt(learner, [tmp_path / "rows.svm"])
-    by_hand = np.linalg.norm(learner.running.w - w) / np.linalg.norm(w)
-    assert drift_of(model) == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
@@ -170,16 +151,6 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     drifts = {label: each.certificate.drift or 0.0 for label, each in proof.classes}
     assert drifts.pop(2.0) == pytest.approx(PLANTED, rel=1e-9)
     assert max(drifts.values()) <= ROUNDING
-
-
-def test_two_classes_learned_as_many_have_the_drift_of_the_larger_one(
-    lines: list[str], tmp_path: Path
-) -> None:
-    model, run = run_in(tmp_path, lines, multiclass=True)
-    with FinishedRun.to_change(locate(run)) as ended:
-        met = ended.checkpoint.labels
-    plant(run, numbers=(met.index(1.0),))
-    assert drift_of(model) == pytest.approx(PLANTED, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -312,17 +283,7 @@ def test_without_a_checkpoint_of_its_end_a_run_is_certified_and_no_drift_is_told
     assert "The drift of the running weights is not told." in caplog.text
 
 
-def test_a_run_that_another_process_has_is_certified_and_no_drift_is_told(
-    lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, run = run_in(tmp_path, lines, C=2.0)
-    with locked(run):
-        proof = proven(model, run)
-    assert proof.certificate.drift is None
-    assert "in use by" in caplog.text
-
-
-# --- weights that are spoilt ---
+# --- weights that are spoilt, or have drifted ---
 
 
 def put(value: float) -> Callable[[NDArray[np.float64]], None]:
@@ -334,85 +295,69 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
     return change
 
 
-@pytest.fixture(
-    params=[
-        ("running.w", np.nan),
-        ("running.w", 1e9),
-        pytest.param(("running.w", 1e200), marks=pytest.mark.slow),
-        pytest.param(("running.scalars", np.nan), marks=pytest.mark.slow),
-        ("best.w", np.nan),
-    ],
-    ids=str,
-)
-def spoil(request: pytest.FixtureRequest) -> Callable[[Path], None]:
-    """Puts what no training could have left into the last checkpoint of a run."""
-    name, value = request.param
-    return lambda run: change_last(run, name, put(value))
+def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
+    wanted = Settings.from_dict({"C": 5.0, "index_base": 0, **settings})
+    return streamtron.run(corpus, wanted, model=model, machine=Machine(), resume=True)
 
 
-def made_afresh(
-    outcome: streamtron.Outcome, model: Path, shards: list[Path], said: str, tol: float = TOL
+Repair = Callable[[Path, list[Path]], Outcome]
+
+REPAIRS: dict[str, tuple[slice, dict[str, Any], Repair, slice]] = {
+    # shards at first, settings, the change, shards in the end
+    "update by few rows": (
+        slice(9), {}, lambda m, corpus: streamtron.update(m, corpus[9]), slice(10)
+    ),
+    "update by many rows": (
+        slice(5), {}, lambda m, corpus: streamtron.update(m, corpus[5:]), slice(10)
+    ),
+    "update, few rows held": (
+        slice(9), {"active_set": 60_000}, lambda m, corpus: streamtron.update(m, corpus[9]),
+        slice(10),
+    ),
+    "forget": (slice(10), {}, lambda m, corpus: streamtron.forget(m, corpus[9]), slice(9)),
+    "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-3), slice(10)),
+    "resume, few rows held": (
+        slice(10), {"active_set": 60_000},
+        lambda m, corpus: resumed(m, corpus, tol=1e-3, active_set=60_000), slice(10),
+    ),
+}  # fmt: skip
+
+SPOILT: dict[str, Callable[[Path], None]] = {
+    "a drift": plant,
+    "no number": lambda run: change_last(run, "running.w", put(np.nan)),
+    "a huge one": lambda run: change_last(run, "running.w", put(1e9)),
+    "a best one that is no number": lambda run: change_last(run, "best.w", put(np.nan)),
+    "a bias that is no number": lambda run: change_last(run, "running.scalars", put(np.nan)),
+}
+
+
+@pytest.mark.parametrize("repair", REPAIRS)
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_says_so(
+    spoilt: str, repair: str, corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says that the weights were spoilt; they are those of the counts now, and the bounds hold
-    the optimum."""
-    assert said.count("memory or disk has changed them. They are made afresh from the counts.") == 1
-    assert outcome.report["drift_repaired"] == 1.0
+    first, settings, change, last = REPAIRS[repair]
+    model, run = tmp_path / "m", tmp_path / "m.run"
+    fit(corpus[first], model, **settings)
+    SPOILT[spoilt](run)
+    outcome = change(model, corpus)
+    shards, tol = corpus[last], outcome.report["settings"]["tol"]
     assert outcome.stop_reason == "certified"
-    assert outcome.report["certificate"]["relative_duality_gap"] <= tol
     assert np.isfinite(outcome.model.weights).all()
+    [learner] = learners_of_run(run)
+    w = rebuilt(learner, shards)
+    assert np.linalg.norm(learner.running.w - w) <= ROUNDING * np.linalg.norm(w)
     assert drift_of(model) <= ROUNDING
+    proof = proven(model, run)
+    assert proof.certificate.relative_duality_gap <= tol
     assert holds_optimum(outcome.report, shards)
-
-
-@pytest.mark.parametrize(
-    "number", [1, pytest.param(5, marks=pytest.mark.slow)], ids=["few new rows", "many new rows"]
-)
-def test_an_update_of_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
-    number: int,
-    spoil: Callable[[Path], None],
-    corpus: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = tmp_path / "m"
-    fit(corpus[:-number], model)
-    spoil(tmp_path / "m.run")
-    updated = streamtron.update(model, corpus[-number:])
-    made_afresh(updated, model, corpus, caplog.text)
-
-
-def test_forgetting_from_a_run_whose_weights_are_spoilt_makes_them_afresh_from_the_counts(
-    spoil: Callable[[Path], None],
-    corpus: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = tmp_path / "m"
-    fit(corpus, model)
-    spoil(tmp_path / "m.run")
-    left = streamtron.forget(model, corpus[3])
-    made_afresh(left, model, [*corpus[:3], *corpus[4:]], caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("active_set", "tol"),
-    [(10**9, TOL), (60_000, 1e-3)],
-    ids=["nothing else to do", "to a smaller tolerance"],
-)
-def test_a_run_that_is_taken_up_with_spoilt_weights_makes_them_afresh_from_the_counts(
-    active_set: int,
-    tol: float,
-    spoil: Callable[[Path], None],
-    corpus: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = tmp_path / "m"
-    fit(corpus, model, active_set=active_set)
-    spoil(tmp_path / "m.run")
-    settings = Settings(C=5.0, index_base=0, tol=tol, active_set=active_set)
-    outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
-    made_afresh(outcome, model, corpus, caplog.text, tol)
+    assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
+    repaired, words = outcome.report["drift_repaired"], "They are made afresh from the counts."
+    if spoilt != "a drift":
+        assert repaired == 1.0
+        assert caplog.text.count("memory or disk has changed them. " + words) == 1
+    elif repair == "forget":  # which makes them afresh in any case
+        assert (repaired, caplog.text) == (0.0, "")
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e200])
@@ -466,75 +411,6 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
     streamtron.run(corpus[:9], settings, model=model, machine=often, resume=True)
     assert content(run, model)["witness"] == before["witness"]
     assert streamtron.update(model, corpus[9]).stop_reason == "certified"
-
-
-# --- runs that repair themselves ---
-
-
-def soundly_repaired(outcome: streamtron.Outcome, model: Path, shards: list[Path]) -> None:
-    """It says what it found; see ``sound``."""
-    assert 0.1 * PLANTED < outcome.report["drift_repaired"] < 10.0 * PLANTED
-    sound(outcome, model, shards)
-
-
-def sound(outcome: streamtron.Outcome, model: Path, shards: list[Path]) -> None:
-    """What the run carries is what its counts make; its bounds hold the optimum."""
-    assert outcome.stop_reason == "certified"
-    [learner] = learners_of_run(model.with_suffix(".run"))
-    w = rebuilt(learner, shards)
-    assert np.linalg.norm(learner.running.w - w) <= ROUNDING * np.linalg.norm(w)
-    assert drift_of(model) <= ROUNDING
-    proof = proven(model, model.with_suffix(".run"))
-    assert proof.certificate.relative_duality_gap <= outcome.report["settings"]["tol"]
-    assert holds_optimum(outcome.report, shards)
-    assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
-
-
-@pytest.mark.parametrize(
-    "number", [1, pytest.param(5, marks=pytest.mark.slow)], ids=["few new rows", "many new rows"]
-)
-@pytest.mark.parametrize("active_set", [10**9, 60_000], ids=["rows held", "few rows held"])
-def test_an_update_repairs_a_drift_and_says_so(
-    number: int,
-    active_set: int,
-    corpus: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = tmp_path / "m"
-    fit(corpus[:-number], model, active_set=active_set)
-    plant(tmp_path / "m.run")
-    updated = streamtron.update(model, corpus[-number:])
-    assert caplog.text.count("They are made afresh from the counts.") == 1
-    soundly_repaired(updated, model, corpus)
-
-
-def test_forgetting_makes_the_weights_afresh_so_that_no_drift_is_left(
-    corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = tmp_path / "m"
-    fit(corpus, model)
-    plant(tmp_path / "m.run")
-    left = streamtron.forget(model, corpus[3])
-    assert not caplog.records
-    assert left.report["drift_repaired"] == 0.0
-    sound(left, model, [*corpus[:3], *corpus[4:]])
-
-
-def test_a_run_that_is_taken_up_repairs_a_drift_and_says_so(
-    corpus: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)  # it makes them afresh anyway
-    model = tmp_path / "m"
-    fit(corpus, model, tol=0.2)
-    plant(tmp_path / "m.run")
-    settings = Settings(C=5.0, index_base=0, tol=1e-3)
-    outcome = streamtron.run(corpus, settings, model=model, machine=Machine(), resume=True)
-    assert caplog.text.count("They are made afresh from the counts.") == 1
-    soundly_repaired(outcome, model, corpus)
 
 
 def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(

@@ -4,13 +4,11 @@ nothing, and what writes changes nothing but this run and its model."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import streamtron
@@ -180,26 +178,6 @@ def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(pla
 # --- moved and copied ----------------------------------------------------------------------------
 
 
-def test_a_run_that_was_moved_with_model_and_shards_works_where_it_is(place: Path) -> None:
-    assert here(place, "certify", "m").returncode == 0
-    updated = streamtron.update(place / "m", last_shard(place))
-    assert (updated.report["rows"], updated.stop_reason) == (400, "certified")
-    manifest = streamtron.data.Manifest.load(str(place / "m.run" / "manifest.json"))
-    assert {Path(shard.path).parent for shard in manifest.shards} == {place / "data"}
-    left = streamtron.forget(place / "m", manifest.shards[0].path)
-    assert left.report["rows"] == 300
-
-
-def test_forgotten_rows_stay_so_when_the_run_is_moved(place: Path, tmp_path: Path) -> None:
-    (tmp_path / "gone.csv").write_text("shard,row\npart-00001.svm,7\n")
-    streamtron.forget(place / "m", rows=tmp_path / "gone.csv")
-    moved = place.rename(tmp_path / "moved")
-    updated = streamtron.update(moved / "m", last_shard(moved))
-    assert updated.report["rows"] == 399
-    assert updated.report["forgotten_rows"] == 1
-    assert here(moved, "certify", "m").returncode == 0
-
-
 def test_a_change_of_a_copy_leaves_the_original_as_it_was(place: Path, tmp_path: Path) -> None:
     copies = {
         "with its shards, not their times": tmp_path / "whole",
@@ -249,12 +227,3 @@ def test_no_file_of_a_run_says_where_its_model_is(place: Path, generated: Path) 
         text = (generated / "m.run" / "run.json").read_text()
         assert str(directory) not in text
         assert "model" not in json.loads(text)
-
-
-def test_a_moved_run_is_the_run_that_it_was(place: Path, generated: Path) -> None:
-    copy = Path(shutil.copytree(generated, place.parent / "other", copy_function=shutil.copy2))
-    one = streamtron.update(place / "m", last_shard(place))
-    other = streamtron.update(copy / "m", last_shard(copy))
-    assert np.array_equal(one.model.weights, other.model.weights)
-    assert one.report["certificate"] == other.report["certificate"]
-    assert os.path.samefile(locate(copy / "m.run").model, copy / "m")

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,15 +118,6 @@ def flip(path: Path, at: int) -> None:
 # --- taken up ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 4, 6])
-def test_a_run_that_stopped_anywhere_is_taken_up_to_the_same_model(
-    place: Path, chunks: int
-) -> None:
-    stop_after(place, chunks)
-    fitted(place, "model", resume=True)
-    assert as_wanted(place)
-
-
 def test_a_run_that_had_ended_writes_its_model_again(place: Path) -> None:
     (place / "wanted").rename(place / "old")
     fitted(place, "wanted", resume=True)
@@ -194,16 +184,6 @@ def test_the_report_says_what_each_stage_did_newton_steps_included(place: Path) 
     certificate = report["certificate"]
     assert certificate["primal_objective"] >= certificate["dual_objective"] > 0.0
     assert report["stop_reason"] == "certified"
-
-
-def test_a_smaller_tolerance_and_more_epochs_take_a_run_further(place: Path) -> None:
-    brief = SETTINGS.but(max_epochs=2)
-    assert fitted(place, "model", brief).exit_code == 4
-    outcome = fitted(place, "model", SETTINGS.but(tol=0.005), resume=True)
-    assert outcome.exit_code == 0
-    assert outcome.report["certificate"]["relative_duality_gap"] <= 0.005
-    record = json.loads((place / "model.run" / "run.json").read_text())
-    assert (record["settings"]["tol"], record["settings"]["max_epochs"]) == (0.005, 100)
 
 
 # --- refused -------------------------------------------------------------------------------------
@@ -304,12 +284,6 @@ def test_one_flipped_bit_anywhere_in_a_checkpoint_lets_the_one_before_be_used(
         assert found.state.content == before.state.content, at
         assert f"{path}: " in caplog.text
         assert not path.exists(), "it would take the place of the sound one"
-
-
-def test_a_run_whose_checkpoint_is_damaged_ends_with_the_same_model(stopped: Path) -> None:
-    flip(stopped / "model.run" / CHECKPOINT, 5000)
-    fitted(stopped, "model", resume=True)
-    assert as_wanted(stopped)
 
 
 def test_a_run_both_of_whose_checkpoints_are_damaged_starts_over_and_says_so(
@@ -676,25 +650,6 @@ def test_a_signal_amid_a_solve_leaves_it_and_the_last_checkpoint_is_taken_up_to_
     assert command(tmp_path, *words, "model", "--resume").returncode == 0
     assert command(tmp_path, *words, "whole").returncode == 0
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
-
-
-def test_a_signal_amid_a_solve_that_takes_long_by_itself_leaves_it(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "set", rows=9000, noise=0.1)
-    words = ["fit", "set/part-0.svm", "--model", "model", "--stage", "1", "--C", "1e8"]
-    words += ["--tol", "0", "--mini-epochs", "2000000000", "--checkpoint-every", "0s"]
-
-    def solving(directory: Path, process: int) -> bool:
-        with suppress(MachineError):  # between two names
-            content, _ = read_sealed(directory / CHECKPOINT, "checkpoint")
-            return bool(content["chunks"] == 1)  # there are no more
-        return False
-
-    ended = killed(tmp_path, words, "model", solving, signal.SIGTERM)
-    assert ended.returncode == 143, ended.stderr
-    assert "the last checkpoint is kept. Go on from model.run with --resume." in ended.stderr
-    found = Run(tmp_path / "model.run").load()
-    assert found is not None
-    assert (found.state.reading, found.state.chunks) == (0, 1)
 
 
 def test_a_border_and_a_kernel_call_are_waited_for_two_seconds_at_most() -> None:
