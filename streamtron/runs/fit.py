@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -25,6 +26,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
+    Run,
     is_run,
     open_run,
     read_record,
@@ -152,13 +154,23 @@ def run(
         directories={"run directory": directory},
         cache=machine.cache_dir,
     )
-    with cache_directory(directory, machine) as cache:
-        job = _Job(
-            as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
-            resume=resume, overwrite=overwrite, open_parts=open_parts,
-        )  # fmt: skip
-        with _fitted(job) as [outcome]:
-            write_outcome(outcome, run=directory, **files)
+    place = _Place(directory, files["model"], resume, overwrite)
+    with (
+        cache_directory(directory, machine) as cache,
+        _opened(
+            as_paths(shards), [settings], machine, listen, cache, place, open_parts is not None
+        ) as fitting,
+    ):
+        [settings] = fitting.candidates
+        if settings.parts is None:
+            [learners] = train_candidates(fitting.training, [settings], fitting.state)
+            outcome = fitting.outcome(learners, settings)
+        else:
+            learners, of_parts = train_in_parts(
+                fitting.training, fitting.state, cache, fitting.states, open_parts
+            )
+            outcome = fitting.outcome(learners, settings, of_parts)
+        write_outcome(outcome, run=directory, **files)
     return outcome
 
 
@@ -179,142 +191,115 @@ def fit_many(
     ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     _check_alike(candidates)
-    with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
-        where = cache, run_dir
-        job = _Job(as_paths(shards), candidates, machine, listen, *where, resume=True, sweep=True)
-        with _fitted(job) as outcomes:
-            return outcomes
+    place = _Place(run_dir, None, resume=True, overwrite=False)
+    with (
+        nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
+        _opened(as_paths(shards), candidates, machine, listen, cache, place) as fitting,
+    ):
+        groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
+        return [
+            fitting.outcome(learners, settings, {})
+            for learners, settings in zip(groups, fitting.candidates, strict=True)
+        ]
 
 
-class _Job(NamedTuple):
-    """What is fitted, where, and how; see ``run``.
+class _Place(NamedTuple):
+    """The directory of a run (None = no checkpoints), its model (None = the candidates of a sweep,
+    which is never resumed by hand), and whether it is resumed or replaced."""
 
-    ``cache`` : directory of the flat files. ``directory`` : of the run; None = no checkpoints.
-    ``sweep`` : the candidates share readings. Each outcome has those of its own learners, and no
-    checkpoint is written at the end.
+    directory: str | os.PathLike[str] | None
+    model: str | None
+    resume: bool
+    overwrite: bool
+
+
+class _Fitting(NamedTuple):
+    """A fit that has begun at ``began``, on the clock of ``time.perf_counter``.
+
+    ``state`` : of the checkpoint to go on from. ``states`` : where parts save theirs. ``counted`` :
+    whether the data were read to find the size of the active set.
     """
 
-    shards: list[str]
-    candidates: Sequence[Settings]
-    machine: Machine
-    listen: Listener
-    cache: str
-    directory: str | os.PathLike[str] | None
-    model: str | None = None
-    resume: bool = False
-    overwrite: bool = False
-    sweep: bool = False
-    open_parts: OpenParts | None = None
-
-
-class _Begun(NamedTuple):
-    """A run that has begun at ``began``, on the clock of ``time.perf_counter``: what writes its
-    checkpoints, the one to go on from, and where its parts save their states."""
-
+    training: Training[ShardSource]
+    candidates: list[Settings]
     began: float
-    writer: CheckpointWriter | None = None
-    before: Checkpoint | None = None
+    counted: bool
+    state: State | None = None
     states: str | None = None
 
-
-@contextmanager
-def _fitted(job: _Job) -> Iterator[list[Outcome]]:
-    """Train the candidates and give their outcomes while the run directory is locked."""
-    began, machine, listen = time.perf_counter(), job.machine, job.listen
-    candidates, read = with_active_set(
-        job.shards,
-        job.candidates,
-        machine,
-        job.cache,
-        job.directory if job.resume else None,
-        listen,
-    )
-    with open_training_shards(job.shards, candidates[0], machine, job.cache) as source:
-        source.nonzeros_read, source.bytes_read = read
-        if not job.sweep:
-            candidates = [_with_parts(job, candidates[0], source)]
-        with _begun(job, candidates[0], source, began) as begun:
-            training = Training(source, candidates[0], machine, listen, begun.writer)
-            learners, report = _train(job, training, candidates, begun)
-            if source.rows is None:  # the restored learners had finished: nothing was read
-                read_to_end(source)
-            first = bool(read[0]) if job.sweep or report else None
-            seconds = time.perf_counter() - begun.began
-            yield _outcomes(source, candidates, learners, seconds, report, first)
-
-
-def _with_parts(job: _Job, settings: Settings, source: ShardSource) -> Settings:
-    """Return the settings with the number of parts; a run that is resumed keeps its own, wherever
-    it trains now."""
-    directory = job.directory
-    if job.resume and settings.parts is None and directory and is_run(directory):
-        settings = settings.but(parts=read_record(Path(directory)).settings.get("parts"))
-    return with_parts(settings, source.shards, workers=job.open_parts is not None)
+    def outcome(
+        self, learners: Sequence[Learner], settings: Settings, report: dict[str, Any] | None = None
+    ) -> Outcome:
+        """Return the outcome of a candidate's learners. ``report`` : of learners that share their
+        readings with others, or are on parts: what it has beside the readings that they took."""
+        source, readings = self.training.source, None
+        if source.rows is None:  # the restored learners had finished: nothing was read
+            read_to_end(source)
+        if report is not None:
+            first = self.counted + settings.faithful + (settings.class_weight == "balanced")
+            readings = float(first + max(learner.progress.readings for learner in learners))
+        seconds = time.perf_counter() - self.began
+        outcome = build_outcome(source, learners, settings, seconds, readings=readings)
+        outcome.report.update(report or {})
+        return outcome
 
 
 @contextmanager
-def _begun(job: _Job, settings: Settings, source: ShardSource, began: float) -> Iterator[_Begun]:
-    """Begin or resume the run in its directory, if it has one, which is locked meanwhile."""
-    directory = job.directory
-    if directory is None:
-        yield _Begun(began)
-        return
-    if job.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
-        _log.warning(
-            "%s: rows that were forgotten are read again where their shards still hold them.",
-            directory,
-        )
-    with open_run(
-        directory, settings, stamps_of(source.shards), job.model, job.machine.cache_dir,
-        resume=job.resume, overwrite=job.overwrite,
-    ) as run:  # fmt: skip
-        source.exclude(deletions.load(directory).values())  # forgotten rows stay out
-        before = run.load()
-        if before is not None:
-            source.restore(before.labels, before.nonzeros_read, before.bytes_read)
-            began -= before.seconds
-        elif job.resume and not job.sweep:
-            _log.warning("%s: no checkpoint there; the run starts over.", run.path)
-        states, every = None, job.machine.checkpoint_every
-        if settings.parts is not None:
-            states, every = run.parts(), 0.0  # they keep those after the last two readings
-        make = partial(_checkpoint, source, began)
-        writer = CheckpointWriter(run, every, make, at_end=not job.sweep)
-        with nullcontext() if job.sweep else signals.defer_to_checkpoint():
-            yield _Begun(began, writer, before, states)
-
-
-def _outcomes(
-    source: ShardSource,
+def _opened(
+    shards: list[str],
     candidates: Sequence[Settings],
-    found: Sequence[Sequence[Learner]],
-    seconds: float,
-    more: dict[str, Any],
-    first: int | None,
-) -> list[Outcome]:
-    """Return the outcomes of the candidates' learners. ``more`` : for the report of the first.
-    ``first`` : readings before those of the candidate's own learners; None = the source's."""
-    outcomes = []
-    for learners, settings in zip(found, candidates, strict=True):
-        readings = None
-        if first is not None:  # those that a run of these learners alone takes
-            own = settings.faithful + (settings.class_weight == "balanced")
-            own += max(learner.progress.readings for learner in learners)
-            readings = float(first + own)
-        outcomes.append(build_outcome(source, learners, settings, seconds, readings=readings))
-    outcomes[0].report.update(more)
-    return outcomes
+    machine: Machine,
+    listen: Listener,
+    cache: str,
+    place: _Place,
+    workers: bool = False,
+) -> Iterator[_Fitting]:
+    """Open the shards, and the run in its directory, which is locked meanwhile."""
+    began, directory = time.perf_counter(), place.directory
+    before = directory if place.resume and directory and is_run(directory) else None
+    candidates, read = with_active_set(shards, candidates, machine, cache, before, listen)
+    with open_training_shards(shards, candidates[0], machine, cache) as source:
+        source.nonzeros_read, source.bytes_read = read
+        if before is not None and candidates[0].parts is None:  # a resumed run keeps its own
+            parts = read_record(Path(before)).settings.get("parts")
+            candidates = [settings.but(parts=parts) for settings in candidates]
+        candidates = [with_parts(one, source.shards, workers=workers) for one in candidates]
+        training = Training(source, candidates[0], machine, listen)
+        fitting = _Fitting(training, candidates, began, bool(read[0]))
+        if directory is None:
+            yield fitting
+            return
+        if place.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
+            _log.warning(
+                "%s: rows that were forgotten are read again where their shards still hold them.",
+                directory,
+            )
+        with open_run(
+            directory, candidates[0], stamps_of(source.shards), place.model, machine.cache_dir,
+            resume=place.resume, overwrite=place.overwrite,
+        ) as run:  # fmt: skip
+            fitting = _begun(fitting, run, place)
+            with nullcontext() if place.model is None else signals.defer_to_checkpoint():
+                yield fitting
 
 
-def _train(
-    job: _Job, training: Training[ShardSource], candidates: Sequence[Settings], begun: _Begun
-) -> tuple[list[list[Learner]], dict[str, Any]]:
-    """Return the finished learners of each candidate, and what the report has of parts."""
-    state = None if begun.before is None else begun.before.state
-    if training.settings.parts is None:
-        return train_candidates(training, candidates, state), {}
-    learners, report = train_in_parts(training, state, job.cache, begun.states, job.open_parts)
-    return [learners], report
+def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
+    """Return the fit as it goes on from the last checkpoint of its run, and writes others."""
+    training, began, state = fitting.training, fitting.began, None
+    source, every = training.source, training.machine.checkpoint_every
+    source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
+    if (before := run.load()) is not None:
+        source.restore(before.labels, before.nonzeros_read, before.bytes_read)
+        began, state = began - before.seconds, before.state
+    elif place.resume and place.model is not None:
+        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+    states = None
+    if training.settings.parts is not None:
+        states, every = run.parts(), 0.0  # they keep those after the last two readings
+    make = partial(_checkpoint, source, began)
+    writer = CheckpointWriter(run, every, make, at_end=place.model is not None)
+    training = replace(training, checkpointer=writer)
+    return fitting._replace(training=training, began=began, state=state, states=states)
 
 
 OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")

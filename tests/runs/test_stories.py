@@ -331,7 +331,8 @@ class Story:
         assert report.get("forgotten_rows", 0) == gone
         for learner in (report, *report.get("learners", ())):
             assert learner["certificate"]["rows_excluded"] == gone
-        assert not [*self.place.rglob(".streamtron-*")]
+        half_written = self.place.rglob(".streamtron-*")  # another process may use the cache
+        assert {path.parent.name for path in half_written} <= {"cache"}
         left = {path.name for path in run.iterdir()}
         assert not left & {"change", "changed"}
         assert ("deletions" in left) == (gone > 0)
