@@ -47,6 +47,8 @@ def find_upper_bounds(
     certificates, spent = _certify(scans, learners, scales, readings)
     bounds = {k: [(proof.dual, proof.rounding_bound)] for k, proof in enumerate(certificates)}
     searching = [] if learners[0].settings.hard or spent >= readings else _gaps(certificates)
+    if searching:
+        scans.end()
     for k in searching:
         start_from_slacks(learners[k])
     for reading in range(1, readings - spent + 1):
@@ -54,16 +56,13 @@ def find_upper_bounds(
         if searching:
             _read(scans, [learners[k] for k in searching], reading)
         for k in searching:
-            learner, mini_epochs, mode = (
-                learners[k],
-                learners[k].progress.mini_epochs,
-                learners[k].mode,
-            )
+            learner = learners[k]
             run_mini_epochs(finish_reading(learner))
             if (proof := learner.certificate) is not None and proof.dual:
                 bounds[k].append((proof.dual, proof.rounding_bound))
-            mini_epochs = learner.progress.mini_epochs - mini_epochs
-            scans.done(learner, _bounded(certificates[k], bounds[k]), mode, mini_epochs)
+            _, _, mini_epochs = learner.progress.done_since(learner.running.updates)
+            proof = _bounded(certificates[k], bounds[k])
+            scans.done(learner, proof, learner.progress.mode, mini_epochs)
     return [_bounded(proof, bounds[k]) for k, proof in enumerate(certificates)]
 
 
