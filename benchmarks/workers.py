@@ -36,7 +36,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.certify import certify
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run
-from streamtron.sweeps.sweep import run_sweep
+from streamtron.sweeps.sweep import sweep as run_sweep
 
 LASTING = ("seconds", "worker", "started", "finished")
 """Columns of a sweep's table that depend on machine and time."""
@@ -66,8 +66,8 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         def by(workers: Workers | None) -> Any:
             machine = Machine(threads=1 if workers else threads, cache_dir=cache)
             found = run_sweep(
-                shards, tried, valid=shards, machine=machine,
-                executor=workers and sweep_executor(workers),
+                shards, C=[one.C for one in tried], valid=shards, machine=machine,
+                executor=sweep_executor(workers) if workers else serial,
                 tasks=workers.threads if workers else 1,
             )  # fmt: skip
             return [{k: v for k, v in row.items() if k not in LASTING} for row in found.rows()]

@@ -152,12 +152,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         X, y = self._checked(X, y, reset=True)
         classes, codes = np.unique(y, return_inverse=True)
         rows = _Rows(X, codes, classes, _row_weights(sample_weight, X))
-        present = classes[np.unique(codes if rows.weights is None else codes[rows.weights > 0.0])]
-        if len(present) < 2:
-            only = [f"only one class, {label_text(it, quote=True)}" for it in present.tolist()]
-            held = only[0] if only else "no row of a class"
+        labels = classes[np.unique(codes if rows.weights is None else codes[rows.weights > 0.0])]
+        if len(labels) < 2:
+            only = [f"only one class, {label_text(label, quote=True)}" for label in labels.tolist()]
             raise DataError(
-                f"y: {held}, among the rows of a weight above 0. Wanted are two classes at least."
+                f"y: {only[0] if only else 'no row of a class'}, among the rows of a weight above "
+                "0. Wanted are two classes at least."
             )
         return self._fit_memory(rows, settings)
 
@@ -283,18 +283,18 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             and (self._rows, self.coef_.shape[1]) == rows.X.shape
         )
 
-        def learners() -> list[Learner]:
-            new = self._learners(rows, settings)
-            for number, learner in enumerate(new if warm else ()):
+        def begin() -> list[Learner]:
+            learners = self._learners(rows, settings)
+            for number, learner in enumerate(learners if warm else ()):
                 bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
                 counts = copy.deepcopy(self._counts[number])
                 set_weights(learner, self.coef_[number].copy(), bias, counts)
-            return new
+            return learners
 
-        finished = train_learners(rows.source(), learners, settings, Machine())
+        learners = train_learners(rows.source(), begin, settings, Machine())
         self._rows = len(rows.codes)
-        self._problem = _problem_of(finished, settings, rows.numbers)
-        return self._conclude(rows.classes, finished, slice(0, rows.X.shape[1]), settings)
+        self._problem = _problem_of(learners, settings, rows.numbers)
+        return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
 
     def _learners(self, rows: _Rows, settings: Settings) -> list[Learner]:
         """Create one learner for two classes, else one a class; classes are given by number."""
@@ -303,21 +303,21 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     def _conclude(
         self,
         classes: NDArray[Any],
-        found: Sequence[Learner],
+        learners: Sequence[Learner],
         columns: slice,
         settings: Settings,
         sign: float = 1.0,
     ) -> Self:
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         self.classes_ = classes
-        self.n_iter_ = max(one.progress.full_epochs for one in found)
+        self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
         self._rho = settings.rho
-        self._counts = [one.counts for one in found]
-        self._past = [EarlierData.of(one, columns, sign) for one in found]
-        certificates = [certificate_of(one) for one in found]
+        self._counts = [learner.counts for learner in learners]
+        self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
+        certificates = [certificate_of(learner) for learner in learners]
         self._publish(certificates)
-        worst = max(one["relative_duality_gap"] for one in certificates)
-        limited = any(one.finished == "epoch limit" for one in found)
+        worst = max(certificate["relative_duality_gap"] for certificate in certificates)
+        limited = any(learner.finished == "epoch limit" for learner in learners)
         if limited or worst > settings.tolerance > 0.0:
             how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
             warnings.warn(
@@ -330,23 +330,18 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
         """Set weights and certificates."""
-        weights = [past.average for past in self._past]
-        self.coef_ = np.array([own[:-1] for own in weights])
-        self.intercept_ = np.array([self._rho * own[-1] for own in weights])
-        shown = [ModelCertificate(one) for one in certificates]
-        self.certificate_ = shown[0] if len(shown) == 1 else shown
+        weights = np.array([past.average for past in self._past])
+        self.coef_, self.intercept_ = weights[:, :-1].copy(), self._rho * weights[:, -1]
+        proofs = [ModelCertificate(certificate) for certificate in certificates]
+        self.certificate_ = proofs[0] if len(proofs) == 1 else proofs
 
     def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
         try:
-            own = {
-                "C": self.C,
-                "rho": self.intercept_scaling if self.fit_intercept else 0.0,
-                "tol": self.tol,
-                "max_epochs": self.max_iter,
-                "seed": _seed(self.random_state),
-                "class_weight": self.class_weight,
-            }
-            settings = Settings.from_dict({**own, **(names or {})})
+            parameters = {name: getattr(self, key) for key, name in SKLEARN_NAMES.items()}
+            parameters["seed"] = _seed(self.random_state)
+            if not self.fit_intercept:
+                parameters["rho"] = 0.0
+            settings = Settings.from_dict({**parameters, **(names or {})})
         except SettingsError as error:
             raise SettingsError(_with_sklearn_names(str(error))) from error
         if self.fit_intercept and not settings.rho > 0:
@@ -373,10 +368,10 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             return None
         if self.class_weight == "balanced":
             sums = np.bincount(rows.codes, rows.weights, minlength=len(rows.classes)).astype(float)
-            found = sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0))
+            weights = sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0))
         else:
-            found = compute_class_weight(self.class_weight, classes=rows.classes, y=rows.classes)
-        return dict(zip(rows.numbers, found.tolist(), strict=True))
+            weights = compute_class_weight(self.class_weight, classes=rows.classes, y=rows.classes)
+        return dict(zip(rows.numbers, weights.tolist(), strict=True))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -396,8 +391,8 @@ def _parts_opened(
     from streamtron.cluster.parts import parts_on
 
     where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-    with connect(**where, machine=machine) as found:
-        yield parts_on(found)
+    with connect(**where, machine=machine) as connected:
+        yield parts_on(connected)
 
 
 def _problem_of(

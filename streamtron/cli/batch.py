@@ -41,8 +41,8 @@ def batch(file: str, again: bool, **where: Any) -> int:
 
 
 def _print_status(status: JobStatus) -> None:
-    said = f": {status.sentence}" if status.sentence else ""
-    click.echo(f"{status.name} ({status.command}): {status.state}{said}")
+    sentence = f": {status.sentence}" if status.sentence else ""
+    click.echo(f"{status.name} ({status.command}): {status.state}{sentence}")
 
 
 def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
@@ -56,7 +56,7 @@ def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
 
 
 def command_line(
-    commands: Mapping[str, click.Command], name: str, given: Mapping[str, Any]
+    commands: Mapping[str, click.Command], name: str, values: Mapping[str, Any]
 ) -> list[str]:
     """Return the arguments of a command, given names and values as TOML has them, or refuse an
     unknown name, a value of the wrong kind, a missing value by a SettingsError.
@@ -66,24 +66,24 @@ def command_line(
     ['--b=5,0.1', '--model=m', '--', 'a']
     """
     command = commands[name]
-    known = {
-        max(one.opts, key=len).lstrip("-").replace("-", "_"): one
-        for one in command.params
-        if one.name != "help"
+    parameters = {
+        max(parameter.opts, key=len).lstrip("-").replace("-", "_"): parameter
+        for parameter in command.params
+        if parameter.name != "help"
     }
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(values) - set(parameters)):
         raise SettingsError(
-            f"{name} has no {', '.join(unknown)}; it knows {', '.join(sorted(known))}."
+            f"{name} has no {', '.join(unknown)}; it knows {', '.join(sorted(parameters))}."
         )
     words = []
-    for key in sorted(given):
-        option = known[key]
+    for key, value in sorted(values.items()):
+        option = parameters[key]
         if isinstance(option, click.Option):
-            words += _option_words(option, key, given[key])
+            words += _option_words(option, key, value)
     words.append("--")  # an argument may begin with a dash
-    for key in known:
-        if key in given and isinstance(known[key], click.Argument):
-            words += map(_text, given[key] if isinstance(given[key], list) else [given[key]])
+    for key, parameter in parameters.items():
+        if key in values and isinstance(parameter, click.Argument):
+            words += map(_text, _listed(values[key]))
     _check(command, words)
     return words
 
@@ -91,11 +91,16 @@ def command_line(
 def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
     flag = max(option.opts, key=len)
     if not option.is_flag:
-        several = value if option.multiple and isinstance(value, list) else [value]
-        return [f"{flag}={_text(one)}" for one in several]
+        return [
+            f"{flag}={_text(item)}" for item in (_listed(value) if option.multiple else [value])
+        ]
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}: wanted true or false.")
     return [flag] if value else option.secondary_opts[:1]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _text(value: Any) -> str:
@@ -112,9 +117,9 @@ def _check(command: click.Command, words: list[str]) -> None:
     try:
         with click.Context(command, info_name=command.name) as context:
             command.parse_args(context, list(words))
-            wanted, _ = options.split(context.params)
+            settings, _ = options.split(context.params)
     except click.UsageError as error:
         raise SettingsError(error.format_message()) from error
-    lists = options.LISTS if command.name == "sweep" else ()
-    own = {name: value for name, value in wanted.items() if name not in lists}
-    options.settings_of(own, context.params.get("config"))
+    for name in options.LISTS if command.name == "sweep" else ():
+        settings.pop(name, None)
+    options.settings_of(settings, context.params.get("config"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_files, executor_of, is_verbose, print_values, wrapped
+from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines
-from streamtron.cli.terminal import class_lines
+from streamtron.cli.terminal import class_table, is_verbose, print_values, wrapped
 from streamtron.core.text import Lines, aligned, column_lines, number, up
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def certify(
     from streamtron.runs.evaluate import columns_not_used
     from streamtron.runs.inputs import with_places
 
-    wanted, machine = options.split(given)
-    base = wanted.pop("index_base", "auto")
-    places = {name: wanted.pop(name) for name in options.PLACES if name in wanted}
+    settings, machine = options.split(given)
+    base = settings.pop("index_base", "auto")
+    places = {name: settings.pop(name) for name in options.PLACES if name in settings}
     loaded: LinearModel | str = model
     if shards or bias_last or base != "auto" or places:
         loaded = load_any(model, index_base=None if base == "auto" else base, bias_last=bias_last)
@@ -68,12 +68,10 @@ def certify(
         proof = prove(
             loaded, shards or None, witness=witness, readings=readings, machine=machine,
             accept_exclusions=accept_exclusions, executor=executor, listen=listen,
-            **wanted,
+            **settings,
         )  # fmt: skip
-    found = proof.to_dict()
-    if shards:
-        found |= columns_not_used(loaded, shards)
-    print_values(found, _lines, as_json)
+    values = proof.to_dict() | (columns_not_used(loaded, shards) if shards else {})
+    print_values(values, _lines, as_json)
 
 
 def _lines(proof: Mapping[str, Any]) -> Lines:
@@ -83,18 +81,15 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
         [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
     )
     yield from column_lines(proof)
-    if learners:
-        yield f"{'largest gap':<18} {up(certificate['relative_duality_gap']):>13}"
-    else:
-        yield from certificate_lines(certificate)
+    yield from certificate_lines(certificate, many=bool(learners))
     if is_verbose():
         yield from _of_weights(learners or [proof])
     if learners:
-        scales = [repr(each["weights_scale"]) for each in learners]
+        scales = [repr(learner["weights_scale"]) for learner in learners]
         yield ""
-        yield from class_lines(
-            [each["label"] for each in learners],
-            bounds([each["certificate"] for each in learners]),
+        yield from class_table(
+            [learner["label"] for learner in learners],
+            bounds([learner["certificate"] for learner in learners]),
             ("scale of weights", scales) if is_verbose() else ("", ()),
         )
     else:
@@ -118,8 +113,8 @@ def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
         yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"  # what P is of
         yield f"{'decision radius':<18} {up(proofs[0]['decision_radius']):>13}"
     for name, whose, values in (
-        ("distance", "the model's", [each["distance"] for each in proofs]),
-        ("drift", "the running", [each["certificate"]["drift"] for each in proofs]),
+        ("distance", "the model's", [proof["distance"] for proof in proofs]),
+        ("drift", "the running", [proof["certificate"]["drift"] for proof in proofs]),
     ):
         if None not in values:
             what = f"of {whose} weights from those that the counts give"

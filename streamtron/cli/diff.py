@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import print_values
+from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
 
@@ -27,24 +27,23 @@ def diff(first: str, second: str, most: int, as_json: bool) -> None:
     print_values(compare(load_any(first), load_any(second), most=most), _lines, as_json)
 
 
-def _lines(found: Mapping[str, Any]) -> Lines:
+def _lines(facts: Mapping[str, Any]) -> Lines:
     for which in ("first", "second"):
-        if own := found[f"only_in_{which}"]:
-            yield from aligned([(f"only in {which}", ", ".join(map(label_text, own)))])
-    for name, values in found["settings"].items():
-        yield f"{name:<18} {_pair(values)}"
-    for each in found["directions"]:
+        if labels := facts[f"only_in_{which}"]:
+            yield from aligned([(f"only in {which}", ", ".join(map(label_text, labels)))])
+    yield from aligned([(name, _pair(values)) for name, values in facts["settings"].items()])
+    for direction in facts["directions"]:
         yield ""
         yield from aligned([
-            ("class", label_text(each["positive"])), ("cosine", each["cosine"]),
-            ("distance", each["distance"]),
-            ("gap", " → ".join(map(up, each["relative_duality_gap"]))),
-            ("bias", _pair(each["bias"])),
+            ("class", label_text(direction["positive"])), ("cosine", direction["cosine"]),
+            ("distance", direction["distance"]),
+            ("gap", " → ".join(map(up, direction["relative_duality_gap"]))),
+            ("bias", _pair(direction["bias"])),
         ])  # fmt: skip
         yield f"{'first':>14} {'second':>14}  weight of"
-        for one in each["features"]:
-            before, after = one["weights"]
-            yield f"{before:>+14.6g} {after:>+14.6g}  {feature_text(one)}"
+        for feature in direction["features"]:
+            first, second = feature["weights"]
+            yield f"{first:>+14.6g} {second:>+14.6g}  {feature_text(feature)}"
 
 
 def _pair(values: list[object]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import executor_of, print_values
-from streamtron.cli.terminal import class_lines
+from streamtron.cli.common import executor_of
+from streamtron.cli.terminal import class_table, print_values
 from streamtron.core.text import (
     METRICS,
     METRICS_OF_MANY,
@@ -22,7 +22,7 @@ from streamtron.core.text import (
     up,
 )
 
-_EACH = ("support", "precision", "recall", "f1", "roc_auc")
+_OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
 @click.command(short_help="Measure a model on labelled shards.")
@@ -57,17 +57,19 @@ def evaluate(
 def _lines(metrics: Mapping[str, Any]) -> Lines:
     """Yield the metrics; of many classes also a table."""
     names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
-    others = metrics.get("rows_of_other_classes")
+    strange = metrics.get("rows_of_other_classes")
     yield from aligned([
         ("rows", metrics["rows"]), *((metric_words(name), _shown(metrics, name)) for name in names),
-        *([("of other classes", others)] if others else []),
+        *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
     yield from column_lines(metrics)
     if "classes" in metrics:
-        each = metrics["classes"]
-        columns = {metric_words(name): [_short(one, name) for one in each] for name in _EACH}
+        classes = metrics["classes"]
+        columns = {
+            metric_words(name): [_short(row, name) for row in classes] for name in _OF_A_CLASS
+        }
         yield ""
-        yield from class_lines([one["label"] for one in each], columns)
+        yield from class_table([row["label"] for row in classes], columns)
 
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import print_values
+from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text
 
 _CLASSES = 3
@@ -41,36 +41,40 @@ def explain(
 
     loaded = load_any(model)
     names = names or tuple(names_of_run(loaded, model))
-    found = explain_model(loaded, shards, row=row, most=most, names=names)
-    print_values(found, _model if row is None else _row, as_json)
+    facts = explain_model(loaded, shards, row=row, most=most, names=names)
+    print_values(facts, _model if row is None else _row, as_json)
 
 
-def _model(found: Mapping[str, Any]) -> Lines:
-    for each in found["directions"]:
-        yield from aligned([("class", label_text(each["positive"])), ("bias", each["bias"])])
+def _model(facts: Mapping[str, Any]) -> Lines:
+    for direction in facts["directions"]:
+        label = label_text(direction["positive"])
+        yield from aligned([("class", label), ("bias", direction["bias"])])
         yield f"{'weight':>14}  feature"
-        yield from (f"{one['weight']:>+14.6g}  {feature_text(one)}" for one in each["features"])
+        for feature in direction["features"]:
+            yield f"{feature['weight']:>+14.6g}  {feature_text(feature)}"
         yield ""
 
 
-def _row(found: Mapping[str, Any]) -> Lines:
-    label = found["label"]
-    shown = ", ".join(map(label_text, label if isinstance(label, list) else [label]))
-    yield from aligned([("shard", found["shard"]), ("row", found["row"]), ("label", shown)])
-    if found["out_of_range"]:
-        yield from aligned([("unknown to model", found["out_of_range"])])
-    ranked: Sequence[Any] = sorted(found["directions"], key=lambda each: -each["decision"])
-    for each in ranked[:_CLASSES]:
+def _row(facts: Mapping[str, Any]) -> Lines:
+    labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
+    yield from aligned([
+        ("shard", facts["shard"]), ("row", facts["row"]),
+        ("label", ", ".join(map(label_text, labels))),
+        *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
+    ])  # fmt: skip
+    ranked: Sequence[Any] = sorted(
+        facts["directions"], key=lambda direction: -direction["decision"]
+    )
+    for direction in ranked[:_CLASSES]:
         yield ""
-        yield from aligned([
-            ("class", label_text(each["positive"])), ("decision", f"{each['decision']:+.6g}")
-        ])  # fmt: skip
+        decision = f"{direction['decision']:+.6g}"
+        yield from aligned([("class", label_text(direction["positive"])), ("decision", decision)])
         yield f"{'adds':>14} {'value':>12} {'weight':>12}  feature"
-        for one in each["features"]:
-            numbers = f"{one['contribution']:>+14.6g} {one['value']:>12.6g} {one['weight']:>+12.6g}"
-            yield f"{numbers}  {feature_text(one)}"
-        if others := each["other_features"]:
-            yield f"{each['other_contributions']:>+14.6g} {'':>25}  {others:,} other features"
-        yield f"{each['bias']:>+14.6g} {'':>25}  bias"
+        for feature in direction["features"]:
+            numbers = f"{feature['contribution']:>+14.6g} {feature['value']:>12.6g}"
+            yield f"{numbers} {feature['weight']:>+12.6g}  {feature_text(feature)}"
+        if count := direction["other_features"]:
+            yield f"{direction['other_contributions']:>+14.6g} {'':>25}  {count:,} other features"
+        yield f"{direction['bias']:>+14.6g} {'':>25}  bias"
     if ranked[_CLASSES:]:
         yield f"\n… and {len(ranked) - _CLASSES:,} more classes; --json has all"

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import (
-    STOPPED,
-    check_files,
-    is_verbose,
-    parts_of,
-    report_fit,
-    workers_of,
-)
+from streamtron.cli.common import STOPPED, check_files, parts_of, report_fit, workers_of
+from streamtron.cli.terminal import complain, is_verbose
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits, down
 
@@ -67,33 +61,31 @@ def fit(
     Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, until the relative
     duality gap is proven to be within --tol.
     """
-    wanted, machine = options.split(given)
-    settings = options.settings_of(wanted, config)
+    names, machine = options.split(given)
+    settings = options.settings_of(names, config)
     if (until is None) != (not valid):
         raise SettingsError("--until and --valid go together. Give both, or none.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.directory import run_directory
-    from streamtron.runs.fit import run
+    from streamtron.runs.fit import fit_until_certain, run
 
-    written = {"model": model, "report": report, "witness": witness}
-    kept = {"run directory": machine.run_dir or run_directory(model)}
+    files = {"model": model, "report": report, "witness": witness}
+    directories = {"run directory": machine.run_dir or run_directory(model)}
     read = [*shards, *calibrate, *valid, config, settings.vocabulary, given["scheduler"]]
-    check_files({**written, "log": log}, read, directories=kept, cache=machine.cache_dir)
+    check_files({**files, "log": log}, read, directories=directories, cache=machine.cache_dir)
     for held_out in filter(None, (calibrate, valid)):
         find_shards(held_out)  # before hours of work
     certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
-        how: Any = {**written, "machine": machine, "resume": resume, "overwrite": overwrite}
-        how["open_parts"] = parts_of(workers)
+        how: Any = {
+            **files, "machine": machine, "resume": resume, "overwrite": overwrite,
+            "open_parts": parts_of(workers), "listen": listen,
+        }  # fmt: skip
         if until is None:
-            outcome = run(shards, settings, listen=listen, **how)
+            outcome = run(shards, settings, **how)
         else:
-            from streamtron.runs.fit import fit_until_certain
-
-            outcome, certain = fit_until_certain(
-                shards, settings, until, valid, listen=listen, **how
-            )
+            outcome, certain = fit_until_certain(shards, settings, until, valid, **how)
     code = report_fit(outcome, model, machine)
     if calibrate:
         from streamtron.runs.calibrate import calibrate as calibrate_model
@@ -102,13 +94,13 @@ def fit(
     return code if certain is None else _report_certain(certain, until or 0.0, code)
 
 
-def _report_certain(certain: Certain, wanted: float, code: int) -> int:
+def _report_certain(certain: Certain, until: float, code: int) -> int:
     """Print how many labels are certain, and return the exit code."""
     click.echo(f"{'certain labels':<18} {certain.certain:,} of {certain.rows:,}")
-    if certain.share >= wanted or code:
+    if certain.share >= until or code:
         return code
-    click.echo(
-        f"{down(certain.share, 4)} of the labels are certain, wanted {wanted:g}: rounding hides a "
-        "smaller gap. The model is written.", err=True,
-    )  # fmt: skip
+    complain(
+        f"{down(certain.share, 4)} of the labels are certain, wanted {until:g}: rounding hides a "
+        "smaller gap. The model is written."
+    )
     return STOPPED

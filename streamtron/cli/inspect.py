@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import print_values
 from streamtron.cli.summary import bounds, certificate_lines
-from streamtron.cli.terminal import class_lines
+from streamtron.cli.terminal import class_table, print_values
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import (
     BOUNDS,
@@ -36,8 +35,8 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
     """Show what is in a model, a witness, a run directory, or shards, which are read once."""
     from streamtron.runs.inspect import inspect as look
 
-    wanted, machine = options.split(given)
-    facts = look(paths, options.settings_of(wanted), machine)
+    settings, machine = options.split(given)
+    facts = look(paths, options.settings_of(settings), machine)
     if plan and facts["kind"] != "shards":
         raise SettingsError(f"--plan is for shards, and {paths[0]} is a {facts['kind']}.")
     if plan and as_json:
@@ -62,15 +61,19 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         ("probabilities", facts["calibration"] or "none, it is not calibrated"),
     ])  # fmt: skip
     yield ""
-    yield from _certificate(facts["certificate"], many="learners" in facts)
-    if "learners" in facts:
-        learners = facts["learners"]
-        proven = [each["certificate"] for each in learners]
+    learners, certificate = facts.get("learners"), facts["certificate"]
+    if _complete(certificate, *(_BOUNDS[2:] if learners else _BOUNDS)):
+        yield from certificate_lines(certificate, many=learners is not None)
+        yield from aligned([("rows", certificate["rows_scanned"])])
+    else:
+        yield "no certificate: use streamtron certify"
+    if learners:
+        proven = [learner["certificate"] for learner in learners]
         yield ""
-        yield from class_lines(
-            [each["label"] for each in learners],
-            bounds([each if _complete(each, *_BOUNDS) else None for each in proven]),
-            ("largest weights", ["  ".join(_largest(each)) for each in learners]),
+        yield from class_table(
+            [learner["label"] for learner in learners],
+            bounds([bound if _complete(bound, *_BOUNDS) else None for bound in proven]),
+            ("largest weights", ["  ".join(_largest(learner)) for learner in learners]),
         )
     for title in ("settings", "reading"):
         yield from ("", title)
@@ -80,17 +83,6 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         for entry in facts["largest_weights"]:
             name = f"  {entry['name']}" if "name" in entry else ""
             yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
-
-
-def _certificate(certificate: Any, *, many: bool) -> Lines:
-    if not _complete(certificate, *(_BOUNDS[2:] if many else _BOUNDS)):
-        yield "no certificate: use streamtron certify"
-        return
-    if many:
-        yield f"{'largest gap':<18} {up(certificate['relative_duality_gap']):>13}"
-    else:
-        yield from certificate_lines(certificate)
-    yield from aligned([("rows", certificate["rows_scanned"])])
 
 
 def _complete(certificate: Any, *names: str) -> bool:
@@ -117,8 +109,8 @@ def _indented(values: Mapping[str, Any]) -> Lines:
 def _brief(value: Any) -> str:
     """Format a value on one line; of a long list the beginning and the length."""
     if isinstance(value, list):
-        more = f", … ({len(value):,} in all)" if len(value) > MANY else ""
-        return ", ".join(map(str, value[: 3 if more else MANY])) + more
+        dots = f", … ({len(value):,} in all)" if len(value) > MANY else ""
+        return ", ".join(map(str, value[: 3 if dots else MANY])) + dots
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_brief(x)}" for k, x in value.items() if x not in (None, []))
     return str(value)

@@ -26,20 +26,19 @@ from click.shell_completion import shell_complete
 from streamtron.cli.batch import batch
 from streamtron.cli.cache import cache
 from streamtron.cli.certify import certify
+from streamtron.cli.change import forget, update
 from streamtron.cli.convert import convert
 from streamtron.cli.diff import diff
 from streamtron.cli.evaluate import evaluate
 from streamtron.cli.explain import explain
 from streamtron.cli.export import export
 from streamtron.cli.fit import fit
-from streamtron.cli.forget import forget
 from streamtron.cli.generate import generate
 from streamtron.cli.inspect import inspect
 from streamtron.cli.predict import predict
 from streamtron.cli.report import report
 from streamtron.cli.sweep import sweep
 from streamtron.cli.terminal import complain
-from streamtron.cli.update import update
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
 

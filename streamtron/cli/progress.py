@@ -66,28 +66,27 @@ def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener
     ``readings``; and with these a line a reading and a stage."""
     several, headed = False, False
 
-    def listen(event: Event) -> None:
+    def lines_of(event: Event) -> Iterator[str]:
         nonlocal several, headed
         if isinstance(event, ReadingStarted):
             several = event.problems != 1
         elif isinstance(event, TrialDone) and (readings or width):
-            _print(fitted(f"{_clock()} {trial_words(event)}", width))
+            yield fitted(f"{_clock()} {trial_words(event)}", width)
         elif isinstance(event, ReadingDone) and readings:
             if not headed:
-                _print(reading_head(width, several=several))
+                yield reading_head(width, several=several)
             headed = True
-            _print(reading_line(event, forecast.end(), width, several=several))
+            yield reading_line(event, forecast.end(), width, several=several)
         elif isinstance(event, StageDone) and readings:
-            whose = f"{event.problem}: " if several else ""
-            _print(
-                fitted(f"{_clock()} {whose}stage {event.stage} ended: {event.stop_reason}", width)
-            )
+            problem = f"{event.problem}: " if several else ""
+            stage = f"stage {event.stage} ended: {event.stop_reason}"
+            yield fitted(f"{_clock()} {problem}{stage}", width)
+
+    def listen(event: Event) -> None:
+        for line in lines_of(event):
+            print(line, file=sys.stderr, flush=True)
 
     return listen
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _clock(at: float | None = None) -> str:
@@ -100,10 +99,10 @@ def _clock(at: float | None = None) -> str:
 def trial_words(event: TrialDone) -> str:
     """Return what became of a candidate in a few words."""
     fold = f", {event.fold}" if event.fold else ""
-    where = "" if event.worker == "local" else f" (worker {event.worker})"
-    accuracy = event.metrics["accuracy"]
-    shown = "-" if accuracy is None else f"{accuracy:.5g}"
-    return f"{event.candidate}{fold}: accuracy {shown}, gap {up(event.gap, 3)}{where}"
+    worker = "" if event.worker == "local" else f" (worker {event.worker})"
+    value = event.metrics["accuracy"]
+    accuracy = "-" if value is None else f"{value:.5g}"
+    return f"{event.candidate}{fold}: accuracy {accuracy}, gap {up(event.gap, 3)}{worker}"
 
 
 def _shown(width: int | None, *, several: bool) -> list[str]:
@@ -147,7 +146,7 @@ class Status:
 
     def __init__(self, forecast: Forecast) -> None:
         self._forecast = forecast
-        self._what, self._gap, self._speed = "starting", "", ""
+        self._action, self._gap, self._speed = "starting", "", ""
         self._began = 0.0
         self._fits = self._trials = 0
         self.done = 0
@@ -156,14 +155,18 @@ class Status:
     def observe(self, event: Event) -> None:
         """Take an event into account."""
         if isinstance(event, ReadingStarted):
-            self._what, self._speed = f"reading {event.reading + 1}: {event.purpose}", ""
+            self._action, self._speed = f"reading {event.reading + 1}: {event.purpose}", ""
             self.done, self.total, self._began = 0, event.nonzeros, time.perf_counter()
         elif isinstance(event, ChunkDone):
             self.done = event.nonzeros
             speed = event.nonzeros / 1e6 / max(time.perf_counter() - self._began, 1e-6)
             self._speed = f"{speed:.1f} M nonzeros/s"
         elif isinstance(event, SolveStarted):
-            self._what, self._speed, self.total = f"reading {event.reading + 1}: solving", "", None
+            self._action, self._speed, self.total = (
+                f"reading {event.reading + 1}: solving",
+                "",
+                None,
+            )
         elif isinstance(event, RoundDone):
             estimate = event.gap_estimate
             known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
@@ -178,14 +181,14 @@ class Status:
 
     def _count_fits(self, fits: int) -> None:
         self._fits, self._gap, self._speed = fits, "", ""
-        self._what, self.done, self.total = f"{fits} of {self._trials} fits", fits, self._trials
+        self._action, self.done, self.total = f"{fits} of {self._trials} fits", fits, self._trials
 
     def text(self, width: int) -> str:
         """Return as much of it as fits, the most important first."""
         end = self._forecast.end()
         share = f"{min(self.done / self.total, 1.0):.0%}" if self.total else ""
         parts = (share, self._gap, "" if end is None else f"ends about {_clock(end)}", self._speed)
-        text = self._what
+        text = self._action
         for part in parts:
             if part and len(text) + len(part) + 2 <= width:
                 text += f"  {part}"
@@ -210,7 +213,7 @@ def _bar(forecast: Forecast) -> Iterator[Listener]:
             if isinstance(event, ReadingStarted | SolveStarted | TrialsStarted):
                 bar.reset(task)
             bar.tasks[0].total = status.total
-            said = status.text(console.width - taken)
-            bar.update(task, completed=status.done, description=said)
+            description = status.text(console.width - taken)
+            bar.update(task, completed=status.done, description=description)
 
         yield listen

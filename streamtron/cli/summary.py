@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamtron.cli.terminal import class_lines, fitting
-from streamtron.core import text
+from streamtron.cli.terminal import class_table, table
 from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
 from streamtron.core.text import (
     BOUNDS,
     MANY,
     Lines,
     aligned,
+    column_lines,
     down,
     format_size,
     label_text,
@@ -25,20 +25,24 @@ from streamtron.core.text import (
 Report = Mapping[str, Any]
 
 
-def certificate_lines(certificate: Report) -> Lines:
-    """Yield the objectives, the bounds on the margin, and the gap."""
-    for name, rounded in (("primal_objective", up), ("dual_objective", down)):
-        if certificate.get(name) is not None:
-            yield f"{name.replace('_', ' '):<18} {rounded(certificate[name]):>13}"
-    upper, gap = certificate["upper_bound"], certificate["relative_duality_gap"]
-    yield f"{'lower bound':<18} {down(certificate['primal_margin']):>13}"
-    yield f"{'upper bound':<18} {'none found' if upper is None else up(upper):>13}"
-    yield f"{'gap':<18} {up(gap):>13}"
-    yield from _covered(certificate)
-
-
-def _covered(certificate: Report) -> Lines:
-    """Yield which rows the bounds cover, if shards were left out."""
+def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
+    """Yield the objectives, the bounds on the margin, and the gap; of many classes the largest
+    gap. Say which rows the bounds cover, if shards were left out."""
+    gap = up(certificate["relative_duality_gap"])
+    if many:
+        figures = {"largest gap": gap}
+    else:
+        upper = certificate["upper_bound"]
+        figures = {
+            name.replace("_", " "): rounded(certificate[name])
+            for name, rounded in (("primal_objective", up), ("dual_objective", down))
+            if certificate.get(name) is not None
+        } | {
+            "lower bound": down(certificate["primal_margin"]),
+            "upper bound": "none found" if upper is None else up(upper),
+            "gap": gap,
+        }
+    yield from (f"{name:<18} {figure:>13}" for name, figure in figures.items())
     if certificate.get("skipped"):
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
         yield from left_out(certificate["skipped"])
@@ -46,10 +50,9 @@ def _covered(certificate: Report) -> Lines:
 
 def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
     """Return lower bound, upper bound and gap as columns of a table; ``-`` for unknown values."""
-
     heads = zip(("lower bound", "upper bound", "gap"), BOUNDS, (down, up, up), strict=True)
     return {
-        head: [rounded((each or {}).get(name), 6) for each in certificates]
+        head: [rounded((certificate or {}).get(name), 6) for certificate in certificates]
         for head, name, rounded in heads
     }
 
@@ -57,40 +60,37 @@ def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
 def fit_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield the summary of a fit; with ``verbose`` its size and stages too."""
     yield from aligned([("rows", report["rows"])])
-    yield from text.column_lines(report)
+    yield from column_lines(report)
+    facts: list[tuple[str, object]] = []
     if "forgotten_rows" in report:
-        yield from aligned([("rows left out", report["forgotten_rows"])])
+        facts.append(("rows left out", report["forgotten_rows"]))
     if verbose:
         names = ("columns", "nonzeros", "full_epochs")
-        yield from aligned([(name.replace("_", " "), report[name]) for name in names])
+        facts += [(name.replace("_", " "), report[name]) for name in names]
     if (size := report["settings"]["active_set"]) != DEFAULT_ACTIVE_SET:
-        yield from aligned([("active set", format_size(size))])
-    yield from aligned(
-        [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
-    )
+        facts.append(("active set", format_size(size)))
+    facts += [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
+    yield from aligned(facts)
     yield ""
     yield from learned_lines(report, verbose=verbose)
 
 
 def learned_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield classes, certificate, and whether it meets the tolerance; if ``verbose`` the stages."""
-    learners = report.get("learners", [report])
-    if "learners" in report:
+    learners, many = _learners(report), "learners" in report
+    if many:
         yield from (*_classes(learners), "")
     elif verbose:
         yield from (*_stages(report["stages"]), "")
-    if clipped := sum(each["clipped_updates"] for each in learners):
+    if clipped := sum(learner["clipped_updates"] for learner in learners):
         yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
-    if drift := max(each["drift_repaired"] for each in learners):
+    if drift := max(learner["drift_repaired"] for learner in learners):
         yield (
             f"while training, the weights had drifted by {drift:.1g} of their length: they were "
             "summed anew, and what is proven does not rest on them"
         )
-    if "learners" in report:
-        yield f"{'largest gap':<18} {up(_gap(report)):>13}"
-        yield from _covered({**report["certificate"], "skipped": report["skipped"]})
-    else:
-        yield from certificate_lines(report["certificate"])
+    skipped = {"skipped": report["skipped"]} if many else {}
+    yield from certificate_lines({**report["certificate"], **skipped}, many=many)
     yield _verdict(report)
 
 
@@ -108,42 +108,44 @@ def place_lines(model: str, machine: Machine) -> Lines:
 
 def _stages(stages: Sequence[Report]) -> Lines:
     relative = "b/R²" if stages and stages[0]["variant"] == "steps" else "b/R^(1+ε)"
-    widths = {"stage": -8, relative: 10, "full epochs": 11, "mini-epochs": 11, "Newton steps": 12,
-              "updates": 13}  # fmt: skip
-    columns: dict[str, list[str]] = {head: [] for head in (*widths, "ended because")}
-    for stage in stages:
-        name, b = stage["epsilon"], stage["b_relative"]
-        row = (
-            name if isinstance(name, str) else format(name, "g"),
-            "-" if b is None else format(b, ".4g"),
-            *(str(stage[count]) for count in ("full_epochs", "mini_epochs", "newton_steps")),
-            f"{stage['updates']:,}", stage["stop_reason"],
-        )  # fmt: skip
-        for cells, cell in zip(columns.values(), row, strict=True):
-            cells.append(cell)
-    rows = zip(*([head, *cells] for head, cells in columns.items()), strict=True)
-    table = (
-        " ".join(f"{cell:{'<' if width < 0 else '>'}{abs(width)}}"
-                 for cell, width in zip(row[:-1], widths.values(), strict=True)) + f"  {row[-1]}"
-        for row in rows
-    )  # fmt: skip
-    yield from fitting(table, columns)
+    names = [stage["epsilon"] for stage in stages]
+    columns = {
+        "stage": [name if isinstance(name, str) else format(name, "g") for name in names],
+        relative: [_digits(stage["b_relative"]) for stage in stages],
+        **{
+            name.replace("_", " ").replace("newton", "Newton").replace("mini ", "mini-"): [
+                f"{stage[name]:,}" if name == "updates" else str(stage[name]) for stage in stages
+            ]
+            for name in ("full_epochs", "mini_epochs", "newton_steps", "updates")
+        },
+        "ended because": [stage["stop_reason"] for stage in stages],
+    }
+    yield from table(columns, (-8, 10, 11, 11, 12, 13))
+
+
+def _digits(b: float | None) -> str:
+    return "-" if b is None else format(b, ".4g")
 
 
 def _classes(learners: Sequence[Report]) -> Lines:
     """Yield the classes with the widest gaps, in their order, and the others together."""
     order = sorted(range(len(learners)), key=lambda k: _gap(learners[k]))
     shown = [learners[k] for k in sorted(order[-MANY:])]
-    yield from class_lines(
-        [each["label"] for each in shown],
-        bounds([each["certificate"] for each in shown])
-        | {"full epochs": [str(each["full_epochs"]) for each in shown]},
-        ("ended because", [each["stop_reason"] for each in shown]),
+    yield from class_table(
+        [learner["label"] for learner in shown],
+        bounds([learner["certificate"] for learner in shown])
+        | {"full epochs": [str(learner["full_epochs"]) for learner in shown]},
+        ("ended because", [learner["stop_reason"] for learner in shown]),
     )
-    if others := [learners[k] for k in order[:-MANY]]:
-        ways = [each["stop_reason"] for each in others]
+    if hidden := [learners[k] for k in order[:-MANY]]:
+        ways = [learner["stop_reason"] for learner in hidden]
         ended = ", ".join(f"{ways.count(way):,} {way}" for way in dict.fromkeys(ways))
-        yield f"… and {len(others):,} more, {ended}, gaps up to {up(max(map(_gap, others)), 3)}"
+        yield f"… and {len(hidden):,} more, {ended}, gaps up to {up(max(map(_gap, hidden)), 3)}"
+
+
+def _learners(report: Report) -> Sequence[Report]:
+    learners: Sequence[Report] = report.get("learners", [report])
+    return learners
 
 
 def _gap(report: Report) -> float:
@@ -156,22 +158,25 @@ def _upper(report: Report) -> float:
 
 def _failed(report: Report) -> list[Report]:
     """Return the learners that did not do what the tolerance asks, the worst first."""
-    learners, given = report.get("learners", [report]), report["settings"]
-    failed = (each for each in learners if not meets(given, _gap(each), each["stop_reason"]))
+    failed = (
+        learner
+        for learner in _learners(report)
+        if not meets(report["settings"], _gap(learner), learner["stop_reason"])
+    )
     return sorted(failed, key=_gap, reverse=True)
 
 
 def _verdict(report: Report) -> str:
     learners, tol = report.get("learners", ()), report["settings"]["tol"]
-    what = f"the {'largest ' if learners else ''}gap is {up(_gap(report), 3)}"
+    gap = f"the {'largest ' if learners else ''}gap is {up(_gap(report), 3)}"
     if failed := _failed(report):
         if learners:
-            what = f"{len(failed):,} of {len(learners):,} classes; {what}"
+            gap = f"{len(failed):,} of {len(learners):,} classes; {gap}"
         elif report["stop_reason"] == "no margin":
             return f"NOT certified: no margin above {up(_upper(report))} exists"
-        return f"NOT certified: {what}, the tolerance {tol:g}"
+        return f"NOT certified: {gap}, the tolerance {tol:g}"
     if _gap(report) > tol:
-        return f"converged: nothing is left to update; {what}"
+        return f"converged: nothing is left to update; {gap}"
     if learners:
         return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
     return f"certified: the gap {up(_gap(report), 3)} is within the tolerance {tol:g}"
@@ -202,15 +207,14 @@ def _which(report: Report, most: int = 5) -> str:
     if "learners" not in report:
         return ""
     failed = _failed(report)
-    names = ", ".join(label_text(each["label"]) for each in failed[:most])
-    more = ", …" if failed[most:] else ""
-    return f"{len(failed):,} of {len(report['learners']):,} classes ({names}{more}) "
+    names = ", ".join(label_text(learner["label"]) for learner in failed[:most])
+    dots = ", …" if failed[most:] else ""
+    return f"{len(failed):,} of {len(report['learners']):,} classes ({names}{dots}) "
 
 
 def _no_margin(report: Report, model: str) -> str:
     """Return the message of a hard-margin fit on rows that have almost no margin."""
-    learners = report.get("learners", [report])
-    worst = next(each for each in learners if each["stop_reason"] == "no margin")
+    worst = next(each for each in _learners(report) if each["stop_reason"] == "no margin")
     which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
     upper = _upper(worst)
     return (

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import STOPPED, check_files, is_verbose, say, workers_of
+from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
-from streamtron.cli.terminal import complain, fitting
+from streamtron.cli.terminal import complain, is_verbose, say, table
 from streamtron.core.text import METRICS, METRICS_OF_MANY, Lines, metric_words, up
-from streamtron.sweeps.grid import candidates_of
-
-if TYPE_CHECKING:
-    from streamtron.cluster.client import Workers
-    from streamtron.core.config import Machine
-    from streamtron.sweeps.sweep import Sweep
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -42,9 +36,9 @@ Rows = Sequence[Mapping[str, Any]]
               "precision, recall, f1, roc_auc, average_precision; of many classes accuracy (all "
               "labels of a row are right), micro_precision, micro_recall, micro_f1, or macro_ and "
               "one of the six but accuracy.")  # fmt: skip
-@click.option("--table", type=click.Path(dir_okay=False),
+@click.option("--table", "table_file", type=click.Path(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
-@click.option("--plot", type=click.Path(dir_okay=False),
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False),
               help="File for a plot of the metric against C, .png or .svg.")  # fmt: skip
 @click.option("--model", type=click.Path(dir_okay=False), help="File for the best model.")
 @click.option("--report", type=click.Path(dir_okay=False), help="File for its JSON report.")
@@ -57,9 +51,8 @@ Rows = Sequence[Mapping[str, Any]]
 @options.cluster_options
 @options.verbose_option
 def sweep(
-    shards: tuple[str, ...], valid: tuple[str, ...], folds: int | None, random: int | None,
-    halving: bool, two_stage: bool, metric: str, table: str | None, plot: str | None,
-    model: str | None, report: str | None, witness: str | None, overwrite: bool,
+    shards: tuple[str, ...], valid: tuple[str, ...], metric: str, table_file: str | None,
+    plot_file: str | None, model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
@@ -68,58 +61,47 @@ def sweep(
     The model is the one that fit writes with the same settings. The exit code is 0 if the best is
     certified and 4 if it is not; the table says for every candidate why its fit stopped.
     """
-    wanted, machine = options.split(given)
-    values = {name: wanted.pop(name) for name in options.LISTS if name in wanted}
-    candidates = candidates_of(options.settings_of(wanted, config), values, random)
-    written = {
-        "table": table, "plot": plot, "model": model, "report": report, "witness": witness,
-        "log": log,
-    }  # fmt: skip
+    names, machine = options.split(given)
+    values = {name: names.pop(name) for name in options.LISTS if name in names}
+    settings = options.settings_of(names, config)
+    how: Any = {
+        name: given[name] for name in ("folds", "random", "halving", "two_stage", "overwrite")
+    }
+    files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
     from streamtron.model.plot import check_plot, plot_sweep
     from streamtron.runs.directory import run_directory
-    from streamtron.sweeps.sweep import run_sweep
+    from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
-    if table:
-        check_table(table)
-    if plot:
-        check_plot(plot)
-    kept = {"run directory": model and (machine.run_dir or run_directory(model))}
-    read = [*shards, *valid, config, candidates[0].vocabulary, given["scheduler"]]
-    check_files(written, read, directories=kept, cache=machine.cache_dir)
+    if table_file:
+        check_table(table_file)
+    if plot_file:
+        check_plot(plot_file)
+    check_files(
+        {"table": table_file, "plot": plot_file, **files, "log": log},
+        [*shards, *valid, config, settings.vocabulary, given["scheduler"]],
+        directories={"run directory": model and (machine.run_dir or run_directory(model))},
+        cache=machine.cache_dir,
+    )
     with progress(verbose=is_verbose(), log=log) as listen, workers_of(**given) as workers:
-        on_workers = {} if workers is None else _where(workers)
-        found = run_sweep(
-            shards, candidates, valid=valid or None, folds=folds, halving=halving,
-            two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
-            machine=machine, overwrite=overwrite, listen=listen, **on_workers,
+        if workers is not None:
+            from streamtron.cluster.sweep import sweep_executor
+
+            how |= {"executor": sweep_executor(workers), "tasks": workers.threads}
+        result = run_sweep(
+            shards, **values, valid=valid or None, metric=metric, settings=settings,
+            machine=machine, listen=listen, **files, **how,
         )  # fmt: skip
-    rows = found.rows()
-    if table:
-        write_table(table, rows)
-    if plot:
-        plot_sweep(plot, rows, metric)
-    return _report_sweep(found, rows, model, machine)
-
-
-def _report_sweep(
-    found: Sweep, rows: list[dict[str, Any]], model: str | None, machine: Machine
-) -> int:
-    """Print the summary of a sweep and return the exit code."""
-    proven = found.report
-    say([*_summary(rows, found.metric, proven), *(place_lines(model, machine) if model else ())])
-    if found.exit_code == STOPPED:
-        stopped = not_certified(proven, model) if proven and model else _best_not_certified(rows)
-        complain(stopped)
-    return found.exit_code
-
-
-def _where(workers: Workers) -> dict[str, Any]:
-    """Return the arguments of ``run_sweep`` that fit the candidates on workers."""
-    from streamtron.cluster.sweep import sweep_executor
-
-    return {"executor": sweep_executor(workers), "tasks": workers.threads}
+    rows, proven = result.rows(), result.report
+    if table_file:
+        write_table(table_file, rows)
+    if plot_file:
+        plot_sweep(plot_file, rows, metric)
+    say([*_summary(rows, metric, proven), *(place_lines(model, machine) if model else ())])
+    if result.exit_code == STOPPED:
+        complain(not_certified(proven, model) if proven and model else _best_not_certified(rows))
+    return result.exit_code
 
 
 def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
@@ -130,15 +112,10 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
         "gap": [up(row["relative_duality_gap"], 3) for row in rows],
         "readings": [f"{row['readings']:.4g}" for row in rows],
     }
-    widths = {head: 9 if head in ("gap", "readings") else max(10, len(head)) for head in columns}
-    reasons = ["ended because", *map(_stop_reason, rows)]
+    widths = (9 if head in ("gap", "readings") else max(10, len(head)) for head in columns)
     stars = ["*" if row["best"] else " " for row in rows]
-    cells = zip(*([head, *own] for head, own in columns.items()), strict=True)
-    table = (
-        f"{star} {' '.join(f'{x:>{w}}' for x, w in zip(row, widths.values(), strict=True))}  {why}"
-        for star, row, why in zip([" ", *stars], cells, reasons, strict=True)
-    )
-    yield from fitting(table, {"best": stars, **columns, reasons[0]: reasons[1:]})
+    reasons = [_stop_reason(row) for row in rows]
+    yield from table({"best": stars, **columns, "ended because": reasons}, (-1, *widths))
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
@@ -153,12 +130,11 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
 def _columns(rows: Rows, metric: str) -> dict[str, str]:
     """Return heading → name of the columns that are shown."""
     price = "delta" if any(row["C"] is None for row in rows) else "C"
-    own = ("accuracy", "f1", "roc_auc", "average_precision")
+    of_two = ("accuracy", "f1", "roc_auc", "average_precision")
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
-    shown = dict.fromkeys((metric, *own, *of_many))
-    heads = {metric_words(name).replace("average precision", "avg. prec."): name for name in shown}
-    there = {head: name for head, name in heads.items() if name in rows[0]}
-    return {price: price, "rho": "rho", **there}
+    metrics = [name for name in dict.fromkeys((metric, *of_two, *of_many)) if name in rows[0]]
+    heads = [metric_words(name).replace("average precision", "avg. prec.") for name in metrics]
+    return {price: price, "rho": "rho", **dict(zip(heads, metrics, strict=True))}
 
 
 def _digits(value: float | None) -> str:

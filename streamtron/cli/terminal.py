@@ -1,17 +1,24 @@
-"""Text that fits the terminal: widths, sentences, tables."""
+"""What commands print: sentences, facts, tables and JSON, no wider than the terminal."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
 
 import click
 
-from streamtron.core.text import Lines, class_table, label_text
+from streamtron.core.text import Lines, label_text
+
+
+def is_verbose() -> bool:
+    """Return whether the command was given ``-v``."""
+    return bool(click.get_current_context().meta.get("verbose"))
 
 
 def columns_of(stream: TextIO | None = None) -> int | None:
@@ -41,6 +48,12 @@ def fitted(line: str, width: int | None) -> str:
     )
 
 
+def say(lines: Iterable[str]) -> None:
+    """Print lines to stdout; on a terminal no line is wider than it."""
+    width = columns_of()
+    click.echo("\n".join(fitted(line, width) for line in lines))
+
+
 def complain(sentence: str) -> None:
     """Print a sentence to stderr; on a terminal in place of a ^C that it shows."""
     width = columns_of(sys.stderr)
@@ -51,14 +64,45 @@ _CLEAR = "\r\x1b[K"
 """Moves to the start of a line and erases it."""
 
 
-def fitting(table: Iterable[str], columns: Mapping[str, Sequence[str]]) -> Lines:
+def print_values(
+    values: dict[str, Any], lines: Callable[[dict[str, Any]], Iterable[str]], as_json: bool
+) -> None:
+    """Print values as JSON, or the lines that a function makes of them."""
+    if as_json:
+        click.echo(json.dumps(_finite(values), indent=2, allow_nan=False))
+    else:
+        say(lines(values))
+
+
+def _finite(value: Any) -> Any:
+    """Replace infinities, which JSON does not have, by None."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(columns: Mapping[str, Sequence[str]], widths: Sequence[int]) -> Lines:
     """Yield the lines of a table; on a terminal that is too narrow, each row as lines of heading
-    and value. ``columns`` : heading → cells."""
-    lines, width = list(table), columns_of()
+    and value.
+
+    Parameters
+    ----------
+    columns : heading → cells. A heading that is wider than its column is left out.
+    widths : of all columns but the last, which is as wide as its cells; negative = left-aligned.
+    """
+    heads = [
+        head if len(head) <= abs(width) else ""
+        for head, width in zip(columns, (*widths, 99), strict=True)
+    ]
+    rows = list(zip(*columns.values(), strict=True))
+    lines = [_row(cells, widths) for cells in (heads, *rows)]
+    width = columns_of()
     if width is None or max(map(len, lines)) <= width:
         yield from lines
         return
-    for number, row in enumerate(zip(*columns.values(), strict=True)):
+    for number, row in enumerate(rows):
         if number:
             yield ""
         for head, cell in zip(columns, row, strict=True):
@@ -66,13 +110,28 @@ def fitting(table: Iterable[str], columns: Mapping[str, Sequence[str]]) -> Lines
                 yield f"{head:<18} {cell:>13}"
 
 
-def class_lines(
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    *aligned, last = cells
+    padded = (
+        f"{cell:{'<' if width < 0 else '>'}{abs(width)}}"
+        for cell, width in zip(aligned, widths, strict=True)
+    )
+    return f"{' '.join(padded)}  {last}".rstrip()
+
+
+def class_table(
     labels: Sequence[object],
     columns: Mapping[str, Sequence[str]],
     last: tuple[str, Sequence[str]] = ("", ()),
 ) -> Lines:
-    """Yield a ``class_table`` that fits the terminal."""
-    named = {"class": [label_text(label) for label in labels], **columns}
-    if last[0]:
-        named[last[0]] = last[1]
-    yield from fitting(class_table(labels, columns, last), named)
+    """Yield a table with one row a class; ``last`` is a left-aligned column.
+
+    >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")
+    class            gap
+    ant              0.1
+    2               0.25
+    """
+    names = [label_text(label) for label in labels]
+    texts = last[1] or [""] * len(names)
+    widths = (-max(8, *map(len, names)), *(11 for _ in columns))
+    yield from table({"class": names, **columns, last[0]: texts}, widths)

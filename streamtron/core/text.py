@@ -88,26 +88,6 @@ def number(value: object) -> str:
     return f"{value:.7g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def class_table(
-    labels: Sequence[object],
-    columns: Mapping[str, Sequence[str]],
-    last: tuple[str, Sequence[str]] = ("", ()),
-) -> Lines:
-    """Yield the lines of a table with one row a class; ``last`` is a left-aligned column.
-
-    >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")
-    class            gap
-    ant              0.1
-    2               0.25
-    """
-    names = [label_text(label) for label in labels]
-    first = max(8, *map(len, names))
-    cells = [[f"{cell:>11}" for cell in (head, *column)] for head, column in columns.items()]
-    texts = (last[0], *(last[1] or ("" for _ in names)))
-    for name, *row, text in zip(("class", *names), *cells, texts, strict=True):
-        yield f"{name:<{first}} {' '.join(row)}  {text}".rstrip()
-
-
 def and_more(shards: Sequence[Any]) -> Lines:
     """Yield a line that counts the entries beyond the first MANY."""
     if len(shards) > MANY:

@@ -28,38 +28,35 @@ def folds_of(
 ) -> list[Fold]:
     """Return the one fold that validation shards make, or ``count`` folds of the shards.
 
-    A ``count`` of None is ``FOLDS``, or the number of shards if that is smaller.
+    A ``count`` of None is ``FOLDS``, or the number of shards if that is smaller. Shard k is held
+    out in fold k mod ``count``: later shards leave the folds of earlier ones as they were, and
+    shards in the order of their labels or days are spread over all folds.
     """
     paths = as_paths(shards)
-    if valid is None:
-        return _cross_validation([shard.path for shard in find_shards(paths)], count)
-    if count is not None:
-        raise SettingsError("folds are for a sweep without validation shards: give one.")
-    fold = Fold(paths, as_paths(valid), None)
-    _check_alike(fold, settings)
-    return [fold]
-
-
-def _cross_validation(paths: list[str], folds: int | None) -> list[Fold]:
-    """Hold out shard k in fold k mod ``folds``: later shards leave the folds of earlier ones as
-    they were, and shards in the order of their labels or days are spread over all folds."""
+    if valid is not None:
+        if count is not None:
+            raise SettingsError("folds are for a sweep without validation shards: give one.")
+        fold = Fold(paths, as_paths(valid), None)
+        _check_alike(fold, settings)
+        return [fold]
+    paths = [shard.path for shard in find_shards(paths)]
     if len(paths) < 2:
         raise SettingsError(
             f"{paths[0]}: a single shard has no folds. Name the rows to measure on with --valid, "
             "or cut it with streamtron convert --rows-per-shard."
         )
-    count = min(FOLDS, len(paths)) if folds is None else folds
-    if not 2 <= count <= len(paths):
+    folds = min(FOLDS, len(paths)) if count is None else count
+    if not 2 <= folds <= len(paths):
         raise SettingsError(
-            f"folds is {count}, and there are {len(paths)} shards: wanted 2 to {len(paths)}."
+            f"folds is {folds}, and there are {len(paths)} shards: wanted 2 to {len(paths)}."
         )
     return [
         Fold(
-            [path for at, path in enumerate(paths) if at % count != fold],
-            paths[fold::count],
-            f"fold {fold + 1} of {count}",
+            [path for number, path in enumerate(paths) if number % folds != fold],
+            paths[fold::folds],
+            f"fold {fold + 1} of {folds}",
         )
-        for fold in range(count)
+        for fold in range(folds)
     ]
 
 
@@ -69,23 +66,23 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
     Only the first block of each is read now; the rest is checked when all candidates are fitted.
     """
     many = settings.one_vs_rest
-    known, reading = _beginning(fold.shards, reading_from_settings(settings), many)
-    theirs = replace(reading, unknown_features="out_of_range", of_text=reading.layout is None)
-    found, _ = _beginning(fold.valid, theirs, many)
-    others = [label for label in found if label not in known]
-    if others and len(known) == 2 and not many:
+    known, reader = _beginning(fold.shards, reading_from_settings(settings), many)
+    reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
+    labels, _ = _beginning(fold.valid, reader, many)
+    strange = [label for label in labels if label not in known]
+    if strange and len(known) == 2 and not many:
         raise DataError(
-            f"{fold.valid[0]}: a row has the label {others[0]!r}, the rows to fit on have "
+            f"{fold.valid[0]}: a row has the label {strange[0]!r}, the rows to fit on have "
             f"{known[0]!r} and {known[1]!r}. Name validation shards with the same labels."
         )
 
 
 def _beginning(
-    paths: list[str], reading: ReaderConfig, many: bool
+    paths: list[str], reader: ReaderConfig, many: bool
 ) -> tuple[list[Label], ReaderConfig]:
-    """Return the labels of the first block, and the reading as the first shard decides it."""
+    """Return the labels of the first block, and the reader as the first shard decides it."""
     with open_shards(
-        paths, reading, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
+        paths, reader, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
     ) as source:
         next(source.chunks())
         return list(source.labels), source.reading

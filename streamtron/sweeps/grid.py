@@ -30,19 +30,25 @@ class Range(NamedTuple):
         return f"{self.low:g}..{self.high:g}"
 
 
+Given = str | float | Iterable[float] | Range
 Values = tuple[float, ...] | Range
 
 _WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
 
 
-def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values:
+def values_of(name: str, given: Given) -> Values:
     """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers.
 
     >>> values_of("C", "0.1,1,10"), values_of("rho", 1), values_of("C", "0.01..100")
     ((0.1, 1.0, 10.0), (1.0,), Range(low=0.01, high=100.0))
     """
     if isinstance(given, str):
-        given = _parsed(name, given)
+        dots = ".." in given
+        try:
+            numbers = [float(digits(word)) for word in given.split(".." if dots else ",")]
+            given = Range(*numbers) if dots else tuple(numbers)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"{name} is {short(given)}: wanted {_WANTED}.") from error
     if isinstance(given, Range):
         if name == "rho":
             raise SettingsError(
@@ -54,23 +60,13 @@ def values_of(name: str, given: str | float | Iterable[float] | Range) -> Values
     values = (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
     if not values:
         raise SettingsError(f"{name} is an empty list: wanted {_WANTED}.")
-    twice = next((value for at, value in enumerate(values) if value in values[:at]), None)
-    if twice is not None:
-        raise SettingsError(f"{name} has the value {twice:g} twice: give every value once.")
+    if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
+        raise SettingsError(f"{name} has the value {repeated[0]:g} twice: give every value once.")
     return values
 
 
-def _parsed(name: str, text: str) -> Values:
-    dots = ".." in text
-    try:
-        numbers = [float(digits(word)) for word in text.split(".." if dots else ",")]
-        return Range(*numbers) if dots else tuple(numbers)
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"{name} is {short(text)}: wanted {_WANTED}.") from error
-
-
 def candidates_of(
-    settings: Settings, values: Mapping[str, Values], random: int | None = None
+    settings: Settings, lists: Mapping[str, Given | None], random: int | None = None
 ) -> list[Settings]:
     """Return all combinations of the lists, or ``random`` drawn ones, with the other settings.
 
@@ -79,16 +75,23 @@ def candidates_of(
     depends on ``settings.seed`` alone, and a smaller ``random`` gives the first of a larger one.
 
     >>> grid = candidates_of(Settings(), {"rho": (0.0, 1.0), "C": (0.1, 1.0)})
-    >>> [(one.C, one.rho) for one in grid]
+    >>> [(candidate.C, candidate.rho) for candidate in grid]
     [(0.1, 0.0), (0.1, 1.0), (1.0, 0.0), (1.0, 1.0)]
-    >>> [one.C for one in candidates_of(Settings(), {"C": Range(0.01, 100.0)}, random=2)]
+    >>> [drawn.C for drawn in candidates_of(Settings(), {"C": Range(0.01, 100.0)}, random=2)]
     [23.8609, 10.7601]
     """
+
+    given = {name: lists.get(name) for name in NAMES}
+    values = {name: values_of(name, value) for name, value in given.items() if value is not None}
     if "C" in values and "delta" in values:
         raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
-    own = {name: values[name] for name in NAMES if name in values}
-    ranges = [name for name in own if isinstance(own[name], Range)]
-    combinations: Iterable[tuple[float, ...]]
+    ranges = [name for name in values if isinstance(values[name], Range)]
+    if random is None and ranges:
+        raise SettingsError(
+            f"{ranges[0]} is the range {values[ranges[0]]}: a grid wants a list, as in 0.1,1,10. "
+            "Give one, or --random N to draw N candidates."
+        )
+    combinations: Iterable[tuple[float, ...]] = product(*values.values())
     if random is not None:
         if not 1 <= random <= MOST:
             raise SettingsError(f"random is {random}: wanted 1 to {MOST:,} candidates.")
@@ -98,16 +101,14 @@ def candidates_of(
                 "--random out to try all combinations of the lists."
             )
         draw = Random(settings.seed).random  # Python promises that its numbers never change
-        combinations = (tuple(_at(draw(), one) for one in own.values()) for _ in range(random))
-    elif ranges:
-        raise SettingsError(
-            f"{ranges[0]} is the range {own[ranges[0]]}: a grid wants a list, as in 0.1,1,10. Give "
-            "one, or --random N to draw N candidates."
+        combinations = (
+            tuple(_at(draw(), choices) for choices in values.values()) for _ in range(random)
         )
-    else:
-        combinations = product(*own.values())
-    price = {"C": None, "delta": None} if "C" in own or "delta" in own else {}
-    return [settings.but(**{**price, **dict(zip(own, one, strict=True))}) for one in combinations]
+    price = {"C": None, "delta": None} if "C" in values or "delta" in values else {}
+    return [
+        settings.but(**{**price, **dict(zip(values, combination, strict=True))})
+        for combination in combinations
+    ]
 
 
 def _at(share: float, values: Values) -> float:

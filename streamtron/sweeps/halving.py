@@ -1,7 +1,7 @@
 """Schedules of a sweep: which candidates are fitted how far in each iteration.
 
-Decisions are made when all trials of an iteration are there, so neither their order nor the worker
-that made them has an effect.
+Decisions are made when all trials of an iteration are measured, so neither their order nor the
+worker that made them has an effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ PRUNED_BY_BOUND = "pruned by bound"
 """The two-stage procedure dropped the candidate: another's optimum is more accurate than its own
 on the validation rows. Its model may still be better than those that the fits end with."""
 
-
 Decision = tuple[list[int], Mapping[int, str]]
 """Candidates that go on after an iteration, and those that are dropped → why."""
 
@@ -41,44 +40,39 @@ Decision = tuple[list[int], Mapping[int, str]]
 class Halving:
     """Successive halving (Karnin et al., 2013), with the tolerance as the resource.
 
-    After each of ``steps`` iterations at ever tighter tolerances the better half goes on; one
-    iteration more has the candidates' own tolerance.
+    After each iteration but the ``last``, whose tolerances are ever tighter, the better half by
+    ``metric`` goes on; the last one has the candidates' own tolerance.
     """
 
-    steps: int
+    last: int
     metric: str
 
-    def settings(self, iteration: int, candidate: Settings, before: Trial | None) -> Settings:
+    def settings(self, iteration: int, candidate: Settings, earlier: Trial | None) -> Settings:
         """Return a candidate's settings in an iteration, given its trial in the one before."""
-        return loosened(candidate, self.steps - iteration)
+        return loosened(candidate, self.last - iteration)
 
     def may_end(self, iteration: int) -> bool:
         """Return whether a trial of the iteration can be the best of all."""
-        return iteration == self.steps
+        return iteration == self.last
 
-    def goes_on(self, iteration: int) -> bool:
-        """Return whether another iteration may follow."""
-        return iteration < self.steps
-
-    def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
-        """Decide which candidates go on, given the last trials of all that are not dropped."""
-        if iteration == self.steps:
-            return [], {}
+    def decide(self, iteration: int, trials: Sequence[Trial]) -> Decision:
+        """Decide which candidates go on after an iteration that is not the last, given the latest
+        trials of all that are not dropped."""
         ranking = [trial.candidate for trial in ranked(trials, self.metric)]
         half = -(-len(ranking) // 2)
         return sorted(ranking[:half]), dict.fromkeys(ranking[half:], PRUNED_BY_RANK)
 
 
-def halving_steps(candidates: Sequence[Settings]) -> int:
+def halving_steps(settings: Settings, candidates: int) -> int:
     """Return the number of iterations of successive halving before the last: enough to leave one
-    candidate, or as many as fit between the loosest ``tol`` and ``LOOSEST``.
+    candidate, or as many as fit between ``tol`` and ``LOOSEST``.
 
-    >>> halving_steps([Settings(tol=0.01)] * 16), halving_steps([Settings(tol=0.001)] * 3)
+    >>> halving_steps(Settings(tol=0.01), 16), halving_steps(Settings(tol=0.001), 3)
     (2, 2)
     """
-    tolerance = max(TIGHTEST, *(one.tolerance for one in candidates))
+    tolerance = max(TIGHTEST, settings.tolerance)
     steps = 0
-    while 2**steps < len(candidates) and tolerance * FACTOR ** (steps + 1) <= LOOSEST:
+    while 2**steps < candidates and tolerance * FACTOR ** (steps + 1) <= LOOSEST:
         steps += 1
     return steps
 
@@ -99,38 +93,29 @@ class TwoStage:
     at most less accurate than another's is at least is dropped.
     """
 
-    stages: int
+    last: int
 
-    def settings(self, iteration: int, candidate: Settings, before: Trial | None) -> Settings:
+    def settings(self, iteration: int, candidate: Settings, earlier: Trial | None) -> Settings:
         """See ``Halving``."""
-        return at_stage(candidate, iteration, before)
+        return at_stage(candidate, iteration, earlier)
 
     def may_end(self, iteration: int) -> bool:
         """See ``Halving``."""
         return True
 
-    def goes_on(self, iteration: int) -> bool:
+    def decide(self, iteration: int, trials: Sequence[Trial]) -> Decision:
         """See ``Halving``."""
-        return iteration + 1 < self.stages
-
-    def after(self, iteration: int, trials: Sequence[Trial]) -> Decision:
-        """See ``Halving``."""
-        if iteration + 1 == self.stages:
-            return [], {}
-        bar = max((one.at_optimum[0] or 0.0 for one in trials), default=0.0)
-        on, dropped = [], {}
-        for trial in trials:
-            if trial.iteration < iteration or trial.met:
-                continue
-            most = trial.at_optimum[1]
-            if most is not None and most < bar:
-                dropped[trial.candidate] = PRUNED_BY_BOUND
-            else:
-                on.append(trial.candidate)
-        return on, dropped
+        bar = max((trial.at_optimum[0] or 0.0 for trial in trials), default=0.0)
+        running = [trial for trial in trials if trial.iteration == iteration and not trial.met]
+        dropped = {
+            trial.candidate: PRUNED_BY_BOUND
+            for trial in running
+            if trial.at_optimum[1] is not None and trial.at_optimum[1] < bar
+        }
+        return [trial.candidate for trial in running if trial.candidate not in dropped], dropped
 
 
-def at_stage(settings: Settings, number: int, before: Trial | None) -> Settings:
+def at_stage(settings: Settings, number: int, earlier: Trial | None) -> Settings:
     """Return a candidate's settings for one of its stages, given its trial in the stage before.
 
     >>> first, brief = (at_stage(Settings(stage=name), 0, None) for name in ("1,0.1", "auto"))
@@ -139,8 +124,8 @@ def at_stage(settings: Settings, number: int, before: Trial | None) -> Settings:
     """
     stage = plan(settings)[number]
     b = stage.b_relative
-    if b is None and stage.epsilon < 1.0 and before and before.radius:
-        b = bracketed_b(stage, settings, before.radius, before.certificate["upper_bound"])
+    if b is None and stage.epsilon < 1.0 and earlier and earlier.radius:
+        b = bracketed_b(stage, settings, earlier.radius, earlier.certificate["upper_bound"])
     epochs = min(settings.max_epochs, BRIEF) if stage.brief else settings.max_epochs
     name = "ascent" if stage.ascent else repr(stage.epsilon).removesuffix(".0")
     return settings.but(stage=name, b=None if b is None else (b,), max_epochs=epochs)
@@ -159,62 +144,42 @@ def bracketed_b(
     return float(f"{b / b_scale(stage.epsilon, settings, radius**2):.{DIGITS}g}")
 
 
-def _check_two_stage(candidates: Sequence[Settings], metric: str) -> None:
-    settings = candidates[0]
-    if len({len(plan(one)) for one in candidates}) > 1:
-        reason = (
-            "goes from stage to stage, and at the tolerances of some candidates auto has other "
-            "stages than at those of others: give --stage."
-        )
-    elif len(plan(settings)) < 2:
-        reason = (
-            f"goes from stage to stage, and there is one, {settings.stage}: give --stage 1,0.1, or "
-            "leave it to auto."
-        )
-    elif any(one.faithful for one in candidates):
-        reason = (
-            "stops candidates whose certificate is met, and faithful is the paper's procedure, "
-            "which goes on to convergence: give one."
-        )
-    elif metric != "accuracy":
-        reason = (
-            f"drops candidates by what their accuracy can be, and metric is {metric}: leave one of "
-            "them out."
-        )
-    elif settings.one_vs_rest:
-        reason = (
-            "knows what the accuracy of two classes can be, and multiclass or multilabel is given: "
-            "leave one of them out."
-        )
-    else:
-        return
-    raise SettingsError(f"two-stage {reason}")
-
-
 Schedule = Halving | TwoStage
-"""The procedure of a sweep, which ends when no candidate goes on."""
+"""The procedure of a sweep, which ends after its ``last`` iteration, or when no candidate goes on;
+without halving and two-stage it has one iteration."""
 
 
 def schedule_of(
-    candidates: Sequence[Settings], metric: str, *, halving: bool, two_stage: bool
+    settings: Settings, candidates: int, metric: str, *, halving: bool, two_stage: bool
 ) -> Schedule:
-    """Return the schedule of a procedure; without halving and two-stage it has one iteration.
+    """Return the schedule for so many candidates that share these settings.
 
-    Refuse candidates, or a metric, that the procedure cannot handle, by a SettingsError.
+    Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
     """
-    if not candidates:
-        raise SettingsError("no candidates: give at least one.")
-    check_metric(metric, candidates[0])
-    if halving and two_stage:
-        raise SettingsError(
-            "halving and two-stage both say which candidates go on, and not the same: give one."
-        )
+    check_metric(metric, settings)
+    stages = len(plan(settings))
+    refusals = (
+        (halving and two_stage,
+         "halving and two-stage both say which candidates go on, and not the same: give one."),
+        (halving and settings.faithful,
+         "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
+         "stops at none: give one."),
+        (two_stage and stages < 2,
+         f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
+         "1,0.1, or leave it to auto."),
+        (two_stage and settings.faithful,
+         "two-stage stops candidates whose certificate is met, and faithful is the paper's "
+         "procedure, which goes on to convergence: give one."),
+        (two_stage and metric != "accuracy",
+         "two-stage drops candidates by what their accuracy can be, and metric is "
+         f"{metric}: leave one of them out."),
+        (two_stage and settings.one_vs_rest,
+         "two-stage knows what the accuracy of two classes can be, and multiclass or multilabel is "
+         "given: leave one of them out."),
+    )  # fmt: skip
+    for is_refused, sentence in refusals:
+        if is_refused:
+            raise SettingsError(sentence)
     if two_stage:
-        _check_two_stage(candidates, metric)
-        return TwoStage(len(plan(candidates[0])))
-    if halving and any(one.faithful for one in candidates):
-        raise SettingsError(
-            "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
-            "stops at none: give one."
-        )
-    return Halving(halving_steps(candidates) if halving else 0, metric)
+        return TwoStage(stages - 1)
+    return Halving(halving_steps(settings, candidates) if halving else 0, metric)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -27,15 +27,13 @@ from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.model.certainty import at_least, at_most
-from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import Evaluation
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inputs import Paths, as_paths, cache_directory, check_outputs, settings_from
 from streamtron.runs.outcome import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of
-from streamtron.sweeps.grid import Range, candidates_of, describe_candidate, values_of
+from streamtron.sweeps.grid import Given, candidates_of, describe_candidate
 from streamtron.sweeps.halving import Schedule, schedule_of
 from streamtron.sweeps.trial import (
     Costs,
@@ -49,8 +47,6 @@ from streamtron.sweeps.trial import (
 HELD_ROWS = 1 << 17
 """Distinct decisions that a candidate holds of its validation rows, 3 MB; of more, ROC AUC is known
 within a bracket about as wide as 10⁻⁵."""
-
-Given = str | float | Iterable[float] | Range
 
 
 class Task(NamedTuple):
@@ -127,6 +123,8 @@ def sweep(
     settings: Settings | None = None,
     machine: Machine | None = None,
     overwrite: bool = False,
+    executor: Executor = serial,
+    tasks: int = 1,
     listen: Listener = ignore,
     **names: Unpack[SharedNames],
 ) -> Sweep:
@@ -145,6 +143,8 @@ def sweep(
     model, report, witness : files of the best candidate, which is fitted on all shards.
     settings : what all candidates share, at once or by name (``tol=1e-3, multiclass=True, …``).
     machine, overwrite, listen : as in ``fit``.
+    executor, tasks : where the candidates of a fold are fitted (by default here; workers report
+        finished trials alone), and over how many tasks they are distributed.
 
     Examples
     --------
@@ -156,103 +156,67 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    given = {"C": C, "delta": delta, "rho": rho}
-    values = {name: values_of(name, one) for name, one in given.items() if one is not None}
-    shared = settings_from(settings, names)
-    return run_sweep(
-        shards, candidates_of(shared, values, random), valid=valid, folds=folds, halving=halving,
-        two_stage=two_stage, metric=metric, model=model, report=report, witness=witness,
-        machine=machine or Machine(), overwrite=overwrite, listen=listen,
-    )  # fmt: skip
-
-
-def run_sweep(
-    shards: Paths,
-    candidates: Sequence[Settings],
-    *,
-    valid: Paths | None = None,
-    folds: int | None = None,
-    halving: bool = False,
-    two_stage: bool = False,
-    metric: str = "accuracy",
-    model: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-    machine: Machine,
-    overwrite: bool = False,
-    listen: Listener = ignore,
-    executor: Executor | None = None,
-    tasks: int = 1,
-) -> Sweep:
-    """Sweep over candidates that are settings, and write the best one's files.
-
-    Parameters
-    ----------
-    valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
-    metric : of ``core.config.METRICS``, of many classes of ``METRICS_OF_MANY``.
-    model, report, witness : of the best candidate, as ``run`` writes them; on all shards.
-    executor, tasks : where tasks are fitted (None = here; else they send trials alone), how many.
-    """
-    schedule = schedule_of(candidates, metric, halving=halving, two_stage=two_stage)
+    settings, machine = settings_from(settings, names), machine or Machine()
+    candidates = candidates_of(settings, {"C": C, "delta": delta, "rho": rho}, random)
+    schedule = schedule_of(settings, len(candidates), metric, halving=halving, two_stage=two_stage)
     # the best is fitted in the end: a listener may have changed the working directory
-    rows = [one if "://" in one else os.path.abspath(one) for one in as_paths(shards)]
+    paths = [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
     files: Any = {"model": model, "report": report, "witness": witness}
-    read = [*rows, *as_paths(valid or ()), *(one.vocabulary for one in candidates)]
-    files, kept = _check_places(files, read, machine, overwrite)
-    parts = folds_of(rows, valid, folds, candidates[0])
+    inputs = [*paths, *as_paths(valid or ()), settings.vocabulary]
+    files, run_dir = _check_places(files, inputs, machine, overwrite)
+    splits = folds_of(paths, valid, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
-    function: Any = fit_task if executor else partial(fit_task, listen=listen)
-    with cache_directory(kept, machine) as cache, _scratch(cache) as scratch:
+    function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
+    with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
+        os.makedirs(cache, exist_ok=True)
+        stack.callback(remove_abandoned, cache)  # unfinished files that killed workers left
+        scratch = stack.enter_context(scratch_directory("sweep-", cache))
 
-        def fit(some: Mapping[int, Settings], iteration: int) -> dict[int, list[Trial]]:
+        def fit(running: Mapping[int, Settings], iteration: int) -> dict[int, list[Trial]]:
+            todo = _tasks(splits, running, count=tasks, cache=cache, scratch=scratch)
+            later = None if iteration < schedule.last else refit
+            listen(TrialsStarted(iteration, len(running) * len(splits), later))
             last = metric if schedule.may_end(iteration) else None
-            todo = _tasks(parts, some, count=tasks, cache=cache, scratch=scratch)
-            more = schedule.goes_on(iteration)
-            listen(TrialsStarted(iteration, len(some) * len(parts), None if more else refit))
-            found = (executor or serial)(function, todo, machine, last)
-            return _by_candidate(todo, found, listen)
+            return _by_candidate(todo, executor(function, todo, machine, last), listen)
 
         trials = _all_iterations(candidates, schedule, metric, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
-    outcome = best.outcome
-    swept = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
-    if outcome is not None:
-        outcome.report["sweep"] = swept
-        write_outcome(outcome, run=kept, **files)
-    elif any(files.values()) or valid is not None:
-        outcome = run(
-            rows, best.settings, machine=machine, overwrite=True, listen=listen,
-            model=files["model"], witness=files["witness"],
-        )  # fmt: skip
-        outcome.report["sweep"] = swept
-        write_report(outcome, run=kept, report=files["report"])
+    fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
+    wanted = refit or valid is not None
+    outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
 
+def _write_best(
+    best: Trial, trials: Sequence[Trial], metric: str, files: dict[str, Any], run_dir: str | None,
+    fit: Callable[..., Outcome] | None,
+) -> Outcome | None:  # fmt: skip
+    """Write the files of the best candidate, with the table in its report; ``fit`` fits it on all
+    shards where its trial did not; None = it has no files."""
+    table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
+    outcome = best.outcome
+    if outcome is not None:
+        outcome.report["sweep"] = table
+        write_outcome(outcome, run=run_dir, **files)
+    elif fit is not None:
+        outcome = fit(model=files["model"], witness=files["witness"])
+        outcome.report["sweep"] = table
+        write_report(outcome, run=run_dir, report=files["report"])
+    return outcome
+
+
 def _check_places(
-    files: Mapping[str, Any], read: Iterable[str | None], machine: Machine, overwrite: bool
+    files: Mapping[str, Any], inputs: Iterable[str | None], machine: Machine, overwrite: bool
 ) -> tuple[dict[str, Any], str | None]:
     """Refuse outputs that would replace anything; return their absolute paths, and the best model's
     run directory."""
-    kept = files["model"] and (machine.run_dir or absolute(run_directory(files["model"])))
-    places = {"run directory": kept}
-    files = check_outputs(files, read, directories=places, cache=machine.cache_dir)
-    if kept is not None and not overwrite:
-        refuse_existing(kept)
-    return files, kept
-
-
-@contextmanager
-def _scratch(cache: str) -> Iterator[str]:
-    """Make a directory for the folds' caches and for checkpoints, and remove it at the end, and
-    the unfinished files that killed workers left in the cache."""
-    os.makedirs(cache, exist_ok=True)
-    try:
-        with scratch_directory("sweep-", cache) as directory:
-            yield directory
-    finally:
-        remove_abandoned(cache)
+    directory = files["model"] and (machine.run_dir or absolute(run_directory(files["model"])))
+    places = {"run directory": directory}
+    files = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
+    if directory is not None and not overwrite:
+        refuse_existing(directory)
+    return files, directory
 
 
 def _all_iterations(
@@ -267,23 +231,25 @@ def _all_iterations(
     folds.
     """
     trials: dict[int, Trial] = {}
-    running, iteration = list(range(len(candidates))), 0
-    while running:
-        own = {
+    running = list(range(len(candidates)))
+    for iteration in range(schedule.last + 1):
+        settings = {
             number: schedule.settings(iteration, candidates[number], trials.get(number))
             for number in running
         }
-        found = fit(own, iteration)
-        for number in running:
-            trial = replace(_mean(own[number], found[number]), iteration=iteration)
-            before = [trials[number].costs] if number in trials else []
-            trials[number] = replace(trial, costs=Costs.total([*before, trial.costs]))
+        for number, of_folds in fit(settings, iteration).items():
+            trial = replace(_mean(settings[number], of_folds), iteration=iteration)
+            costs = [trials[number].costs] if number in trials else []
+            trials[number] = replace(trial, costs=Costs.total([*costs, trial.costs]))
         check_measured([trials[number] for number in running], metric)
-        left = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
-        running, dropped = schedule.after(iteration, left)
-        for number in (*running, *dropped):
-            trials[number] = replace(trials[number], outcome=None, dropped=dropped.get(number))
-        iteration += 1
+        if iteration < schedule.last:
+            left = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
+            running, dropped = schedule.decide(iteration, left)
+            for number in (*running, *dropped):
+                reason = dropped.get(number)
+                trials[number] = replace(trials[number], outcome=None, dropped=reason)
+            if not running:
+                break
     return [trials[number] for number in range(len(candidates))]
 
 
@@ -292,7 +258,7 @@ def _by_candidate(
 ) -> dict[int, list[Trial]]:
     """Return the trials of every candidate, in the order of the folds."""
     folds = [task.fold.name or "" for task in tasks for _ in task.candidates]
-    found: dict[int, list[Trial]] = defaultdict(list)
+    by_candidate: dict[int, list[Trial]] = defaultdict(list)
     for fold, trial in zip(folds, trials, strict=True):
         listen(
             TrialDone(
@@ -300,8 +266,8 @@ def _by_candidate(
                 trial.stop_reason, trial.costs.worker,
             )
         )  # fmt: skip
-        found[trial.candidate].append(trial)
-    return found
+        by_candidate[trial.candidate].append(trial)
+    return by_candidate
 
 
 def _tasks(
@@ -340,7 +306,8 @@ def fit_task(
     run_dir: str | None = None,
     worker: str = "local",
 ) -> list[Trial]:
-    """Fit candidates on the same readings of a fold, and measure them on one reading of the rest.
+    """Fit candidates on the same readings of a fold, and measure them on one reading of its
+    validation shards.
 
     Trials are in the order of the candidates, and do not depend on the others but for their costs.
     The best by the metric, if there is one, has its outcome: 4 bytes a row, which need not travel
@@ -353,14 +320,14 @@ def fit_task(
         return [trial if trial in best else replace(trial, outcome=None) for trial in trials]
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
     numbered = {
-        number: one.but(index_base=0) if one.index_base == "auto" else one
-        for number, one in task.candidates.items()
+        number: candidate.but(index_base=0) if candidate.index_base == "auto" else candidate
+        for number, candidate in task.candidates.items()
     }
     os.makedirs(task.cache_dir, exist_ok=True)
     try:
         # blocks end elsewhere than in all shards, so a fold needs a flat copy of its own
-        with scratch_directory("fold-", task.cache_dir) as own:
-            trials = measure(task._replace(candidates=numbered, cache_dir=own))
+        with scratch_directory("fold-", task.cache_dir) as cache:
+            trials = measure(task._replace(candidates=numbered, cache_dir=cache))
     except (DataError, SettingsError) as error:
         raise type(error)(f"{task.fold.name}: {error}") from error
     return [replace(trial, outcome=None) for trial in trials]
@@ -375,45 +342,36 @@ def _measured(
         run_dir=run_dir,
     )  # fmt: skip
     models = [outcome.model for outcome in outcomes]
-    _check_classes(models[0], candidates[0])
-    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
-    times = (worker, started, _now())
-    return [
-        _trial(number, task.candidates[number], outcome, evaluation, times)
-        for number, outcome, evaluation in zip(task.candidates, outcomes, measured, strict=True)
-    ]
-
-
-def _check_classes(model: LinearModel, settings: Settings) -> None:
-    """Refuse ``multiclass`` for two classes, which are one problem with other metrics."""
-    if settings.one_vs_rest and model.kind == "two classes":
-        first, second = map(label_text, model.classes)
+    if candidates[0].one_vs_rest and models[0].kind == "two classes":
+        first, second = map(label_text, models[0].classes)
         raise DataError(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
-
-
-def _trial(
-    number: int, settings: Settings, outcome: Outcome, evaluation: Evaluation,
-    times: tuple[str, str, str],
-) -> Trial:  # fmt: skip
-    report, metrics = outcome.report, evaluation.to_dict()
-    costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
-    return Trial(
-        candidate=number, settings=settings,
-        metrics={name: metrics[name] for name in metrics_of(settings)},
-        certificate=certificate_of(report), costs=costs,
-        stop_reason=outcome.stop_reason, radius=report.get("radius"),
-        at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
-    )  # fmt: skip
+    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
+    times, trials = (worker, started, _now()), []
+    for (number, settings), outcome, evaluation in zip(
+        task.candidates.items(), outcomes, measured, strict=True
+    ):
+        report, metrics = outcome.report, evaluation.to_dict()
+        costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
+        trials.append(Trial(
+            candidate=number, settings=settings,
+            metrics={name: metrics[name] for name in metrics_of(settings)},
+            certificate=certificate_of(report), costs=costs,
+            stop_reason=outcome.stop_reason, radius=report.get("radius"),
+            at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
+        ))  # fmt: skip
+    return trials
 
 
 def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
     """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
     worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
     metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
-    least, most = (_average([one.at_optimum[end] for one in trials], Fraction) for end in (0, 1))
+    least, most = (
+        _average([trial.at_optimum[end] for trial in trials], Fraction) for end in (0, 1)
+    )
     bounds = (None, None) if least is None else (at_least(least), at_most(most))
     costs = Costs.total([trial.costs for trial in trials])
     return replace(worst, settings=settings, metrics=metrics, at_optimum=bounds, costs=costs)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import random
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -20,12 +18,8 @@ from hypothesis import strategies as st
 
 import streamtron
 from streamtron.cli import main
-from streamtron.cluster.client import Workers
-from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import sweep_executor
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import Event, TrialDone
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.certainty import AccuracyBounds
@@ -34,13 +28,11 @@ from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
-from streamtron.sweeps.sweep import Sweep, run_sweep
+from streamtron.sweeps.sweep import Sweep
+from tests.helpers.sweep_rows import lasting, run_files
 
-LAST_FOUR = ("seconds", "worker", "started", "finished")
-
-CANDIDATES = candidates_of(
-    Settings(stage="1,0.1", tol=1e-4), {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
-)
+GRID: dict[str, Any] = {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
+CANDIDATES = candidates_of(Settings(stage="1,0.1", tol=1e-4), GRID)
 """Where C is tiny and ρ = 10, the bias calls every row negative, and surely so."""
 
 OUTCOMES = [(0, None), (0, PRUNED_BY_BOUND), (1, None), (0, PRUNED_BY_BOUND), (1, None), (1, None)]
@@ -68,17 +60,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def swept(place: Path, candidates: Sequence[Settings] = CANDIDATES, **how: Any) -> Sweep:
-    how = {"valid": place / "held-out", "two_stage": True, "machine": Machine()} | how
-    return run_sweep(place / "train", candidates, **how)
-
-
-def lasting(found: Sweep) -> list[dict[str, Any]]:
-    """The table without what is about machine and time."""
-    return [
-        {name: value for name, value in row.items() if name not in LAST_FOUR}
-        for row in found.rows()
-    ]
+def swept(place: Path, **how: Any) -> Sweep:
+    """A sweep over the candidates, unless there are others."""
+    how = {"valid": place / "held-out", "two_stage": True, "stage": "1,0.1", "tol": 1e-4} | how
+    return streamtron.sweep(place / "train", **{**GRID, **how})
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +88,7 @@ def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_
 def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
     place: Path, found: Sweep
 ) -> None:
-    first = swept(place, [one.but(stage="1") for one in CANDIDATES], two_stage=False)
+    first = swept(place, stage="1", two_stage=False)
     bar = max(trial.at_optimum[0] or 0.0 for trial in first.trials)
     for trial, after in zip(first.trials, found.trials, strict=True):
         assert trial.at_optimum[1] is not None
@@ -119,29 +104,26 @@ def test_equal_bounds_drop_no_candidate(place: Path) -> None:
     def all_alike(*given: Any) -> Iterator[Any]:
         return (replace(trial, at_optimum=(0.5, 0.5)) for trial in serial(*given))
 
-    found = swept(place, CANDIDATES, executor=all_alike)
+    found = swept(place, executor=all_alike)
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
 
 
-def test_a_candidate_that_is_met_can_drop_others_and_be_the_best(place: Path, found: Sweep) -> None:
-    met = found.trials[0]
-    assert (met.iteration, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
-    assert found.best.candidate == 0  # of equals the one with the smaller C
-    alone = swept(place, [CANDIDATES[0], CANDIDATES[1]])
-    assert [trial.dropped for trial in alone.trials] == [None, PRUNED_BY_BOUND]
-    assert alone.best.settings == CANDIDATES[0].but(stage="1")
-
-
-def test_a_candidate_that_is_met_is_finished_and_never_dropped(place: Path) -> None:
+def test_a_candidate_that_is_met_can_drop_others_and_be_the_best_and_is_never_dropped(
+    place: Path, found: Sweep
+) -> None:
     def hopeless_if_met(*given: Any) -> Iterator[Any]:
         for trial in serial(*given):
             ends = (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)
             yield replace(trial, at_optimum=ends)
 
-    found = swept(place, executor=hopeless_if_met)
-    assert found.trials[0].stop_reason == "certified"
-    assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
-    assert [trial.iteration for trial in found.trials] == [0, 1, 1, 1, 1, 1]
+    met = found.trials[0]
+    assert (met.iteration, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
+    assert found.best.candidate == 0  # of equals the one with the smaller C
+    assert found.best.settings == CANDIDATES[0].but(stage="1")
+    hopeless = swept(place, executor=hopeless_if_met)
+    assert hopeless.trials[0].stop_reason == "certified"
+    assert [trial.dropped for trial in hopeless.trials] == [None] * len(CANDIDATES)
+    assert [trial.iteration for trial in hopeless.trials] == [0, 1, 1, 1, 1, 1]
 
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) -> None:
@@ -153,13 +135,6 @@ def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place: Path) 
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     assert found.best.settings.rho == 10
     assert found.best.dropped is None
-
-
-def test_without_the_flag_the_same_settings_drop_no_candidate(place: Path) -> None:
-    plain = swept(place, two_stage=False)
-    assert {(trial.iteration, trial.dropped, trial.settings.stage) for trial in plain.trials} == {
-        (0, None, "1,0.1")
-    }
 
 
 # --- what the stages are fitted with -------------------------------------------------------------
@@ -180,49 +155,36 @@ def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(
 
 
 def test_b_is_what_a_fit_of_both_stages_chooses_between_them(place: Path) -> None:
-    for one in (CANDIDATES[2], CANDIDATES[5], CANDIDATES[2].but(variant="steps")):
-        whole = fit_alone(place / "train", one, machine=Machine())
-        [trial] = swept(place, [one]).trials
+    for C, rho, variant in ((1e-5, 0.0, "length"), (1.0, 10.0, "length"), (1e-5, 0.0, "steps")):
+        one: Any = {"C": C, "rho": rho, "variant": variant}
+        whole = fit_alone(place / "train", CANDIDATES[0].but(**one), machine=Machine())
+        [trial] = swept(place, **one).trials
         assert trial.settings.b is not None
         [b] = trial.settings.b
         assert b == pytest.approx(whole.report["stages"][1]["b_relative"], rel=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["length", "steps"])
-def test_the_tighter_the_bracket_the_smaller_the_b_that_it_gives(variant: Any) -> None:
-    settings = Settings(variant=variant)
-    tried = [bracketed_b(Stage(0.1), settings, 2.0, upper) for upper in (1.0, 0.5, 0.1)]
-    assert tried == sorted(tried, reverse=True)
-    assert len(set(tried)) == 3
-    assert all(float(f"{b:.6g}") == b for b in tried)
-
-
 def test_b_given_by_hand_is_taken_stage_by_stage(place: Path) -> None:
-    by_hand = [CANDIDATES[4].but(b=(3.0, 0.25), tol=1e-9)]
-    assert [trial.settings.b for trial in swept(place, by_hand).trials] == [(0.25,)]
-    [first] = swept(place, [one.but(max_epochs=1) for one in by_hand], two_stage=False).trials
+    by_hand = {"C": 1.0, "rho": 0.0, "b": (3.0, 0.25), "tol": 1e-9}
+    assert [trial.settings.b for trial in swept(place, **by_hand).trials] == [(0.25,)]
+    [first] = swept(place, **by_hand, max_epochs=1, two_stage=False).trials
     assert first.settings.b == (3.0, 0.25)
+    assert (first.iteration, first.dropped, first.settings.stage) == (0, None, "1,0.1")
 
 
-def test_auto_leaves_the_first_stage_early_and_ends_with_unlearning(place: Path) -> None:
-    tight = [Settings(C=1e-6, rho=10.0, tol=1e-6), Settings(C=1.0, rho=0.0, tol=1e-6)]
-    first, second = swept(place, tight).trials
-    assert (first.dropped, first.settings.stage, first.settings.max_epochs) == (
-        PRUNED_BY_BOUND, "1", 2,
-    )  # fmt: skip
-    assert second.settings == tight[1].but(stage="ascent")
-    assert second.stop_reason == "certified"
-
-
-def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
+def test_auto_leaves_the_first_stage_early_and_ends_with_ascent_as_fit_does(
     place: Path, tmp_path: Path
 ) -> None:
-    found = swept(place, CANDIDATES[4:], model=tmp_path / "best")
-    assert found.best.iteration == 1
-    fit_alone(place / "train", found.best.settings, model=tmp_path / "alone", machine=Machine())
-    for name in ("", ".run/witness", ".run/manifest.json"):
-        best, alone = (Path(f"{tmp_path}/{which}{name}") for which in ("best", "alone"))
-        assert best.read_bytes() == alone.read_bytes()
+    _, dropped, last, _ = swept(place, C=(1e-6, 1.0), stage="auto", tol=1e-6).trials
+    assert (dropped.dropped, dropped.settings.stage, dropped.settings.max_epochs) == (
+        PRUNED_BY_BOUND, "1", 2,
+    )  # fmt: skip
+    assert last.settings == Settings(C=1.0, rho=0.0, tol=1e-6, stage="ascent")
+    assert last.stop_reason == "certified"
+    best = swept(place, C=1.0, model=tmp_path / "best").best
+    assert best.iteration == 1
+    fit_alone(place / "train", best.settings, model=tmp_path / "alone", machine=Machine())
+    assert run_files(tmp_path / "best") == run_files(tmp_path / "alone")
 
 
 # --- the same beside any other candidates --------------------------------------------------------
@@ -243,67 +205,21 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
 
 
+# --- the bounds ----------------------------------------------------------------------------------
+
+
 def test_with_folds_the_bounds_are_means_over_them(place: Path) -> None:
     shards = sorted((place / "train").iterdir())
-    one = [CANDIDATES[1].but(stage="1")]
+    one: Any = {"C": 1e-6, "rho": 10.0, "stage": "1", "two_stage": False, "tol": 1e-4}
     parts = [
-        run_sweep(shards[1 - fold], one, valid=shards[fold], machine=Machine()).trials[0]
-        for fold in range(2)
+        streamtron.sweep(shards[1 - fold], valid=shards[fold], **one).best for fold in range(2)
     ]
-    whole = run_sweep(place / "train", one, folds=2, machine=Machine()).trials[0]
+    bounds = streamtron.sweep(shards, folds=2, **one).best.at_optimum
     for end, outwards in enumerate((-math.inf, math.inf)):
         mean = sum(Fraction(part.at_optimum[end] or 0.0) for part in parts) / 2
-        assert whole.at_optimum[end] in (float(mean), math.nextafter(float(mean), outwards))
-        assert Fraction(whole.at_optimum[end] or 0.0) * outwards >= mean * outwards
+        assert bounds[end] in (float(mean), math.nextafter(float(mean), outwards))
+        assert Fraction(bounds[end] or 0.0) * outwards >= mean * outwards
         assert 0 < mean < 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_workers_find_the_table_and_the_model_of_one_process(
-    place: Path, found: Sweep, tmp_path: Path, count: int
-) -> None:
-    told: list[Event] = []
-    with connect(count) as workers:
-        many = swept(
-            place, model=tmp_path / "best", executor=sweep_executor(workers), tasks=count,
-            listen=told.append,
-        )  # fmt: skip
-    assert lasting(many) == lasting(found)
-    stages = [one.candidate.rpartition(" ")[2] for one in told if isinstance(one, TrialDone)]
-    assert stages == ["1"] * 6 + ["0.1"] * 3  # all of an iteration before any of the next
-    swept(place, model=tmp_path / "alone")
-    assert (tmp_path / "best").read_bytes() == (tmp_path / "alone").read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["1", "0.1"])
-def test_a_worker_killed_as_the_first_result_of_a_stage_comes_never_costs_a_result(
-    place: Path, found: Sweep, workers: Workers, stage: str
-) -> None:
-    killed: list[int] = []
-
-    def kill(event: Event) -> None:
-        its_stage = isinstance(event, TrialDone) and event.candidate.endswith(f"stage {stage}")
-        if its_stage and not killed:
-            pids = sorted(workers.client.run(os.getpid).values())
-            os.kill(pids[0], signal.SIGKILL)
-            killed.append(pids[0])
-
-    many = swept(place, executor=sweep_executor(workers), tasks=2, listen=kill)
-    assert len(killed) == 1
-    assert lasting(many) == lasting(found)
-
-
-def test_tasks_of_a_stage_are_named_for_it(
-    place: Path, workers: Workers, task_names: list[str]
-) -> None:
-    swept(place, CANDIDATES[-1:], executor=sweep_executor(workers), tasks=2)
-    assert task_names == ["sweep: C 1, rho 10, stage 1", "sweep: C 1, rho 10, stage 0.1"]
-
-
-# --- the bounds ----------------------------------------------------------------------------------
 
 
 def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_by() -> None:
@@ -322,13 +238,6 @@ def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
     reach.add([1, 1, -1], [9.0, 0.0, 0.0], np.ones(3), [1e-30, 0.0, 0.0])
     assert reach.accuracy == (1 / 3, math.nextafter(2 / 3, 1.0))  # fl(1/3) < 1/3, fl(2/3) < 2/3
     assert AccuracyBounds(1.0, 1.0).accuracy is None
-
-
-def test_rows_count_by_their_weight_and_pieces_add_up() -> None:
-    pieces = AccuracyBounds(0.1, 1.0)
-    for sign, decision, weight in ((1, 2.0, 3.0), (-1, 0.05, 2.0), (1, -2.0, 5.0)):
-        pieces.add([sign], [decision], [weight], [1.0])
-    assert pieces.accuracy == (0.3, 0.5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["right", "wrong", "unknown"]), st.one_of(
@@ -367,8 +276,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
     corpus: Path, C: float, rho: float
 ) -> None:
-    candidates = [Settings(C=C, rho=rho, tol=tol) for tol in (0.3, 1e-3, 1e-5, 1e-7)]
-    trials = swept(corpus, candidates, valid=corpus / "held-out", two_stage=False).trials
+    how: Any = {"C": C, "rho": rho, "stage": "auto", "two_stage": False}
+    trials = [swept(corpus, tol=tol, **how).best for tol in (0.3, 1e-3, 1e-5, 1e-7)]
     optimum = trials[-1].metrics["accuracy"]
     assert optimum is not None
     widths = []
@@ -384,9 +293,9 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
 
 @pytest.mark.parametrize("rho", [0.0, 2.0])
 def test_the_bound_of_every_decision_is_that_of_the_duality_gap(corpus: Path, rho: float) -> None:
-    settings = Settings(C=0.1, rho=rho, tol=1e-4)
-    [trial] = swept(corpus, [settings], valid=corpus / "held-out", two_stage=False).trials
-    model = streamtron.fit(corpus / "train", settings=settings)
+    settings: Any = {"C": 0.1, "rho": rho, "stage": "auto"}
+    [trial] = swept(corpus, **settings, two_stage=False).trials
+    model = streamtron.fit(corpus / "train", tol=1e-4, **settings)
     P, D = (0.5 / trial.certificate[name] ** 2 for name in ("primal_margin", "upper_bound"))
     least = most = count = 0
     for path in (corpus / "held-out").iterdir():
@@ -416,12 +325,7 @@ def test_what_has_no_two_stages_is_refused_before_anything_is_read(
     tmp_path: Path, changes: dict[str, Any], how: dict[str, Any], part: str
 ) -> None:
     with pytest.raises(SettingsError, match=part):
-        swept(tmp_path / "nonesuch", [Settings(stage="1,0.1").but(**changes)], **how)
-
-
-def test_candidates_at_whose_tolerances_auto_has_other_stages_are_refused(place: Path) -> None:
-    with pytest.raises(SettingsError, match="give --stage"):
-        swept(place, [Settings(tol=0.01), Settings(tol=0.3)])
+        swept(tmp_path / "nonesuch", **changes, **how)
 
 
 def test_the_command_says_who_was_dropped_and_its_table_is_that_of_python(

@@ -1,0 +1,113 @@
+"""The commands ``update`` and ``forget``, which change the run of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import check_files, parts_of, report_fit, workers_of
+from streamtron.cli.terminal import is_verbose
+from streamtron.core.text import MANY, Lines, and_more
+
+if TYPE_CHECKING:
+    from streamtron.runs.outcome import Outcome
+
+
+@click.command(short_help="Add shards to the run of a model.")
+@click.argument("run", type=click.Path())
+@options.shards_argument
+@options.report_option
+@options.log_option
+@options.setting_options("tol", "max_epochs", "allow_duplicate")
+@options.run_dir_option
+@options.machine_options
+@options.cluster_options
+@options.verbose_option
+def update(
+    run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
+) -> int:  # fmt: skip
+    """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
+
+    The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
+    Those that the run has already, under any name, are skipped, so a second call changes nothing.
+    """
+    from streamtron.runs.update import update as update_run
+
+    return _change_run(update_run, run, shards, report, log, given)
+
+
+@click.command(short_help="Remove shards or rows from the run of a model.")
+@click.argument("run", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
+@click.option("--key", metavar="COLUMN",
+              help="Only rows whose COLUMN holds a --value (Parquet, Arrow).")  # fmt: skip
+@click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
+@click.option("--rows", type=click.Path(dir_okay=False),
+              help="Only the rows in this CSV file with columns shard,row; rows count from "
+              "0.")  # fmt: skip
+@options.report_option
+@options.log_option
+@options.setting_options("tol", "max_epochs")
+@options.run_dir_option
+@options.machine_options
+@options.cluster_options
+@options.verbose_option
+def forget(
+    run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
+    report: str | None, log: str | None, **given: Any,
+) -> int:  # fmt: skip
+    """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
+    certificate over the remaining rows.
+
+    SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
+    forgotten stays in the model or in the run's directory. The files of whole shards may be deleted
+    already; where a shard still holds forgotten rows, the run leaves them out from now on. What is
+    not in the run is listed and is no error, so a second call changes nothing.
+    """
+    from streamtron.runs.forget import forget as forget_rows
+
+    change = partial(forget_rows, key=key, values=value, rows=rows)
+    return _change_run(change, run, shards, report, log, {**given, "rows": rows})
+
+
+def _change_run(
+    change: Callable[..., Outcome], run: str, shards: tuple[str, ...], report: str | None,
+    log: str | None, given: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Update a run that has ended, or forget rows of it, and print the summary."""
+    settings, machine = options.split(given)
+    from streamtron.cli.progress import progress
+    from streamtron.runs.finished_run import locate
+
+    place = locate(run, machine.run_dir)
+    check_files(
+        {"report": report, "log": log},
+        [place.model, *shards, given.get("rows"), given["scheduler"]],
+        runs=[place.directory], directories={"run directory": place.directory},
+        cache=machine.cache_dir,
+    )  # fmt: skip
+    with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
+        outcome = change(
+            run, shards, report=report, machine=machine, listen=listen,
+            open_parts=parts_of(workers), **settings,
+        )  # fmt: skip
+    machine = replace(machine, run_dir=str(place.directory))
+    return report_fit(outcome, run, machine, _changes(outcome.report))
+
+
+def _changes(report: Mapping[str, Any]) -> Lines:
+    """Yield what a forget removed, and what an update or a forget skipped."""
+    lists = (
+        [f"{name}: {n:,} rows forgotten" for name, n in report.get("forgotten", {}).items()],
+        [f"{shard}: in the run already; it is skipped"
+         for shard in report.get("already_in_run", ())],
+        [f"{shard}: not in the run; there is nothing to forget"
+         for shard in report.get("not_in_run", ())],
+    )  # fmt: skip
+    for sentences in lists:
+        yield from (*sentences[:MANY], *and_more(sentences))
