@@ -206,16 +206,6 @@ def test_a_readers_contract_of_nonsense_is_refused_before_shards_are_read(
     assert next(iter(entry)) in refusal(lambda: reading_from_model(model), DataError)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"b": ["x"]}, {"stage": []}, {"C": "1"}, {"active_set": {}}, {"class_weight": {"a": "b"}}],
-)
-def test_settings_of_the_wrong_kind_are_a_sentence(settings: dict[str, Any]) -> None:
-    from streamtron.core.config import Settings
-
-    assert len(refusal(lambda: Settings.from_dict(settings), SettingsError)) < 200
-
-
 @pytest.mark.parametrize("rows", [HUGE, 2**63, 2**80])
 def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "w"

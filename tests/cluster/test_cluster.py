@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import parts_on
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
@@ -30,7 +32,6 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import BIN, LOCAL, dask_scheduler, dask_worker, said, started
-from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, command, until
 
 COLUMNS = 200
@@ -60,17 +61,6 @@ def _files(directory: Path) -> dict[str, bytes]:
 # --- the same as one process ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "parquet"])
-def test_predictions_by_workers_are_the_file_that_one_process_writes(
-    workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path, suffix: str
-) -> None:
-    one, many = tmp_path / f"one.{suffix}", tmp_path / f"many.{suffix}"
-    assert write_predictions(model, corpus, one) == write_predictions(
-        model, corpus, many, executor=workers
-    )
-    assert one.read_bytes() == many.read_bytes()
-
-
 def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted_sums(
     workers: Workers, model: LinearModel, corpus: Path, tmp_path: Path
 ) -> None:
@@ -89,18 +79,6 @@ def test_metrics_by_workers_are_those_of_one_process_to_the_last_bit_of_weighted
     assert evaluate(weighted, tmp_path, executor=workers) == one
 
 
-@pytest.mark.parametrize("to", ["libsvm", "parquet"])
-@pytest.mark.parametrize("rows", slow_but([999, 4000], 999))
-def test_shards_converted_by_workers_are_those_of_one_process(
-    workers: Workers, corpus: Path, tmp_path: Path, to: Any, rows: int
-) -> None:
-    one, many = tmp_path / "one", tmp_path / "many"
-    written = convert(corpus, one, to=to, rows_per_shard=rows)
-    assert convert(corpus, many, to=to, rows_per_shard=rows, executor=workers) == written
-    assert _files(many) == _files(one)
-    assert len(_files(one)) == -(-ROWS // rows)
-
-
 @pytest.mark.parametrize(("name", "base"), [("from-0", 0), ("from-1", 1)])
 def test_workers_find_the_first_column_that_one_process_finds(
     workers: Workers, tmp_path: Path, name: str, base: int
@@ -114,21 +92,6 @@ def test_workers_find_the_first_column_that_one_process_finds(
     convert(tmp_path / "*.svm", tmp_path / "many", to="parquet", executor=workers)
     convert(tmp_path / "*.svm", tmp_path / "told", to="parquet", settings=Settings(index_base=base))
     assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
-
-
-@pytest.mark.parametrize("format", slow_but(["libsvm", "parquet"], "parquet"))
-def test_a_corpus_generated_by_workers_is_that_of_one_process(
-    workers: Workers, tmp_path: Path, format: Any
-) -> None:
-    recipe: Any = {"rows": 5000, "columns": 500, "seed": 2, "shards": 3, "first_row": 4000}
-    one = generate(str(tmp_path / "one"), format=format, **recipe)
-    many = generate(str(tmp_path / "many"), format=format, executor=workers, **recipe)
-    assert many == one
-    assert _files(tmp_path / "many") == _files(tmp_path / "one")
-
-
-def test_results_are_in_the_order_of_the_items(workers: Workers) -> None:
-    assert list(workers(_two, range(20), 100)) == list(range(100, 120))
 
 
 def _two(item: int, shared: int) -> Iterator[int]:
@@ -169,17 +132,17 @@ def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
 
 
-@pytest.mark.slow
-def test_workers_import_nothing_from_the_directory_that_they_are_started_in(
+def test_workers_of_a_command_have_a_dashboard_and_import_nothing_from_its_directory(
     tmp_path: Path,
 ) -> None:
     for name in ("multiprocessing", "socket", "numpy", "distributed"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    words = ["generate", "data", "--rows", "100", "--columns", "100", "--workers", "1"]
+    words = ["generate", "data", "--rows", "100", "--workers", "1", "--dashboard", "127.0.0.1:0"]
     done = subprocess.run(
         [BIN / "streamtron", *words], cwd=tmp_path, capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert [line[:28] for line in done.stderr.splitlines()] == ["dashboard: http://127.0.0.1:"]
     assert not (tmp_path / "imported").exists()
 
 
@@ -197,34 +160,28 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again() -> None:
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [(["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"), (["# none\n"], "no rows")],
+)
 def test_an_error_in_a_shard_is_the_sentence_of_one_process(
-    guest: Workers, model: LinearModel, tmp_path: Path
+    guest: Workers, model: LinearModel, tmp_path: Path, texts: list[str], sentence: str
 ) -> None:
-    directory = tmp_path / "data"
-    directory.mkdir()
-    for number in range(6):
-        (directory / f"{number}.svm").write_text("1 1:1\n" if number != 4 else "1 1:1\n1 2:x\n")
-    sentences = []
-    for more in ({}, {"executor": guest}):
-        with pytest.raises(DataError) as caught:
-            write_predictions(model, directory, tmp_path / "out", **more)  # type: ignore[arg-type]
-        sentences.append(str(caught.value))
-    assert sentences[0] == sentences[1]
-    assert sentences[0].startswith("4.svm, line 2")
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.svm").write_text(text)
+    works: list[Callable[[Any], object]] = [
+        lambda executor: evaluate(model, tmp_path, executor=executor),
+        lambda executor: write_predictions(model, tmp_path, tmp_path / "out", executor=executor),
+        lambda executor: convert(tmp_path, tmp_path / "new", to="parquet", executor=executor),
+    ]
+    for work in works:
+        sentences = set[str]()
+        for executor in (serial, guest):
+            with pytest.raises(DataError, match=sentence) as caught:
+                work(executor)
+            sentences.add(str(caught.value))
+        assert len(sentences) == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_shards_without_any_row_are_refused_by_workers_too(
-    guest: Workers, model: LinearModel, tmp_path: Path
-) -> None:
-    (tmp_path / "a.svm").write_text("# nothing\n")
-    for work in (
-        lambda: evaluate(model, tmp_path / "a.svm", executor=guest),
-        lambda: write_predictions(model, tmp_path / "a.svm", tmp_path / "out", executor=guest),
-        lambda: convert(tmp_path / "a.svm", tmp_path / "b", to="parquet", executor=guest),
-    ):
-        with pytest.raises(DataError, match=r"a\.svm: no rows"):
-            work()
 
 
 def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(
@@ -358,34 +315,20 @@ def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_writ
     assert not made.exists()
 
 
-@pytest.mark.usefixtures("forked")
-def test_the_commands_do_with_workers_what_they_do_without(
-    corpus: Path, model: LinearModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    model.save(tmp_path / "model")
-    said = []
-    for name, where in (("one", []), ("many", ["--workers", "1"])):
-        words = ["predict", str(tmp_path / "model"), str(corpus), "-o", str(tmp_path / name)]
-        assert main._run([*words, *where]) == 0
-        said.append(capfd.readouterr())
-    assert (tmp_path / "many").read_bytes() == (tmp_path / "one").read_bytes()
-    assert said[0] == said[1]
-    assert main._run([*words, "--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]) == 2
-    assert capfd.readouterr().err.startswith("workers and a scheduler: give one of them")
+COMMANDS = (
+    "predict model corpus -o {out}",
+    "predict many corpus -o {out}.parquet",
+    "evaluate model corpus --json",
+    "evaluate many corpus",
+    "certify model corpus --C 1 --readings 2",
+    "convert corpus {out} --format parquet --rows-per-shard 999",
+    "convert corpus {out} --format libsvm --rows-per-shard 4000",
+    "generate {out} --rows 5000 --columns 500 --shards 3 --seed 4 --skip 4000",
+    "generate {out} --rows 900 --columns 500 --shards 3 --format parquet",
+)
 
 
-COMMANDS = {
-    "predict": "predict model corpus -o {out}",
-    "predict Parquet, many classes": "predict many corpus -o {out}.parquet",
-    "evaluate": "evaluate model corpus --json",
-    "evaluate many classes": "evaluate many corpus",
-    "certify": "certify model corpus --C 1 --readings 2",
-    "convert": "convert corpus {out} --format parquet --rows-per-shard 2000",
-    "generate": "generate {out} --rows 5000 --columns 500 --shards 3 --seed 4",
-}
-
-
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=list(COMMANDS))
+@pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
     workers: Workers, corpus: Path, model: LinearModel, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str,
@@ -469,29 +412,15 @@ def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: st
         pass
 
 
-def test_workers_that_cannot_be_started_are_a_sentence() -> None:
-    with (
-        pytest.raises(MachineError, match="1 workers could not be started"),
-        connect(1, dashboard="no.such.host.invalid:80"),
-    ):
-        pass
-
-
-@pytest.mark.usefixtures("forked")
-def test_the_address_of_the_dashboard_is_printed_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--workers", "1", "--dashboard", "127.0.0.1:0"]
-    assert main._run(["generate", str(tmp_path / "few"), "--rows", "9", *words]) == 0
-    told = capfd.readouterr().err.splitlines()
-    assert [line.startswith("dashboard: http://127.0.0.1:") for line in told] == [True]
-
-
-def test_a_scheduler_that_does_not_answer_is_a_sentence() -> None:
-    with (
-        pytest.raises(MachineError, match=r"no scheduler answered within 0\.5 s"),
-        connect(scheduler="tcp://127.0.0.1:1", timeout=0.5),
-    ):
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
+        ({"scheduler": "tcp://127.0.0.1:1", "timeout": 0.5}, "no scheduler answered within 0.5 s"),
+    ],
+)
+def test_workers_that_cannot_be_reached_are_a_sentence(asked: Any, sentence: str) -> None:
+    with pytest.raises(MachineError, match=re.escape(sentence)), connect(**asked):
         pass
 
 
