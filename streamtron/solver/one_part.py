@@ -5,7 +5,7 @@ are spread over threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import batched, order
-from streamtron.solver.batched import PendingSolve, Threads, open_threads
+from streamtron.solver.batched import PendingSolve, Threads, Vector, open_threads
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses
@@ -112,7 +112,12 @@ class OnePart(Data):
                     added = self._new_classes.new_learners() if self._new_classes else []
                     self.learners += added
                     learners += added
-                self._show(chunk, reading, (*learners, *placeholders))
+                taking = (*learners, *placeholders)
+                visits = any(learner.mode == "train" for learner in taking)
+                positions = order.visiting_order(self.settings, reading, chunk) if visits else None
+                dots = self._dots(chunk, taking)
+                take = partial(take_and_solve, chunk=chunk, positions=positions, dots=dots)
+                self._threads.work(take, taking)
                 rows += len(chunk)
                 nonzeros += chunk.nonzeros
                 self.listen(ChunkDone(reading, rows, nonzeros))
@@ -135,15 +140,12 @@ class OnePart(Data):
                 resumed.restore(chunk)
             del chunk  # so that it is gone when the next is asked for
 
-    def _show(self, chunk: Chunk, reading: int, learners: Sequence[Learner]) -> None:
-        """Have learners take a chunk, in threads; what scans have in common is summed once."""
-        visited = any(learner.mode == "train" for learner in learners)
-        positions = order.visiting_order(self.settings, reading, chunk) if visited else None
+    def _dots(self, chunk: Chunk, learners: Sequence[Learner]) -> Mapping[Learner, Vector]:
+        """Return x_k·w of the learners that scan a chunk, where it pays to sum them together."""
         scanning = [learner for learner in learners if learner.frozen is not None]
-        together = len(scanning) >= batched.LEAST and self._can_batch(self.learners)
-        dots = batched.dots(chunk, scanning, self._threads) if together else {}
-        take = partial(take_and_solve, chunk=chunk, positions=positions, dots=dots)
-        self._threads.work(take, learners)
+        if len(scanning) < batched.LEAST or not self._can_batch(self.learners):
+            return {}
+        return batched.dots(chunk, scanning, self._threads)
 
     def solve(
         self,
