@@ -355,16 +355,15 @@ def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
     assert "\n### ReadingDone" in page
 
 
-def test_a_page_shows_what_its_commands_print(pages: ModuleType) -> None:
+def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(
+    pages: ModuleType,
+) -> None:
+    assert "## 0.1.0" in pages.on_page_markdown("<!-- changelog -->")
+    assert "](architecture.md)" in pages.on_page_markdown("<!-- contributing -->")
     block = "```sh\nstreamtron --version\n```\n"
     shown = pages.on_page_markdown(f"Look:\n\n{block}\n<!-- output -->\n")
     version = streamtron.__version__
     assert shown == f"Look:\n\n{block}\n```text\nstreamtron {version}\n```\n"
-
-
-def test_changelog_and_contributing_are_pages(pages: ModuleType) -> None:
-    assert "## 0.1.0" in pages.on_page_markdown("<!-- changelog -->")
-    assert "](architecture.md)" in pages.on_page_markdown("<!-- contributing -->")
 
 
 class _Loader(yaml.SafeLoader):
