@@ -4,9 +4,10 @@ from streamtron.data.arrays import MemorySource
 from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.cache.flat_file import remove_abandoned
 from streamtron.data.discover import ShardFile, find_shards
-from streamtron.data.first_reading import Skipped, check_duplicate, no_rows
-from streamtron.data.manifest import Manifest, ShardRecord
-from streamtron.data.row_batch import ReaderConfig, RowBatch, ShardReader
+from streamtron.data.first_reading import Skipped
+from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch, ShardReader
 from streamtron.data.source import (
     ShardSource,
     SourceFacts,

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core import rows as chunk
-from streamtron.core.errors import DataError
-from streamtron.core.rows import Chunk, Label, freeze, make_rows
-from streamtron.data.row_batch import RowBatch, offsets_of, row_of
+from streamtron.core.rows import Chunk, freeze, make_rows
+from streamtron.data.row_batch import RowBatch, offsets_of
 
 _AT_ONCE = 1 << 25
 """Bytes allocated at once, for several buffers: a large array comes in large pages."""
@@ -197,98 +196,3 @@ class RowCutter:
 def block_cutter() -> RowCutter:
     """Cut a shard into blocks of 4,096 rows or 2²⁰ nonzeros."""
     return RowCutter(chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS)
-
-
-class LabelTable:
-    """The labels of a source in order of appearance; all of one kind, at most ``most``.
-
-    Or only those of ``classes``, in that order; or behind those ``met`` before.
-    """
-
-    def __init__(
-        self,
-        most: int | None = None,
-        classes: Sequence[Label] | None = None,
-        met: Sequence[Label] = (),
-    ) -> None:
-        self.labels: list[Label] = list(met if classes is None else classes)
-        self._codes = {label: code for code, label in enumerate(self.labels)}
-        self._most = most
-        self._closed = classes is not None
-
-    def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
-        """Return the code of a label, which may be new; ``place(row)`` is for messages."""
-        kind = _kind(label)
-        if self.labels and kind != _kind(self.labels[0]):
-            raise DataError(
-                f"{place(row)}: the {kind} {label!r} as label, where the labels before are "
-                f"{_kind(self.labels[0])}s ({_listed(self.labels)}). Write all labels alike."
-            )
-        if label not in self._codes:
-            self._admit(label, place, row)
-        return self._codes[label]
-
-    def _admit(self, label: Label, place: Callable[[int], str], row: int) -> None:
-        if self._closed:
-            raise DataError(
-                f"{place(row)}: label {label!r}. Known are {_listed(self.labels)}; remove the row "
-                "or correct its label, or fit anew on all shards if it is a class of its own."
-            )
-        if self._most is not None and len(self.labels) >= self._most:
-            which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
-            remedy = "Use --multiclass, or remove the row."
-            if isinstance(label, str) and label != label.strip():
-                remedy = "Remove the blank beside it."
-            elif not isinstance(label, str):
-                remedy = (
-                    "Use --multiclass if the numbers are classes. To predict a quantity is "
-                    "regression, which streamtron does not do."
-                )
-            raise DataError(
-                f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
-            )
-        self._codes[label] = len(self.labels)
-        self.labels.append(label)
-
-
-def _kind(label: Label) -> str:
-    if isinstance(label, bool):
-        return "boolean"
-    return "string" if isinstance(label, str) else "number"
-
-
-def _listed(labels: Sequence[Label], most: int = 5) -> str:
-    shown = [repr(label) for label in labels[:most]]
-    if len(labels) > most:
-        return ", ".join(shown) + ", …"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-
-
-class ShardLabels:
-    """Number a shard's labels in order of appearance; its cache file keeps these codes."""
-
-    def __init__(self, source: LabelTable) -> None:
-        self.labels: list[Label] = []
-        """The shard's labels; its codes point here."""
-        self._source = source
-        self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
-
-    @property
-    def to_source(self) -> NDArray[np.int32]:
-        """int32, shape (labels + 1,): the source's code of each shard code; the last is -1."""
-        return np.array([*self._to_shard, -1], np.int32)
-
-    def recoded(self, batch: RowBatch) -> RowBatch:
-        """Return some rows of the shard with codes of its own labels."""
-        codes, count = batch.codes, len(batch.codes)
-        first = np.full(len(batch.classes) + 1, count)
-        first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
-        table = np.full(len(first), -1, np.int32)
-        for code in np.flatnonzero(first[:-1] < count).tolist():  # rising: as labels appear
-            row, label = row_of(batch.code_offsets, int(first[code])), batch.classes[code]
-            source_code = self._source.code(label, batch.place, row)
-            if source_code not in self._to_shard:
-                self._to_shard[source_code] = len(self.labels)
-                self.labels.append(label)
-            table[code] = self._to_shard[source_code]
-        return batch._replace(codes=table[codes], classes=self.labels)

@@ -27,10 +27,11 @@ from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
+from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_recipe import is_string
 from streamtron.data.prefetch import prefetch
-from streamtron.data.row_batch import ReaderConfig
-from streamtron.data.source import table_reader
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.source import file_reader
 
 MOST = 1 << 19
 """Names that are kept, those that occur most often: while they are counted, up to three times as
@@ -59,7 +60,8 @@ Occurrences = tuple[bool, Sequence[str], Sequence[int]]
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
-    reader = table_reader(shard, reading, threads=threads)
+    reader = file_reader(shard, reading, threads)
+    assert isinstance(reader, TableReader)  # text has no names
     counts: Counts = ({}, {})
     with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
         for beside, names, numbers in chain.from_iterable(parts):
@@ -197,7 +199,7 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> list[Occur
             f"{spot.name}: features that are numbered, and have no names to be kept. Convert what "
             "they were made of."
         )
-    return [_occurrences(LAYOUTS[columns.layout.split()[0]](batch, columns, spot).columns)]
+    return [_occurrences(LAYOUTS[columns.layout].read(batch, columns, spot).columns)]
 
 
 def _beside(name: str, array: pa.Array) -> Occurrences:

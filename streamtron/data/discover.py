@@ -26,11 +26,33 @@ from streamtron.data.storage import Stamp
 
 Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw"]
 
-TEXT_FORMATS = ("libsvm", "csv", "jsonl", "vw")
-"""Formats whose files are read once as a stream of text."""
 
-PARQUET_ENDINGS = (".parquet", ".pq")
-ARROW_ENDINGS = (".arrow", ".arrows", ".feather", ".ipc")
+class FileFormat(NamedTuple):
+    """A format of shards: what messages call it, the suffixes of its files, the module in
+    ``formats`` that is loaded where a file is read, its reader, and whether it is text, which is
+    read once as a stream and may be compressed."""
+
+    words: str
+    suffixes: tuple[str, ...]
+    module: str
+    reader: str
+    is_text: bool = False
+
+
+FORMATS: dict[Format, FileFormat] = {
+    "parquet": FileFormat("Parquet", (".parquet", ".pq"), "parquet", "ParquetReader"),
+    "arrow": FileFormat("Arrow", (".arrow", ".arrows", ".feather", ".ipc"), "arrow", "ArrowReader"),
+    "csv": FileFormat("CSV", (".csv", ".tsv"), "text_tables", "CsvReader", is_text=True),
+    "jsonl": FileFormat(
+        "JSON lines", (".jsonl", ".ndjson", ".json"), "text_tables", "JsonLinesReader", is_text=True
+    ),
+    "vw": FileFormat(
+        "Vowpal Wabbit's text", (".vw",), "vowpal_wabbit", "VowpalWabbitReader", is_text=True
+    ),
+    "libsvm": FileFormat("libsvm text", (), "libsvm", "LibsvmReader", is_text=True),
+}
+"""Every format that is read. libsvm text has any suffix that no other format claims."""
+
 ROWS_GIVEN = "the rows given"
 """What messages call rows in memory, which a function was given: the name of their Arrow shard."""
 
@@ -38,18 +60,6 @@ _OTHER_FORMATS = re.compile(
     r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|np[yz]|h5|hdf5|safetensors"
     r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
 )
-
-_TEXT_ENDINGS: dict[str, Format] = {
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
-    ".vw": "vw",
-}
-"""Endings of tables that are text; that of a compression may stand behind them."""
-
-_WORDS = {
-    "libsvm": "libsvm text", "parquet": "Parquet", "arrow": "Arrow", "csv": "CSV",
-    "jsonl": "JSON lines", "vw": "Vowpal Wabbit's text",
-}  # fmt: skip
 
 UNFINISHED = "_unfinished"
 """The name of the file that stands beside shards while not all of them are in place."""
@@ -140,9 +150,9 @@ def _refuse_mixed(shards: Sequence[ShardFile], clash: Callable[[Format, Format],
     for shard in shards:
         if first and shard.format != first.format and clash(shard.format, first.format):
             raise DataError(
-                f"{first.name} is {_WORDS[first.format]} and {shard.name} is "
-                f"{_WORDS[shard.format]}. One format for all: use streamtron convert for one of "
-                "them."
+                f"{first.name} is {FORMATS[first.format].words} and {shard.name} is "
+                f"{FORMATS[shard.format].words}. One format for all: use streamtron convert for "
+                "one of them."
             )
 
 
@@ -155,7 +165,7 @@ def _under(root: str) -> list[tuple[str, ShardFile]]:
     if not found:
         raise DataError(
             f"{root}: no shards there. Looked for files whose names do not begin with _ or . "
-            "(Parquet, Arrow, CSV, JSON lines, Vowpal Wabbit's or libsvm text)."
+            f"({', '.join(format_.words for format_ in FORMATS.values())})."
         )
     return found
 
@@ -163,10 +173,10 @@ def _under(root: str) -> list[tuple[str, ShardFile]]:
 def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
     format_ = format_of(path)
     if format_ is None:
+        named = [f"{f.words} ({', '.join(f.suffixes)})" for f in FORMATS.values() if f.suffixes]
         raise DataError(
-            f"{path}: neither Parquet ({', '.join(PARQUET_ENDINGS)}) nor Arrow "
-            f"({', '.join(ARROW_ENDINGS)}) nor text ({', '.join(_TEXT_ENDINGS)}), and no name for "
-            "libsvm text. Rename it, move it away, or have it ignored by a name that begins with _."
+            f"{path}: neither {' nor '.join(named)}, and no name for libsvm text. Rename it, move "
+            "it away, or have it ignored by a name that begins with _."
         )
     whole = path if storage.is_uri(path) else os.path.abspath(path)
     return ShardFile(whole, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
@@ -184,13 +194,12 @@ def format_of(path: str) -> Format | None:
     ['libsvm', 'libsvm', 'csv', None]
     """
     name = PurePosixPath(storage.file_name(path).lower())
-    if name.suffix in PARQUET_ENDINGS:
-        return "parquet"
-    if name.suffix in ARROW_ENDINGS or name.name == ROWS_GIVEN:
+    if name.name == ROWS_GIVEN:
         return "arrow"
     plain = name.with_suffix("") if name.suffix in PACKED else name
-    if plain.suffix in _TEXT_ENDINGS:
-        return _TEXT_ENDINGS[plain.suffix]
+    for format_, known in FORMATS.items():
+        if (plain if known.is_text else name).suffix in known.suffixes:
+            return format_
     return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
 
 

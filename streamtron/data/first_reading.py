@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,14 +23,22 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import CACHE_REMEDY, check_room
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.core.text import format_size
-from streamtron.data.blocks import LabelTable, ShardLabels, block_cutter, make_block, make_chunk
+from streamtron.data.blocks import block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
 from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents, Entry, FlatWriter
-from streamtron.data.discover import TEXT_FORMATS, ShardFile
-from streamtron.data.manifest import Manifest, ShardRecord
-from streamtron.data.prefetch import in_order, raise_if_cancelled
-from streamtron.data.row_batch import ReaderConfig, RowBatch, ShardReader, row_of, slice_batch
-from streamtron.data.storage import REQUESTS, StoreError, is_uri, stamp
+from streamtron.data.discover import FORMATS, ShardFile
+from streamtron.data.labels import LabelTable, ShardLabels, too_few
+from streamtron.data.manifest import (
+    Manifest,
+    ShardRecord,
+    changed,
+    check_duplicate,
+    check_unchanged,
+    no_rows,
+)
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch, ShardReader, row_of, slice_batch
+from streamtron.data.storage import is_uri
 
 _log = logging.getLogger("streamtron")
 
@@ -271,25 +279,33 @@ class _FirstReading:
             first = self._first.setdefault(fingerprint, shard)
             check_duplicate(first, shard, self._plan.allow_duplicate)
         if self._known and self._known.shards[len(self._records)] != record:
-            raise _changed(shard, "its contents differ from the first reading's")
+            raise changed(shard, "its contents differ from the first reading's")
         self._records.append(record)
 
     def _all_known(self) -> DatasetInfo:
-        if self._skipped and not self._records:
-            raise DataError(
-                f"{self._skipped[0].reason} It is the first of {len(self._skipped)} shard(s), none "
-                "of which can be read."
-            )
-        if not self._blocks and not self._plan.allow_empty:
-            raise no_rows(self._plan.shards)
         labels = self._table.labels
-        if len(self._met) < self._plan.least_labels:
-            raise _too_few([labels[code] for code in self._met], labels, self._rows)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
-        manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
-        return DatasetInfo(
-            manifest, tuple(self._blocks), self._lowest, self._slots, skipped, unseen
+        info = DatasetInfo(
+            Manifest(tuple(self._records)), tuple(self._blocks), self._lowest, self._slots,
+            tuple(self._skipped), unseen,
+        )  # fmt: skip
+        return _accepted(info, labels, self._plan)
+
+
+def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
+    """Return what is known of the data; refuse it without a shard, a row or enough labels."""
+    if info.skipped and not info.manifest.shards:
+        raise DataError(
+            f"{info.skipped[0].reason} It is the first of {len(info.skipped)} shard(s), none of "
+            "which can be read."
         )
+    rows = info.manifest.rows
+    if not rows and not plan.allow_empty:
+        raise no_rows(plan.shards)
+    counting = [label for label in labels if label not in info.unseen_labels]
+    if len(counting) < plan.least_labels:
+        raise too_few(counting, labels, rows)
+    return info
 
 
 def _codes_that_count(chunk: Chunk) -> list[int]:
@@ -312,102 +328,39 @@ def _fetched_by(reader: ShardReader) -> int:
 def _fetched(shard: ShardFile) -> int:
     """Count the bytes read of a shard: Parquet and Arrow on this machine are read again for their
     fingerprints."""
-    return shard.size * (1 if shard.format in TEXT_FORMATS or is_uri(shard.path) else 2)
+    return shard.size * (1 if FORMATS[shard.format].is_text or is_uri(shard.path) else 2)
 
 
 def _rebuilt(plan: Plan, shard: ShardFile, fingerprint: str) -> Contents:
     """Rebuild a shard's cache file from the same bytes."""
     check_unchanged(shard)
     if plan.open_reader(shard, plan.reading).fingerprint() != fingerprint:
-        raise _changed(shard, "its contents differ from what the cache was made of")
+        raise changed(shard, "its contents differ from what the cache was made of")
     made = _FirstReading(plan, None).verify(shard)
     assert made is not None
     return made.contents
 
 
-def _too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) -> DataError:
-    """Make the error where rows of a weight above 0 have too few labels."""
-    nothing = f"none of the {rows} rows has a label"
-    if not labels:
-        return DataError(f"{nothing}: wanted one at least. Check --label.")
-    if not counting:
-        return DataError(f"{nothing} and a weight above 0. Check the weights.")
-    which = f"all {rows} rows" if len(labels) == 1 else "all rows of a weight above 0"
-    check = "--label" if len(labels) == 1 else "the weights"
-    return DataError(
-        f"{which} have the label {next(iter(counting))}: wanted two labels. Check {check}, or add "
-        "shards that hold the other one."
-    )
-
-
-def joined_info(plan: Plan, found: Sequence[tuple[list[Label], DatasetInfo]]) -> DatasetInfo:
+def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]) -> DatasetInfo:
     """Join what is known of consecutive shards of the plan, with the labels met in them, and refuse
     what a reading of them all would."""
     records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
     first: dict[str, ShardFile] = {}
-    for _, info in found:
+    for _, info in parts:
         before = records[-1].first_row + records[-1].rows if records else 0
         for record in info.manifest.shards:
             if record.rows:
-                other = first.setdefault(record.fingerprint, files[record.name])
-                check_duplicate(other, files[record.name], plan.allow_duplicate)
+                earlier = first.setdefault(record.fingerprint, files[record.name])
+                check_duplicate(earlier, files[record.name], plan.allow_duplicate)
             records.append(replace(record, first_row=before + record.first_row))
-    skipped = tuple(shard for _, info in found for shard in info.skipped)
-    manifest = Manifest(tuple(records))
-    if not manifest.rows:
-        raise no_rows(plan.shards)
-    labels = list(dict.fromkeys(label for own, _ in found for label in own))
-    counting = {label for own, info in found for label in {*own} - {*info.unseen_labels}}
-    if len(counting) < plan.least_labels:
-        raise _too_few(counting, labels, manifest.rows)
-    lowest = min((info.lowest for _, info in found if info.lowest is not None), default=None)
-    unseen = tuple(label for label in labels if label not in counting)
-    return DatasetInfo(manifest, (), lowest, [], skipped, unseen)
-
-
-def no_rows(shards: Sequence[ShardFile]) -> DataError:
-    """Make the error where no shard has a row."""
-    return DataError(
-        f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
+    labels = list(dict.fromkeys(label for met, _ in parts for label in met))
+    counting = {label for met, info in parts for label in {*met} - {*info.unseen_labels}}
+    joined = DatasetInfo(
+        Manifest(tuple(records)),
+        (),
+        min((info.lowest for _, info in parts if info.lowest is not None), default=None),
+        [],
+        tuple(shard for _, info in parts for shard in info.skipped),
+        tuple(label for label in labels if label not in counting),
     )
-
-
-def check_duplicate(other: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
-    """Refuse a shard with the same bytes as another one before it."""
-    if other.name != shard.name and not allow_duplicate:
-        raise DataError(
-            f"{shard.name}: the same bytes as {other.name}. Remove one, or count its rows twice "
-            "with --allow-duplicate."
-        )
-    left_out = {one.without.digest if one.without else None for one in (other, shard)}
-    if len(left_out) > 1:
-        raise DataError(
-            f"{shard.name}: the same bytes as {other.name}, but other rows of them were "
-            "forgotten. Leave it out, or write it without those rows."
-        )
-
-
-def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
-    """Refuse to go on if a shard was changed; a store that does not answer is only warned of."""
-    shards = list(shards)
-    threads = REQUESTS if any(is_uri(shard.path) for shard in shards) else 1
-    try:
-        for _ in in_order(check_unchanged, shards, threads):
-            raise_if_cancelled()
-    except StoreError as error:
-        _log.warning("%s The reading goes on from the cache.", error)
-
-
-def check_unchanged(shard: ShardFile) -> None:
-    """Refuse to go on if this shard is not as it was found."""
-    now = stamp(shard.path, shard.name)
-    if not now.may_be(shard.stamp):
-        how = f"{shard.size} bytes when the run began, {now.size} now"
-        raise _changed(shard, "written anew" if now.size == shard.size else how)
-
-
-def _changed(shard: ShardFile, how: str) -> DataError:
-    return DataError(
-        f"{shard.name}: changed while the run was going ({how}). Shards must stay as they are "
-        "until the run has ended; run again."
-    )
+    return _accepted(joined, labels, plan)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import parse_json, reading_from, regular, write_atomically
-from streamtron.data.discover import Format
+from streamtron.data.discover import FORMATS, ShardFile
+from streamtron.data.prefetch import in_order, raise_if_cancelled
+from streamtron.data.storage import REQUESTS, StoreError, is_uri, stamp
+
+_log = logging.getLogger("streamtron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +122,11 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
             wanted = ShardRecord.__annotations__[name]
             is_count = wanted == "int" and name != "mtime_ns"  # may be dated before 1970
             wrong = type(value).__name__ != wanted or (is_count and value < 0)
-            if wrong or (name == "format" and value not in (known := get_args(Format))):
+            if wrong or (name == "format" and value not in FORMATS):
                 kind = "a number of at least 0" if wanted == "int" else "a string"
                 raise DataError(
                     f"{where}: {name} of shard {shard.name!r} is {value!r}. "
-                    f"Wanted is {kind if wrong else ' or '.join(known)}."
+                    f"Wanted is {kind if wrong else ' or '.join(FORMATS)}."
                 )
         if shard.first_row != row:
             raise DataError(
@@ -128,3 +134,52 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
                 f"the shards before it end at {row}."
             )
         row += shard.rows
+
+
+def no_rows(shards: Sequence[ShardFile]) -> DataError:
+    """Make the error where no shard has a row."""
+    return DataError(
+        f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
+    )
+
+
+def check_duplicate(other: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
+    """Refuse a shard with the same bytes as another one before it."""
+    if other.name != shard.name and not allow_duplicate:
+        raise DataError(
+            f"{shard.name}: the same bytes as {other.name}. Remove one, or count its rows twice "
+            "with --allow-duplicate."
+        )
+    left_out = {one.without.digest if one.without else None for one in (other, shard)}
+    if len(left_out) > 1:
+        raise DataError(
+            f"{shard.name}: the same bytes as {other.name}, but other rows of them were "
+            "forgotten. Leave it out, or write it without those rows."
+        )
+
+
+def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
+    """Refuse to go on if a shard was changed; a store that does not answer is only warned of."""
+    shards = list(shards)
+    threads = REQUESTS if any(is_uri(shard.path) for shard in shards) else 1
+    try:
+        for _ in in_order(check_unchanged, shards, threads):
+            raise_if_cancelled()
+    except StoreError as error:
+        _log.warning("%s The reading goes on from the cache.", error)
+
+
+def check_unchanged(shard: ShardFile) -> None:
+    """Refuse to go on if this shard is not as it was found."""
+    now = stamp(shard.path, shard.name)
+    if not now.may_be(shard.stamp):
+        how = f"{shard.size} bytes when the run began, {now.size} now"
+        raise changed(shard, "written anew" if now.size == shard.size else how)
+
+
+def changed(shard: ShardFile, how: str) -> DataError:
+    """Make the error for a shard that is not as it was found."""
+    return DataError(
+        f"{shard.name}: changed while the run was going ({how}). Shards must stay as they are "
+        "until the run has ended; run again."
+    )

@@ -1,189 +1,17 @@
-"""Define what readers give, batches of rows, and the settings of reading."""
+"""Define what readers give: batches of rows of a shard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError
-from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label
 from streamtron.data import storage
-
-if TYPE_CHECKING:
-    from streamtron.data.formats.text_recipe import TextRecipe
-
-IndexBase = Literal["auto", 0, 1]
-
-Layout = Literal[
-    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
-    "columns", "text",
-]  # fmt: skip
-"""How a row's features lie in a table, Parquet or Arrow.
-
-``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
-structs with a column and a value; ``map``, a map from columns to values; ``vector``, Spark's
-``VectorUDT``; ``columns``, every feature a column of numbers of its own; ``text``, a
-column of documents.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What the columns of the first shard, or the model, which is named by ``by``, have decided.
-
-    ``asked`` is what ``ReaderConfig.features`` was before: a later shard that has other columns of
-    such names is not of the same features. ``pair`` are the names of a pair's two fields where
-    their order told which is the column and which the value. ``unused`` are name and type of the
-    other columns of the first shard.
-    """
-
-    layout: Layout
-    asked: tuple[str, ...] | None = None
-    pair: tuple[str, ...] | None = None
-    by: str = field(default="", compare=False)
-    unused: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderConfig:
-    """How shards are to be read: one decision for the data set, kept in the model.
-
-    Parameters
-    ----------
-    index_base : the number of the first column. ``"auto"`` takes text columns as numbered and
-        settles on 1 after the first reading if column 0 never occurred; elsewhere it is 0.
-    labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
-    weights_in_label : text only, a label is written ``label:weight``, and is a number.
-    multiclass : labels in text may be names.
-    multilabel : a row has any number of labels: ``1,5,7`` in text, a list, or one, in tables.
-    label_column, weight_column : names in tables; None = found by the usual names.
-    features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
-        of numbers; None = found by the usual names.
-    values_column : where the features are a list, the name of the list of their values; None =
-        found by the usual names, ``""`` = there is none and all values are 1.
-    weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
-    settled : None = layout and names are told by the first shard. Then all names are those found.
-    text : how documents become rows; shards that ``convert`` made of documents name it, and a model
-        of them reads both.
-    names : features that have names get their columns by this hash, or from this vocabulary.
-    of_text : whether the columns are those of a model that was made from text. Tables count columns
-        from 0 whatever the text did, and are numbered as it was.
-    unknown_features : a name that is not in the vocabulary, or a column that matches what was asked
-        for and is not among the features, is ``"refused"``, or gets a number that is
-        ``"out_of_range"``: prediction counts it, and it weighs 0.
-    """
-
-    index_base: IndexBase = "auto"
-    labels: Literal["required", "optional"] = "required"
-    weights_in_label: bool = False
-    multiclass: bool = False
-    multilabel: bool = False
-    label_column: str | None = None
-    weight_column: str | None = None
-    features: tuple[str, ...] | None = None
-    values_column: str | None = None
-    weights: Literal["read", "ignored"] = "read"
-    settled: Settled | None = None
-    names: Hashing | Vocabulary | None = None
-    text: TextRecipe | None = None
-    of_text: bool = False
-    unknown_features: Literal["refused", "out_of_range"] = "refused"
-
-    @property
-    def layout(self) -> Layout | None:
-        """The layout of tables, once it is settled."""
-        return self.settled.layout if self.settled else None
-
-    def contract(self) -> dict[str, Any]:
-        """Return what a model keeps of it, as plain JSON values."""
-        plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
-        settled, names = self.settled, self.names
-        plain |= {
-            "layout": settled.layout if settled else None,
-            "asked": settled.asked if settled else None,
-            "pair": settled.pair if settled else None,
-            "hash_bits": names.bits if isinstance(names, Hashing) else None,
-            "hash_seed": names.seed if isinstance(names, Hashing) else 0,
-            "vocabulary": names.names if isinstance(names, Vocabulary) else None,
-        }
-        if self.text is not None:
-            plain["text"] = self.text.to_dict()
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
-
-    @classmethod
-    def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
-        """Make the reading of a contract; what is absent there has its default."""
-        given: dict[str, Any] = {}
-        fields: dict[str, Any] = {}
-        for name in filter(contract.__contains__, _CONTRACT):
-            value, (field_, is_valid) = contract[name], _CONTRACT[name]
-            if not is_valid(value):
-                found = f"{name} = {value!r:.60}"
-                raise DataError(f"the model's reader contract has {found}. Fit again.")
-            given[name] = tuple(value) if isinstance(value, list) else value
-            if field_ is not None:
-                fields[field_] = given[name]
-        if (layout := given.get("layout")) is not None:
-            asked = given.get("asked", given.get("features"))
-            fields["settled"] = Settled(layout, asked, given.get("pair"), "the model")
-        if given.get("vocabulary") is not None:
-            fields["names"] = Vocabulary(given["vocabulary"])
-        elif given.get("hash_bits") is not None:
-            fields["names"] = Hashing(given["hash_bits"], given.get("hash_seed", 0))
-        if given.get("text") is not None:
-            from streamtron.data.formats.text_recipe import TextRecipe
-
-            fields["text"] = TextRecipe.from_dict(given["text"])
-        return cls(**fields)
-
-    @property
-    def table_base(self) -> int:
-        """The number of the first column in tables."""
-        return 1 if self.index_base == 1 and not self.of_text else 0
-
-    @property
-    def table_shift(self) -> int:
-        """What the column numbers of tables are raised by."""
-        return 1 if self.of_text and self.index_base == 1 else 0
-
-    def key(self) -> dict[str, Any]:
-        """Return plain values that are equal where the same file gives the same batches."""
-        key = self.contract() | {"labels": self.labels, "weights": self.weights}
-        key["unknown_features"] = self.unknown_features
-        if isinstance(self.names, Vocabulary):
-            key["vocabulary"] = self.names.digest
-        return key | ({"table_shift": self.table_shift} if self.table_shift else {})
-
-
-def _are_names(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
-
-
-_CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
-    "index_base": ("index_base", lambda x: type(x) in (int, str) and x in ("auto", 0, 1)),
-    "weights_in_label": ("weights_in_label", lambda x: type(x) is bool),
-    "multiclass": ("multiclass", lambda x: type(x) is bool),
-    "multilabel": ("multilabel", lambda x: type(x) is bool),
-    "label": ("label_column", lambda x: x is None or type(x) is str),
-    "weight": ("weight_column", lambda x: x is None or type(x) is str),
-    "layout": (None, lambda x: x is None or x in get_args(Layout)),
-    "features": ("features", _are_names),
-    "values": ("values_column", lambda x: x is None or type(x) is str),
-    "asked": (None, _are_names),
-    "pair": (None, _are_names),
-    "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
-    "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
-    "vocabulary": (None, _are_names),
-    "text": (None, lambda x: x is None or isinstance(x, dict)),
-}
-"""Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
-and whether a value is valid: a model may come from anywhere."""
-
+from streamtron.data.reader_config import ReaderConfig
 
 Offsets = NDArray[np.int64]
 """Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
@@ -256,7 +84,7 @@ class ShardReader(Protocol):
         """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
 
 
-class FileReader:
+class FileReader(ABC):
     """What the readers of files share; a ``ShardReader``."""
 
     def __init__(
@@ -272,6 +100,22 @@ class FileReader:
         self._fingerprint: str | None = None
         self.bytes_read = 0
         """Bytes of the file, as stored, read for the rows delivered so far."""
+
+    @abstractmethod
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield the rows in file order, checked; nothing for a file without rows."""
+
+    @abstractmethod
+    def resolve(self) -> ReaderConfig:
+        """Return the config completed by the columns of this file; refuse what does not suit it."""
+
+    @abstractmethod
+    def unused(self) -> dict[str, str]:
+        """Return the columns that this config leaves aside, and their types."""
+
+    @abstractmethod
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield one column as Arrow arrays, whatever it holds, in the order of the rows."""
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""

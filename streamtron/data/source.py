@@ -8,30 +8,32 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.cache.flat_file import GroupReader
 from streamtron.data.deletions import DeletionFilter, Deletions
-from streamtron.data.discover import ShardFile, find_shards
+from streamtron.data.discover import FORMATS, ShardFile, find_shards
 from streamtron.data.first_reading import (
     ChunkEvent,
     DatasetInfo,
     Plan,
     Skipped,
-    check_all_unchanged,
     first_reading,
     joined_info,
 )
-from streamtron.data.manifest import Manifest
+from streamtron.data.manifest import Manifest, check_all_unchanged, check_unchanged
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
-from streamtron.data.row_batch import ReaderConfig, ShardReader
-
-if TYPE_CHECKING:
-    from streamtron.data.formats.tables import TableReader
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import FileReader, ShardReader
 
 
 def open_shards(
@@ -63,67 +65,58 @@ def open_reader(
     shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
     """Open a shard with the reader of its format, without the rows that have deletions."""
-    reader: ShardReader
-    if shard.format == "libsvm":
-        from streamtron.data.formats.libsvm import LibsvmReader
-
-        reader = LibsvmReader(shard.path, shard.name, reading, threads=threads)
-    else:
-        reader = table_reader(shard, reading, scratch, threads)
+    reader = file_reader(shard, reading, threads, scratch)
     return reader if shard.without is None else DeletionFilter(reader, shard.without, shard.name)
+
+
+def file_reader(
+    shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
+) -> FileReader:
+    """Open a shard with the reader of its format, with all its rows."""
+    format_ = FORMATS[shard.format]
+    module = import_module(f"streamtron.data.formats.{format_.module}")
+    reader: FileReader = getattr(module, format_.reader)(
+        shard.path, shard.name, reading, scratch, threads
+    )
+    return reader
 
 
 def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
     """Complete a reading by the columns of the first shard; refuse what does not suit it."""
-    if shard.format != "libsvm":
-        if reading.settled is not None:
-            return reading
-        from streamtron.data.formats.columns import resolve_layout
-
-        schema = run_in_thread(table_reader(shard, reading).schema)
-        return resolve_layout(schema, reading, shard.name)
-    if reading.settled is not None:
-        raise DataError(
-            f"{shard.name}: libsvm text, and {reading.settled.by} has the columns of tables. Text "
-            "may count its own from 0 or from 1: convert it with streamtron convert --format "
-            "parquet --index-base 0 (or 1)."
-        )
-    if reading.features or reading.names is not None:
-        raise SettingsError(
-            f"{shard.name}: libsvm text has column numbers and no names. Leave --features, "
-            "--hash-bits and --vocabulary out."
-        )
-    return reading
+    return file_reader(shard, reading).resolve()
 
 
 def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
     """Return the columns of a table that this reading leaves aside, and their types."""
-    if shard.format == "libsvm":
-        return {}
-    from streamtron.data.formats.columns import find_columns, unused_in
-
-    schema = run_in_thread(table_reader(shard, reading).schema)
-    return dict(unused_in(schema, find_columns(schema, reading, shard.name), reading))
+    return file_reader(shard, reading).unused()
 
 
-_TABLE_READERS = {
-    "parquet": ("parquet", "ParquetReader"),
-    "arrow": ("arrow", "ArrowReader"),
-    "csv": ("text_tables", "CsvReader"),
-    "jsonl": ("text_tables", "JsonLinesReader"),
-    "vw": ("vowpal_wabbit", "VowpalWabbitReader"),
-}
-"""Format → the module of its reader, loaded only where the format is read, and its class."""
+def rows_with(
+    shard: ShardFile, column: str, values: Sequence[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the rows of a table, rising, whose column equals one of the values, and
+    which of the values that is.
 
-
-def table_reader(
-    shard: ShardFile, reading: ReaderConfig, scratch: str | None = None, threads: int = 1
-) -> TableReader:
-    """Open a table with all its rows."""
-    module, name = _TABLE_READERS[shard.format]
-    reader = getattr(import_module(f"streamtron.data.formats.{module}"), name)
-    opened: TableReader = reader(shard.path, shard.name, reading, scratch, threads)
-    return opened
+    Only that column is read, whether or not the run reads it. The values are text, and are turned
+    into what it holds; a null equals nothing. A shard that is not as it was read is refused.
+    """
+    check_unchanged(shard)
+    places = [np.zeros(0, np.int64)]
+    for array in file_reader(shard, ReaderConfig()).column(column):
+        cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        try:
+            typed = pa.array(values, pa.string()).cast(cells.type)
+            places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise SettingsError(
+                f"{shard.name}: column {column!r} holds {cells.type}, and --value is none "
+                f"({reason}). Give a value as the column has it, or name the rows with --rows FILE."
+            ) from error
+    check_unchanged(shard)
+    place = np.concatenate(places)
+    rows = np.flatnonzero(place >= 0)
+    return rows, place[rows]
 
 
 _open_reader = open_reader  # the name of a parameter below

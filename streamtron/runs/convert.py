@@ -31,8 +31,8 @@ from streamtron.data import (
 )
 from streamtron.data.column_names import add_up, names_of, write_names
 from streamtron.data.discover import NAMES
-from streamtron.data.first_reading import check_unchanged
 from streamtron.data.formats.text_recipe import TFIDF_BITS, TextRecipe
+from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.shards import (

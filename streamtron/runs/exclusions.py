@@ -17,7 +17,7 @@ from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
 from streamtron.data import ShardFile
 from streamtron.data.deletions import Deletions
-from streamtron.data.row_search import rows_with
+from streamtron.data.source import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.runs.change import EditableRun
 

@@ -18,7 +18,8 @@ from streamtron.data import find_shards, open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import ReaderConfig, RowBatch
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
 from tests.helpers.batch_rows import rows_of
@@ -184,7 +185,7 @@ import numpy as np
 from streamtron.core.errors import StreamtronError
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.core.feature_names import Vocabulary
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
 good, random = path.read_bytes(), np.random.default_rng(0)
 for position in range(len(good)):

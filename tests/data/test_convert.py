@@ -18,7 +18,8 @@ from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import ReaderConfig, RowBatch
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch
 from streamtron.data.writers import shards as convert_module
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,

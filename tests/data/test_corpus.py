@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 from streamtron.core.errors import SettingsError
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.writers import corpus
 from streamtron.data.writers.corpus import corpus_rows, generate
 

@@ -19,7 +19,7 @@ from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from tests.helpers.libsvm_rows import oracle
 from tests.helpers.libsvm_rows import read as read_rows
 

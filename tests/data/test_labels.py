@@ -73,7 +73,7 @@ def read_text(
 ) -> list[RowBatch]:
     path = directory / "x.svm"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(LibsvmReader(str(path), "x.svm", reading, batch_bytes).batches())
+    return list(LibsvmReader(str(path), "x.svm", reading, batch_bytes=batch_bytes).batches())
 
 
 def text_rows(*given: Any, **more: Any) -> list[Row]:

@@ -13,7 +13,7 @@ from pyarrow import feather
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.data import open_shards
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate

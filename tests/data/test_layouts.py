@@ -20,7 +20,8 @@ from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data import ShardSource, open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import ReaderConfig, RowBatch, Settled
+from streamtron.data.reader_config import ReaderConfig, Settled
+from streamtron.data.row_batch import RowBatch
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate

@@ -29,7 +29,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.data.discover import format_of
 from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from tests.helpers.examples import examples, slow_but
 from tests.helpers.libsvm_rows import PLAIN, Row, batches, bits_of, oracle, read, rows_of
 
@@ -671,7 +671,9 @@ def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(
     stored = PACK[".zst"](TEXT) + b"\0" * 9000 if name.endswith(".zst") else TEXT
     path = tmp_path / name
     path.write_bytes(stored)
-    fresh, used, begun = (LibsvmReader(str(path), name, ReaderConfig(), 1 << 12) for _ in range(3))
+    fresh, used, begun = (
+        LibsvmReader(str(path), name, ReaderConfig(), batch_bytes=1 << 12) for _ in range(3)
+    )
     next(begun.batches())
     list(used.batches())
     path_after = used.fingerprint()

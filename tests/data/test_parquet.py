@@ -19,7 +19,8 @@ from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.table_rows import make_batch
-from streamtron.data.row_batch import ReaderConfig, RowBatch
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch
 from tests.helpers.batch_rows import rows_of
 
 Write = Callable[..., str]

@@ -11,7 +11,7 @@ from streamtron.core.errors import StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data import open_shards
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.runs.fit import fit
 from tests.helpers.batch_rows import rows_of
 

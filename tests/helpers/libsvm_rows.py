@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from streamtron.data.formats.libsvm import LibsvmReader
-from streamtron.data.row_batch import ReaderConfig, RowBatch
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import RowBatch
 
 PLAIN = ReaderConfig()
 
@@ -61,7 +62,11 @@ def batches(
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
-        return list(LibsvmReader(str(path), name, reading, batch_bytes, threads).batches())
+        return list(
+            LibsvmReader(
+                str(path), name, reading, threads=threads, batch_bytes=batch_bytes
+            ).batches()
+        )
 
 
 def read(

@@ -14,7 +14,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
 from streamtron.data.deletions import Deletions
-from streamtron.data.row_search import rows_with
+from streamtron.data.source import rows_with
 from tests.helpers.user_rows import Corpus
 
 

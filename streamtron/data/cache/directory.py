@@ -31,7 +31,7 @@ from streamtron.data.cache.flat_file import (
     writing_cache,
 )
 from streamtron.data.discover import ShardFile
-from streamtron.data.row_batch import ReaderConfig
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
 
 ENDING = ".cache"

@@ -10,77 +10,38 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Literal, NamedTuple, NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 
 import pyarrow as pa
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import parse_json
 from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
-    KEY_NAMES,
-    VALUE_NAMES,
+    LAYOUTS,
     Columns,
-    is_list,
-    is_number,
     layout_of,
+    ordered_pair,
     plain,
 )
-from streamtron.data.formats.text_recipe import RECIPE_KEY, TextRecipe, is_string
-from streamtron.data.row_batch import Layout, ReaderConfig, Settled
-
-Role = Literal["label", "features", "values", "weight", "text"]
-
-USUAL_NAMES: dict[Role, tuple[str, ...]] = {
-    "label": ("label", "labels", "y", "target", "class"),
-    "features": (
-        "features", "indices", "index", "columns", "feature_indices", "features_indices",
-        "tokens", "words", "terms",
-    ),
-    "values": ("values", "value", "data", "feature_values", "features_values"),
-    "weight": (),
-    "text": (),
-}  # fmt: skip
-"""Where a role's column is looked for when it is not named. A weight has to be named."""
+from streamtron.data.formats.roles import ROLES, Role, fits, may_be_values
+from streamtron.data.formats.text_recipe import TextRecipe, is_string, recipe_in
+from streamtron.data.reader_config import Layout, ReaderConfig, Settled
 
 MANY = 40
 """Columns of a table that a message names."""
 
 _NUMBERED = re.compile(r"((?:f|x|feat|feature|col|column)[_.]?)(\d+)", re.IGNORECASE)
 
-_WANTED: dict[Role, tuple[str, str]] = {
-    "label": ("labels", "numbers, booleans or strings, with --multilabel also lists of them"),
-    "features": (
-        "features",
-        "lists of column numbers or of names, lists of pairs of one of them and a value, maps, "
-        "Spark vectors, or columns of numbers",
-    ),
-    "values": ("values", "lists of numbers"),
-    "weight": ("row weights", "numbers"),
-    "text": ("documents", "strings"),
-}
-"""What a role's column holds, and how."""
-
-_LAYOUTS: dict[Layout, str] = {
-    "lists": "lists of column numbers",
-    "lists of names": "lists of names",
-    "pairs": "lists of pairs of column number and value",
-    "pairs of names": "lists of pairs of name and value",
-    "map": "maps from column numbers to values",
-    "map of names": "maps from names to values",
-    "vector": "Spark vectors",
-    "columns": "columns of numbers",
-    "text": "documents",
-}
-
 
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
     if columns.recipe is not None:
-        settled = Settled(columns.layout, by=name)
-        return replace(reading, settled=settled, text=_with_categories(columns.recipe, schema))
-    pair, unused = _ordered_pair(schema, columns), unused_in(schema, columns, reading)
+        beside = columns.recipe.columns
+        strings = [column for column in beside if is_string(plain(schema.field(column).type))]
+        recipe = replace(columns.recipe, categories=tuple(strings))
+        return replace(reading, settled=Settled(columns.layout, by=name), text=recipe)
+    pair, unused = ordered_pair(schema, columns), unused_in(schema, columns, reading)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
@@ -201,20 +162,20 @@ class _Table(NamedTuple):
 
     def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
         """Return the column of a role; None where there is none, and none is needed."""
-        usual = USUAL_NAMES[role] if named is None else (named,)
+        usual = ROLES[role].names if named is None else (named,)
         there = [field for field in self.schema if field.name in usual]
         # A usual name counts only on a column of the right shape: pandas' own "index" is no list.
-        fitting = [field for field in there if _fits(role, field.type, self.reading.multilabel)]
+        fitting = [field for field in there if fits(role, field.type, self.reading.multilabel)]
         found = [field.name for field in (fitting if named is None else there)]
         if len(found) > 1:
             self._refuse_several(role, found)
         for field in () if fitting else there:
-            several_labels = role == "label" and _fits(role, field.type, several=True)
+            several_labels = role == "label" and fits(role, field.type, several=True)
             if named is not None or (needed and several_labels):
                 self._refuse_type(role, field, several_labels)
         if not found and needed:
             raise DataError(
-                f"{self.name}: no column for the {_WANTED[role][0]}, looked for "
+                f"{self.name}: no column for the {ROLES[role].words}, looked for "
                 f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({self._there()})."
             )
         return found[0] if found else None
@@ -240,7 +201,7 @@ class _Table(NamedTuple):
     def _lists(self) -> list[str]:
         """Return the list, map or vector that is called as features usually are, if there is one;
         of a later shard, all of them."""
-        usual = [field for field in self.schema if field.name in USUAL_NAMES["features"]]
+        usual = [field for field in self.schema if field.name in ROLES["features"].names]
         found = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
         if len(found) > 1 and not self.reading.settled:
             self._refuse_several("features", found)
@@ -265,7 +226,7 @@ class _Table(NamedTuple):
             made = f" Documents become rows by convert --text {words}." if words else ""
             raise DataError(
                 f"{self.name}: no column for the features, looked for lists, maps or vectors "
-                f"called {', '.join(map(repr, USUAL_NAMES['features']))} and for numbers called "
+                f"called {', '.join(map(repr, ROLES['features'].names))} and for numbers called "
                 "'f0', 'f1', … Name it with --features NAME, or columns of numbers with --features "
                 f'NAME,NAME,… or --features "*" ({self._there()}).{made}'
             )
@@ -316,9 +277,10 @@ class _Table(NamedTuple):
                 self._refuse_type("features", field)
             if settled is not None and layout != settled.layout:
                 raise DataError(
-                    f"{self.name}: {column!r} of type {field.type} holds {_LAYOUTS[layout]}, and "
-                    f"the features are {_LAYOUTS[settled.layout]} in {settled.by}. All shards need "
-                    "one layout: use streamtron convert for those that differ."
+                    f"{self.name}: {column!r} of type {field.type} holds "
+                    f"{LAYOUTS[layout].words}, and the features are "
+                    f"{LAYOUTS[settled.layout].words} in {settled.by}. All shards need one layout: "
+                    "use streamtron convert for those that differ."
                 )
             if len(features) > 1 and layout != "columns":
                 raise DataError(
@@ -329,7 +291,7 @@ class _Table(NamedTuple):
 
     def _check_pair(self, columns: Columns) -> None:
         """Refuse pairs that only their order tells apart, in another one than the settled."""
-        found, settled = _ordered_pair(self.schema, columns), self.reading.settled
+        found, settled = ordered_pair(self.schema, columns), self.reading.settled
         if settled is not None and found not in (None, settled.pair):
             other = "told by their names" if settled.pair is None else some(settled.pair)
             raise DataError(
@@ -346,7 +308,7 @@ class _Table(NamedTuple):
         without = settled is not None and named is None
         found = None if without else self._find("values", named, needed=named is not None)
         others = [field for field in self.schema if field.name != columns.label]
-        may_be = [field.name for field in others if _may_be_values(field)]
+        may_be = [field.name for field in others if may_be_values(field)]
         if settled is not None and without and may_be:
             raise DataError(
                 f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
@@ -365,7 +327,7 @@ class _Table(NamedTuple):
     def _check_settings(self, columns: Columns) -> None:
         """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
-        where = f"{self.name}: the features in {columns.features[0]!r} are {_LAYOUTS[layout]}"
+        where = f"{self.name}: the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
         if columns.have_names and reading.names is None:
             raise SettingsError(
                 f"{where}. Names need columns: give --hash-bits N or --vocabulary FILE."
@@ -382,7 +344,7 @@ class _Table(NamedTuple):
 
     def _refuse_several(self, role: Role, found: Iterable[str]) -> NoReturn:
         raise DataError(
-            f"{self.name}: {' and '.join(map(repr, found))} could all be the {_WANTED[role][0]}. "
+            f"{self.name}: {' and '.join(map(repr, found))} could all be the {ROLES[role].words}. "
             f"Say which with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
@@ -394,7 +356,7 @@ class _Table(NamedTuple):
                 f"ones with --label NAME ({self._there()})."
             )
         raise DataError(
-            f"{which} cannot be the {', which are '.join(_WANTED[role])}. Name another one "
+            f"{which} cannot be the {', which are '.join(ROLES[role][:2])}. Name another one "
             f"with --{role} NAME ({self._there()})."
         )
 
@@ -405,54 +367,7 @@ class _Table(NamedTuple):
         return f"columns there: {', '.join(shown)}{more}"
 
 
-def recipe_in(schema: pa.Schema, name: str) -> TextRecipe | None:
-    """Return the recipe by which documents became the rows of a table, if it names one."""
-    packed = (schema.metadata or {}).get(RECIPE_KEY)
-    if packed is None:
-        return None
-    try:
-        return TextRecipe.from_dict(parse_json(packed))
-    except ValueError as error:  # a DataError is one
-        raise DataError(f"{name}: its text recipe is damaged ({error}). Convert anew.") from error
-
-
-def _with_categories(recipe: TextRecipe, schema: pa.Schema) -> TextRecipe:
-    """Return the recipe with those of its columns that hold strings here."""
-    strings = (name for name in recipe.columns if is_string(plain(schema.field(name).type)))
-    return replace(recipe, categories=tuple(strings))
-
-
 def _word(column: str) -> str | None:
     """Return the part of a numbered column's name before its number, or None."""
     match = _NUMBERED.fullmatch(column)
     return match[1] if match else None
-
-
-def _ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
-    """Return the names of a pair's fields where nothing but their order tells which is which."""
-    if not columns.layout.startswith("pairs"):
-        return None
-    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
-    lower = [name.lower() for name in names]
-    told = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
-    return None if all(told) else tuple(names)
-
-
-def _fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
-    """Tell whether a role's column may have this type; ``several``: labels may come in lists."""
-    if role == "text":
-        return is_string(plain(type_))
-    if role == "features":
-        return layout_of(type_) is not None
-    if role == "values":
-        return is_list(type_) and is_number(plain(type_.value_type))
-    type_ = plain(type_.value_type if role == "label" and several and is_list(type_) else type_)
-    if role == "label":
-        nothing = several and pa.types.is_null(type_)  # what pyarrow writes where all are empty
-        return bool(is_number(type_) or pa.types.is_boolean(type_) or is_string(type_) or nothing)
-    return is_number(type_)
-
-
-def _may_be_values(field: pa.Field) -> bool:
-    of_floats = is_list(field.type) and pa.types.is_floating(field.type.value_type)
-    return bool(of_floats or field.name in USUAL_NAMES["values"])

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.text_recipe import TextRecipe, is_string
-from streamtron.data.row_batch import Layout, beyond_float32, offsets_of, row_of
+from streamtron.data.reader_config import Layout
+from streamtron.data.row_batch import beyond_float32, offsets_of, row_of
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
@@ -57,6 +58,16 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
     fits = keys and _key_kind(struct.field(keys[0]).type) is not None
     fits = fits and is_number(plain(struct.field(values[0]).type))
     return (keys[0], values[0]) if fits else None
+
+
+def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
+    """Return the names of a pair's fields where nothing but their order tells which is which."""
+    if not columns.layout.startswith("pairs"):
+        return None
+    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
+    lower = [name.lower() for name in names]
+    told = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
+    return None if all(told) else tuple(names)
 
 
 def _is_vector(struct: pa.DataType) -> bool:
@@ -254,11 +265,24 @@ def documents(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
 
 
-LAYOUTS: dict[str, Callable[[pa.RecordBatch, Columns, Spot], Entries]] = {
-    "lists": lists, "pairs": pairs, "map": pairs, "vector": vector, "columns": dense_columns,
-    "text": documents,
-}  # fmt: skip
-"""First word of a layout → how it is read."""
+class LayoutKind(NamedTuple):
+    """What messages call a layout, and the function that reads it."""
+
+    words: str
+    read: Callable[[pa.RecordBatch, Columns, Spot], Entries]
+
+
+LAYOUTS: dict[Layout, LayoutKind] = {
+    "lists": LayoutKind("lists of column numbers", lists),
+    "lists of names": LayoutKind("lists of names", lists),
+    "pairs": LayoutKind("lists of pairs of column number and value", pairs),
+    "pairs of names": LayoutKind("lists of pairs of name and value", pairs),
+    "map": LayoutKind("maps from column numbers to values", pairs),
+    "map of names": LayoutKind("maps from names to values", pairs),
+    "vector": LayoutKind("Spark vectors", vector),
+    "columns": LayoutKind("columns of numbers", dense_columns),
+    "text": LayoutKind("documents", documents),
+}
 
 
 def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:

@@ -19,31 +19,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
-from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.rows import Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.formats import text_kernels
+from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import (
-    NOT_FINITE,
     TextLabels,
-    is_rounded,
-    merging,
-    several_labels,
     shown,
     text_labels,
 )
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import FileReader, ReaderConfig, RowBatch, sort_columns
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import FileReader, RowBatch, sort_columns
 
 MOST_PARSERS = 8
 """Threads that parse one file, at most: more are faster than training."""
 
 LINE_SHARE = 16
 """A line may take this part of the memory: reading one takes up to six times its length."""
-
-FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
-"""The smallest number that rounds to infinity in float32."""
 
 
 class LibsvmReader(FileReader):
@@ -59,10 +54,11 @@ class LibsvmReader(FileReader):
         path: str,
         name: str,
         reading: ReaderConfig,
-        batch_bytes: int = 1 << 20,
+        scratch: str | None = None,
         threads: int = 1,
+        batch_bytes: int = 1 << 20,
     ) -> None:
-        super().__init__(path, name, reading, threads=min(threads, MOST_PARSERS))
+        super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS))
         self._batch_bytes = batch_bytes
         self.note = ""
         """What is odd about the file, once it has been read."""
@@ -87,6 +83,32 @@ class LibsvmReader(FileReader):
                 raise bad.kind(f"{place_}: {bad.sentence}") from None
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
+
+    def resolve(self) -> ReaderConfig:
+        """Return the config: text has column numbers, and its base is told by its rows."""
+        if self.reading.settled is not None:
+            raise DataError(
+                f"{self.name}: libsvm text, and {self.reading.settled.by} has the columns of "
+                "tables. Text may count its own from 0 or from 1: convert it with streamtron "
+                "convert --format parquet --index-base 0 (or 1)."
+            )
+        if self.reading.features or self.reading.names is not None:
+            raise SettingsError(
+                f"{self.name}: libsvm text has column numbers and no names. Leave --features, "
+                "--hash-bits and --vocabulary out."
+            )
+        return self.reading
+
+    def unused(self) -> dict[str, str]:
+        """Return nothing: all columns are read."""
+        return {}
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Refuse to look in a column: text has no names of columns."""
+        raise SettingsError(
+            f"{self.name}: libsvm text has no column {name!r} to look in. Name the rows with "
+            "--rows FILE."
+        )
 
     def _checked(self, texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
         """Remove a UTF-8 byte order mark from a file's first text, and end its last one; refuse
@@ -231,7 +253,7 @@ class _Parser(threading.local):
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)
-            if sentence := _unfit(what, token, number):
+            if sentence := unfit(what, token, number):
                 yield text.count(b"\n", 0, at), sentence
             else:
                 target[what][which] = number
@@ -258,7 +280,7 @@ class _Parser(threading.local):
         found = self._buffers.found
         kind, at = int(found[text_kernels.TROUBLE]), int(found[text_kernels.PLACE])
         if kind != text_kernels.NOTHING:
-            sentence = _complaint(kind, text, at, self._first_column, self._weighted)
+            sentence = complaint(kind, text, at, self._first_column, self._weighted)
             yield int(found[text_kernels.PARSED_LINES]), sentence
 
 
@@ -273,11 +295,8 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
 
-_TOKEN = re.compile(rb"[^ \t\r\n#]*")
 _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""
-
-_JUNK = re.compile(rb"[^!-~]")
 
 _SIGNATURES = {
     b"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
@@ -290,96 +309,3 @@ _SIGNATURES = {
     b"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
     b"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
 }
-
-
-_TABLES = {
-    b"|": "If this is Vowpal Wabbit's text, give the file a name that ends in .vw.",
-    b"{": "If these are JSON lines, give the file a name that ends in .jsonl.",
-}
-"""First byte of a token of another format of text → what to do."""
-
-
-def _complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: bool) -> str:
-    """Say what is wrong with the token at ``at``, what was wanted, what to do."""
-    token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
-    for sign, what in _TABLES.items():
-        if token.startswith(sign):
-            return f"{shown(token)} is not in libsvm text. {what}"
-    junk = _JUNK.search(bytes(text[at : at + 1]) if kind == text_kernels.BAD_END else token)
-    if junk and junk[0] == b"\r":
-        return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
-    elif junk:
-        return (
-            f"byte 0x{junk[0].hex()}, which is not in libsvm text. Check that the file is text and"
-            " not binary or UTF-16."
-        )
-    elif kind == text_kernels.BAD_LABEL:
-        return _bad_label(token, weighted)
-    elif kind == text_kernels.BAD_WEIGHT:
-        return _bad_weight(token)
-    elif token.startswith(b"qid:"):
-        return f"{shown(token)} is no query id. One is written qid:3, right after the label."
-    return _bad_pair(token, first_column)
-
-
-def _bad_label(token: bytes, weighted: bool) -> str:
-    if weighted:
-        return _not_a_number(token.partition(b":")[0])
-    elif b"," in token:
-        return several_labels(token)
-    elif b":" in token:
-        return (
-            f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
-            " label:weight, use --weights-in-label."
-        )
-    return f"{_not_a_number(token)[:-1]}; with --multiclass they may be names."
-
-
-def _not_a_number(token: bytes) -> str:
-    word = shown(token) or "missing"
-    return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
-
-
-def _bad_weight(token: bytes) -> str:
-    word = shown(token) or "missing"
-    return f"weight {word}. Weights are decimal numbers of at least 0 and at most 1e30."
-
-
-def _bad_pair(token: bytes, first_column: int) -> str:
-    column, colon, value = token.partition(b":")
-    word = shown(column)
-    if not colon:
-        return f"{word} has no value. A feature is written column:value, like {word}:1."
-    elif not column:
-        return f"{shown(token)} has no column number. A feature is written column:value."
-    elif not column.isdigit():
-        wanted = f"whole numbers from {first_column} up, in decimal digits"
-        return f"column {word}. Column numbers are {wanted}."
-    elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
-        return f"column {word} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
-    elif int(column) < first_column:
-        return "column 0 in a file declared 1-based. Use --index-base 0."
-    elif not value:
-        return f"column {word} has no value. Write {word}:1 or remove it."
-    elif NOT_FINITE.fullmatch(value):
-        return f"value {shown(value)} in column {word}. Values are finite; remove it or the row."
-    return (
-        f"value {shown(value)} in column {word} is no decimal number. Write it like -0.25 or 1e-3."
-    )
-
-
-def _unfit(what: int, token: bytes, number: float) -> str:
-    """Say why a well-written number is refused; "" if it is not."""
-    infinite = abs(number) == float("inf")
-    if what == text_kernels.LABEL:
-        return _not_a_number(token) if infinite else merging(token, number)
-    elif what == text_kernels.WEIGHT:
-        return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
-    elif abs(number) >= FLOAT32_OVERFLOW:
-        return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
-    elif is_rounded(token, float(np.float32(number))):
-        return (
-            f"value {shown(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
-            " column, or make identifiers columns of their own."
-        )
-    return ""

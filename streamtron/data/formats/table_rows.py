@@ -24,9 +24,9 @@ from streamtron.data.formats.layouts import (
     items_of,
     no_nulls,
 )
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import (
     Offsets,
-    ReaderConfig,
     RowBatch,
     offsets_of,
     repeated,
@@ -44,7 +44,7 @@ def make_batch(
     batch: pa.RecordBatch, columns: Columns, reading: ReaderConfig, spot: Spot
 ) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
-    indptr, keys, values = LAYOUTS[columns.layout.split()[0]](batch, columns, spot)
+    indptr, keys, values = LAYOUTS[columns.layout].read(batch, columns, spot)
     named = None
     if columns.have_names:
         encoded = keys.dictionary_encode()

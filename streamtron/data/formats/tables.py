@@ -16,10 +16,11 @@ import xxhash
 from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.data import storage
-from streamtron.data.formats.columns import find_columns
+from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch, split_batch
-from streamtron.data.prefetch import in_order
+from streamtron.data.prefetch import in_order, run_in_thread
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
 
 R = TypeVar("R")
@@ -68,6 +69,18 @@ class TableReader(FileReader, ABC):
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
         with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
             return self._schema(file)
+
+    def resolve(self) -> ReaderConfig:
+        """Return the config with the layout and the columns of this file, if it has none."""
+        if self.reading.settled is not None:
+            return self.reading
+        return resolve_layout(run_in_thread(self.schema), self.reading, self.name)
+
+    def unused(self) -> dict[str, str]:
+        """Return the columns that this config leaves aside, and their types."""
+        schema = run_in_thread(self.schema)
+        columns = find_columns(schema, self.reading, self.name)
+        return dict(unused_in(schema, columns, self.reading))
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """Yield one column, whatever it holds, in the order of the rows."""

@@ -34,10 +34,11 @@ from streamtron.core.files import (
 )
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text
-from streamtron.data.blocks import LabelTable, RowCutter, ShardLabels, join
+from streamtron.data.blocks import RowCutter, join
 from streamtron.data.discover import NAMES, UNFINISHED
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.formats.text_recipe import RECIPE_KEY
+from streamtron.data.labels import LabelTable, ShardLabels
 from streamtron.data.row_batch import RowBatch, row_of, slice_batch
 
 Format = Literal["libsvm", "parquet"]
