@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Vocabulary
 from streamtron.data import find_shards, open_shards
 from streamtron.data.formats import tables
@@ -21,7 +20,6 @@ from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
-from streamtron.runs.predict import predict
 from tests.helpers.batch_rows import rows_of
 from tests.helpers.layouts import LAYOUTS, NAMES, named
 from tests.helpers.processes import Process
@@ -91,33 +89,6 @@ def test_a_row_is_named_by_its_record_batch_and_its_place_in_it(
         read(tmp_path / "rows.arrow")
 
 
-def test_batches_stay_within_their_nonzeros(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streamtron.data.formats.table_rows.BATCH_NONZEROS", 2)
-    FORMATS["file"](table_of("lists"), tmp_path / "rows.arrow")
-    batches = read(tmp_path / "rows.arrow")
-    assert [len(batch.indices) for batch in batches if len(batch.indices) > 2] == [3]
-    assert len(rows_of(batches)) == len(ROWS)
-
-
-def test_the_same_rows_as_arrow_and_as_parquet_give_the_same_weights_and_predictions(
-    tmp_path: Path,
-) -> None:
-    table = pa.table(LAYOUTS["map"](ROWS * 4) | {"label": [1, -1] * 14})
-    models = []
-    for name in ("a.arrow", "a.feather", "a.arrows", "a.parquet"):
-        path = tmp_path / name
-        if name == "a.parquet":
-            pq.write_table(table, path)
-        else:
-            FORMATS["stream" if name == "a.arrows" else "feather"](table, path)
-        model = fit(path)
-        [scores] = predict(model, path)
-        models.append((model.to_bytes(), scores.decisions.tobytes()))
-    assert len(set(models)) == 1
-
-
 def test_endings_of_arrow_files_are_known_and_mixing_with_parquet_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -142,13 +113,6 @@ def test_arrow_columns_are_numbered_from_0_and_the_second_reading_comes_from_the
     assert first.rows.values.tolist() == second.rows.values.tolist()
 
 
-def test_the_fingerprint_is_xxh3_128_of_the_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "rows.arrow"
-    FORMATS["file"](table_of("map"), path)
-    digest = xxhash.xxh3_128(path.read_bytes()).hexdigest()
-    assert ArrowReader(str(path), "rows.arrow", ReaderConfig()).fingerprint() == digest
-
-
 def test_a_file_without_rows_gives_no_batch(tmp_path: Path) -> None:
     for format_ in FORMATS:
         FORMATS[format_](table_of("map").slice(0, 0), tmp_path / "rows.arrow")
@@ -170,13 +134,6 @@ def test_what_is_no_arrow_file_or_a_part_of_one_is_refused_by_name(tmp_path: Pat
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="damaged"):
         read(path)
-
-
-def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
-    reader = ArrowReader(str(tmp_path / "none.arrow"), "none.arrow", ReaderConfig())
-    for action in (lambda: list(reader.batches()), reader.fingerprint, reader.schema):
-        with pytest.raises(MachineError, match=r"none\.arrow: cannot be read \(No such file"):
-            action()
 
 
 FLIP = """

@@ -173,17 +173,6 @@ def test_a_bad_shard_that_is_skipped_leaves_what_there_would_be_without_it(
         assert not list(cache.glob("*.tmp"))
 
 
-@each_bad
-def test_no_row_of_a_skipped_shard_is_ever_delivered(
-    tmp_path: Path, spoil: Spoil, name: str
-) -> None:
-    write_good(tmp_path / "data", name)
-    spoil(tmp_path / "data" / name)
-    with opened(tmp_path / "data", None, on_bad_shard="skip") as source:
-        met = {column for chunk in source.chunks() for column in chunk.rows.indices.tolist()}
-    assert met == {1, *range(2, 42), *range(82, 122)}
-
-
 def test_the_rows_before_a_bad_line_are_delivered_where_it_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_bytes(text(0, 90_000)[:-3] + b"x\n")
     with small_blocks(rows=7000, nonzeros=1_000_000), opened(tmp_path, None) as source:

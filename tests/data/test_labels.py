@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-import lzma
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,11 +17,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamtron.cli import main
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Chunk, Label, make_rows
 from streamtron.data import ReaderConfig, RowBatch, cache_files, open_shards
 from streamtron.data.formats.arrow import ArrowReader
@@ -78,188 +73,6 @@ def read_text(
 
 def text_rows(*given: Any, **more: Any) -> list[Row]:
     return [row for batch in read_text(*given, **more) for row in rows_of(batch)]
-
-
-def refusal(directory: Path, text: str | bytes, reading: ReaderConfig = SEVERAL) -> str:
-    with pytest.raises(DataError) as caught:
-        read_text(directory, text, reading)
-    return str(caught.value)
-
-
-def sklearn_rows(text: bytes) -> list[tuple[list[float], dict[int, float]]]:
-    """The same file through scikit-learn's reader; it sorts a row's labels."""
-    X, labels = load_svmlight_file(
-        io.BytesIO(text), multilabel=True, zero_based=True, dtype=np.float32, n_features=2**31
-    )
-    return [
-        (list(own), dict(zip(X.indices[a:b].tolist(), X.data[a:b].tolist(), strict=True)))
-        for own, (a, b) in zip(labels, itertools.pairwise(X.indptr), strict=True)
-    ]
-
-
-# --- text ---
-
-numbers = st.sampled_from(["1", "5", "7", "+2", "-1", "2.5", "0", "1e3", "-.5", "007", "16777217"])
-
-
-@st.composite
-def lines(draw: st.DrawFn) -> str:
-    """A line that our reader and scikit-learn's accept, without its newline."""
-    if draw(st.integers(0, 9)) == 0:
-        return draw(st.sampled_from(["", "  ", "# only a comment, 1:2", "\t"]))
-    columns = sorted(draw(st.sets(st.integers(0, 40), max_size=5)))
-    labels = draw(st.lists(numbers, unique_by=float, min_size=not columns, max_size=4))
-    query = ["qid:7"] if draw(st.integers(0, 4)) == 0 else []
-    pairs = [f"{column}:{draw(st.sampled_from(['1', '0.5', '-2e-3']))}" for column in columns]
-    tokens = [",".join(labels)] if labels else draw(st.sampled_from([[], [""]]))
-    tail = draw(st.sampled_from(["", "", " ", " # größer, 3:1", "\r"]))
-    return " ".join([*tokens, *query, *pairs]) + tail
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(st.lists(lines(), min_size=1, max_size=12), st.integers(1, 200))
-def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
-    tmp_path_factory: pytest.TempPathFactory, drawn: list[str], batch_bytes: int
-) -> None:
-    text = "\n".join([*drawn, "1 1:1"]).encode()
-    found = text_rows(tmp_path_factory.mktemp("text"), text, batch_bytes=batch_bytes)
-    assert [(sorted(own), row) for own, row in found] == sklearn_rows(text)  # type: ignore[type-var]
-
-
-def test_what_scikit_learn_writes_is_read_with_rows_that_have_no_label(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    X = sparse.random(50, 20, density=0.3, random_state=1, format="csr")
-    Y = (rng.random((50, 6)) < 0.25).astype(int)
-    dump_svmlight_file(X, Y, str(tmp_path / "dumped"), multilabel=True)
-    found = text_rows(tmp_path, (tmp_path / "dumped").read_bytes())
-    assert any(not own for own, _ in found)
-    assert [own for own, _ in found] == [np.flatnonzero(row).tolist() for row in Y]
-
-
-def test_labels_keep_the_order_in_which_a_row_has_them(tmp_path: Path) -> None:
-    [batch] = read_text(tmp_path, "7,1,5 3:1\n 2:1\n5\n")
-    assert batch.classes == [7.0, 1.0, 5.0]
-    assert batch.codes.tolist() == [0, 1, 2, 2]
-    assert batch.code_offsets is not None
-    assert batch.code_offsets.tolist() == [0, 3, 3, 4]
-    assert (batch.codes.dtype, batch.code_offsets.dtype) == (np.int32, np.int64)
-    assert [batch.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (1, 2, 3)]
-
-
-@pytest.mark.parametrize("reading", [SEVERAL, NAMED])
-def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
-    tmp_path: Path, reading: ReaderConfig
-) -> None:
-    text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
-    names = ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
-    assert [own for own, _ in text_rows(tmp_path, text, reading)] == [[name] for name in names]
-    [batch] = read_text(tmp_path, "1 1:1\n+1\n1.0\n1e0\n-0\n0\n", reading)
-    assert repr(batch.classes) == "[1.0, 0.0]"  # -0 is 0
-    assert batch.codes.tolist() == [0, 0, 0, 0, 1, 1]
-
-
-def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_optional(
-    tmp_path: Path,
-) -> None:
-    [batch] = read_text(
-        tmp_path, "C11 1:1\n 2:1\nE12\n", ReaderConfig(multiclass=True, labels="optional")
-    )
-    assert batch.code_offsets is None
-    assert batch.codes.tolist() == [0, -1, 1]
-    assert "the row has no label but begins with 2:1" in refusal(tmp_path, "C11\n 2:1\n", NAMED)
-
-
-def test_labels_are_numbers_beside_weights_also_with_many_classes(tmp_path: Path) -> None:
-    weighted = ReaderConfig(multiclass=True, weights_in_label=True)
-    [batch] = read_text(tmp_path, "3:0.5 1:1\n4 1:1\n", weighted)
-    assert (batch.classes, batch.weights is not None) == ([3.0, 4.0], True)
-    assert "no finite decimal number" in refusal(tmp_path, "C11:2 1:1\n", weighted)
-
-
-def test_names_are_refused_where_nothing_says_that_there_are_any(tmp_path: Path) -> None:
-    sentence = refusal(tmp_path, "GCAT 1:1\n", ReaderConfig())
-    assert sentence.startswith("x.svm, line 1: label GCAT is no finite decimal number.")
-    assert sentence.endswith("with --multiclass they may be names.")
-
-
-REFUSED = [
-    (SEVERAL, "1,5,1 3:1", "label 1.0 more than once in a row. Write each label once."),
-    (SEVERAL, "2,2.0", "label 2.0 more than once in a row"),
-    (SEVERAL, "a,b,a", "label 'a' more than once in a row"),
-    (SEVERAL, "1,,5 3:1", "a label is missing beside a comma in 1,,5."),
-    (SEVERAL, ",", "a label is missing beside a comma in ,."),
-    (SEVERAL, "1, 3:1", "a label is missing beside a comma in 1,."),
-    (SEVERAL, "1,nan 3:1", "label nan is no finite number"),
-    (SEVERAL, "-Infinity", "label -Infinity is no finite number"),
-    (SEVERAL, "a,1e999", "label 1e999 is no finite number"),
-    (SEVERAL, b"a,\xff 3:1", "label \\xff is not printable UTF-8"),
-    (SEVERAL, "a\0b", "label a\\x00b is not printable UTF-8"),
-    (SEVERAL, "1 x", "x has no value"),
-    (SEVERAL, "1, 5 3:1", "a label is missing beside a comma in 1,."),
-    (SEVERAL, "foo:1", "column foo. Column numbers are whole numbers"),
-    (SEVERAL, "1,2:3", "column 1,2. Column numbers are whole numbers"),
-    (NAMED, "1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multi"),
-    (NAMED, "a,b", "the row has several labels (a,b). One is wanted, unless with --multilabel."),
-    (NAMED, "nan 3:1", "label nan is no finite number"),
-    (NAMED, "3:1", "the row has no label but begins with 3:1"),
-]
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\r\n", " # end\n2 x\n"])
-@pytest.mark.parametrize(("reading", "line", "sentence"), REFUSED)
-def test_a_bad_line_is_refused_with_file_and_line(
-    tmp_path: Path, reading: ReaderConfig, line: str | bytes, sentence: str, end: str
-) -> None:
-    data = line if isinstance(line, bytes) else line.encode()
-    for batch_bytes in (1, 1 << 20):
-        with pytest.raises(DataError) as caught:
-            read_text(tmp_path, b"\n2 1:1\n" + data + end.encode(), reading, batch_bytes)
-        assert str(caught.value).startswith(f"x.svm, line 3: {sentence}")
-
-
-def test_the_first_of_several_bad_lines_is_the_one_reported(tmp_path: Path) -> None:
-    bad = ["1,1 1:1", "2,3,2 1:1", "nan 1:1", "1, 1:1", "1 3:1e99", "1 3:1 3:1", "1 x"]
-    for early, late in itertools.permutations(bad, 2):
-        assert refusal(tmp_path, f"1 1:1\n{early}\n\n{late}\n").startswith("x.svm, line 2: ")
-
-
-@settings(max_examples=examples(500), deadline=None)
-@given(st.text("012.,:-a# \n\tqid\r\xe4\0", max_size=40).map(str.encode), st.integers(1, 50))
-def test_any_near_miss_text_is_read_as_scikit_learn_does_or_refused_with_file_and_line(
-    tmp_path_factory: pytest.TempPathFactory, text: bytes, batch_bytes: int
-) -> None:
-    found, sentence = [], "x.svm, line "
-    try:
-        found = text_rows(tmp_path_factory.mktemp("text"), text, batch_bytes=batch_bytes)
-    except DataError as error:
-        sentence = str(error)
-    assert sentence.startswith("x.svm, line ")
-    if found and not any(isinstance(label, str) for own, _ in found for label in own):
-        assert [(sorted(own), row) for own, row in found] == sklearn_rows(text)  # type: ignore[type-var]
-
-
-DIFFERENT = [
-    (b"1,1 3:1", "more than once", [([1.0, 1.0], {3: 1.0})]),
-    (b"inf 3:1", "no finite number", [([np.inf], {3: 1.0})]),
-    (b"1_0 3:1", [(["1_0"], {3: 1.0})], [([10.0], {3: 1.0})]),
-    (b"C11 3:1", [(["C11"], {3: 1.0})], None),
-    (b"1,,2 3:1", "a label is missing", None),
-]
-
-
-@pytest.mark.parametrize(("line", "ours", "theirs"), DIFFERENT)
-def test_this_is_what_we_do_where_scikit_learn_differs(
-    tmp_path: Path, line: bytes, ours: Any, theirs: Any
-) -> None:
-    if isinstance(ours, str):
-        assert ours in refusal(tmp_path, line)
-    else:
-        assert text_rows(tmp_path, line) == ours
-    if theirs is None:
-        with pytest.raises(ValueError, match="could not convert string to float"):
-            sklearn_rows(line)
-    else:
-        assert sklearn_rows(line) == theirs
 
 
 # --- tables ---
@@ -494,15 +307,16 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
         assert not chunk.codes.flags.writeable
 
 
-def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\nb,c 3:1\n")
+@pytest.mark.parametrize(
+    ("label", "sentence"),
+    [("c", "a third label 'c' after 'a' and 'b'"), ("7", "the number 7.0 as label, where the")],
+)
+def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(
+    tmp_path: Path, label: str, sentence: str
+) -> None:
+    (tmp_path / "a.svm").write_text(f"a,b 1:1\n 2:1\nb,{label} 3:1\n")
     with open_shards([str(tmp_path)], SEVERAL, cache_dir=None) as source, pytest.raises(
-        DataError, match=r"^a\.svm, line 3: a third label 'c' after 'a' and 'b'\."
-    ):  # fmt: skip
-        list(source.chunks())
-    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\nb,7 3:1\n")
-    with open_shards([str(tmp_path)], SEVERAL, cache_dir=None) as source, pytest.raises(
-        DataError, match=r"^a\.svm, line 3: the number 7\.0 as label, where the labels before are"
+        DataError, match=rf"^a\.svm, line 3: {sentence}"
     ):  # fmt: skip
         list(source.chunks())
 
@@ -535,58 +349,6 @@ def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path: Pat
         assert contents is not None
         sizes[reading.multilabel] = contents.bytes
     assert sizes == {False: 3 * 8 + 3 * 4, True: 3 * 8 + 5 * 4 + 3 * 4}
-
-
-def test_a_disk_without_room_for_the_labels_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = b"1,2,3,4 1:1\n" * 1000
-    (tmp_path / "a.svm").write_bytes(text)
-    needed = 1000 * (4 + 4 + 4 * 4 + 4)  # lengths, counts, four codes, one column; values are 1
-    cache = tmp_path / "_cache"
-    for free in (needed - 1, needed):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
-        with open_shards(
-            [str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None
-        ) as source:
-            if free < needed:
-                with pytest.raises(MachineError, match=r"still to be read needs about 28\.0 kB"):
-                    list(source.chunks())
-                assert cache_files(str(cache)) == []
-            else:
-                assert len(list(source.chunks())) == 1
-
-
-@pytest.mark.slow
-def test_every_flipped_bit_of_the_labels_in_a_cache_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "a.svm").write_text("1,2 1:1\n 2:1\n2,1,3 3:1\n")
-    cache = tmp_path / "_cache"
-    with open_shards([str(tmp_path)], SEVERAL, cache_dir=str(cache), most_labels=None) as source:
-        [first] = source.chunks()
-        [file] = [Path(path) for path in cache_files(str(cache)) if path.endswith(".cache")]
-        stored = file.read_bytes()
-        for bit in range(8 * 16, 8 * (16 + 3 * 8 + 5 * 4)):
-            flipped = bytearray(stored)
-            flipped[bit // 8] ^= 1 << bit % 8
-            file.write_bytes(flipped)
-            caplog.clear()
-            [chunk] = source.chunks([[0]])
-            [warning] = caplog.messages
-            assert f"{file}, block 0: the checksum differs" in warning
-            assert bits(chunk) == bits(first)
-            assert file.read_bytes() == stored, "made afresh"
-
-
-def test_a_cache_made_with_one_label_a_row_does_not_serve_several(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n2 2:1\n")
-    for reading in (ReaderConfig(), SEVERAL, NAMED):
-        cache = str(tmp_path / "_cache")
-        with open_shards([str(tmp_path)], reading, cache_dir=cache) as source:
-            [chunk] = source.chunks()
-        assert (chunk.code_offsets is None) == (reading is not SEVERAL)
-    assert sum(path.endswith(".cache") for path in cache_files(cache)) == 3
 
 
 # --- targets ---
@@ -707,11 +469,6 @@ def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path: Path, name
     convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(multilabel=True))
     text = (tmp_path / "t" / "part-00000.svm").read_bytes()
     assert text_rows(tmp_path, text) == rows
-    if not names:
-        assert [(own, row) for own, row in sklearn_rows(text)] == [
-            (sorted(own), row)  # type: ignore[type-var]
-            for own, row in rows
-        ]
 
 
 def test_single_names_are_converted_to_text_that_is_read_as_multiclass(tmp_path: Path) -> None:
@@ -787,35 +544,6 @@ def test_the_command_line_converts_several_labels(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\n")
     run("convert", tmp_path / "a.svm", tmp_path / "out", "--format", "parquet", "--multilabel")
     assert pq.read_table(tmp_path / "out")["label"].to_pylist() == [["a", "b"], []]
-
-
-# --- real data ---
-
-
-def test_documents_of_several_topics_are_read_as_they_are(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    count = 5000
-    with lzma.open(shared_data / "rcv1_27613.topics.xz", "rt") as file:
-        topics = [line.split("\t")[1].split() for line in itertools.islice(file, count)]
-    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
-        documents = [line.split(" ", 1) for line in itertools.islice(file, count)]
-    several = "".join(
-        f"{','.join(own)} {row}" for own, (_, row) in zip(topics, documents, strict=True)
-    )
-    found = read_text(tmp_path, several)
-    assert [own for batch in found for own, _ in rows_of(batch)] == topics
-    assert len({label for own in topics for label in own}) > 80
-    plain = read_text(tmp_path, "".join(map(" ".join, documents)), ReaderConfig())
-    for name in ("indptr", "indices", "values"):
-        ours, theirs = (
-            np.concatenate([np.diff(getattr(p, name)) if name == "indptr" else getattr(p, name)
-                            for p in batches])
-            for batches in (found, plain)
-        )  # fmt: skip
-        assert np.array_equal(ours, theirs)
-    ccat = ["CCAT" in own for own in topics]
-    assert ccat == [label == "+1" for label, _ in documents]
 
 
 def test_a_slice_of_a_batch_is_a_view(tmp_path: Path) -> None:

@@ -70,17 +70,25 @@ def refusal(directory: Path, suffix: str, first: Table, second: Table, **reading
 # Values ------------------------------------------------------------------------------------------
 
 
-def test_values_in_a_later_shard_are_not_read_as_ones(tmp_path: Path, suffix: str) -> None:
-    sentence = refusal(tmp_path, suffix, LISTS, LISTS | {"values": VALUES})
-    assert "'values' may hold the values of the features" in sentence
-    assert "all values are 1. Add the values there, remove the column here" in sentence
-
-
-@pytest.mark.parametrize("name", ["data", "weights_of_words"])
-def test_a_list_of_numbers_that_may_be_values_is_not_dropped_whatever_its_name(
-    name: str, tmp_path: Path, suffix: str
+@pytest.mark.parametrize(
+    ("first", "more", "words"),
+    [
+        (
+            LISTS,
+            {"values": VALUES},
+            "'values' may hold the values of the features, and there is no",
+        ),
+        (LISTS, {"values": VALUES}, "all values are 1. Add the values there, remove the column"),
+        (LISTS, {"data": VALUES}, "'data' may hold"),
+        (LISTS, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
+        (LISTS, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
+        (COLUMNS, {f"f{k}": [9.0] * 4 for k in range(2, 30)}, "'f5', 'f6', … 23 more would be"),
+    ],
+)
+def test_a_column_that_the_first_shard_has_no_place_for_is_not_dropped(
+    first: Table, more: Table, words: str, tmp_path: Path, suffix: str
 ) -> None:
-    assert f"{name!r} may hold" in refusal(tmp_path, suffix, LISTS, LISTS | {name: VALUES})
+    assert words in refusal(tmp_path, suffix, first, first | more)
 
 
 def test_values_are_all_1_in_every_shard_where_that_was_said(tmp_path: Path) -> None:
@@ -120,11 +128,6 @@ def test_more_columns_of_numbers_in_a_later_shard_are_not_dropped(
     assert "name those to read with --features NAME,NAME,…" in sentence
 
 
-def test_of_many_columns_too_many_the_first_are_named(tmp_path: Path) -> None:
-    second = COLUMNS | {f"f{k}": [9.0] * 4 for k in range(2, 30)}
-    assert "'f5', 'f6', … 23 more would be" in refusal(tmp_path, "parquet", COLUMNS, second)
-
-
 def test_columns_that_were_not_asked_for_are_no_features_in_any_shard(tmp_path: Path) -> None:
     first = write(tmp_path / "0.parquet", COLUMNS)
     extra = {"f2": [9.0] * 4, "g0": [1.0] * 4, "f3": list("abcd")}
@@ -149,13 +152,6 @@ def test_a_weight_and_a_label_are_no_features_of_a_later_shard(tmp_path: Path) -
         assert source.width == 2
     assert first.weights is not None
     assert second.weights is not None
-
-
-def test_a_list_of_a_usual_name_beside_the_one_of_the_first_shard_is_not_dropped(
-    tmp_path: Path, suffix: str
-) -> None:
-    sentence = refusal(tmp_path, suffix, LISTS, LISTS | {"tokens": LISTS["indices"]})
-    assert "'tokens' would be features too" in sentence
 
 
 def test_columns_that_the_model_does_not_know_are_counted_and_weigh_0_in_prediction(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.data import ShardSource, open_shards
+from streamtron.data import open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig, Settled
@@ -577,14 +577,6 @@ def test_converted_shards_are_the_same_rows_by_number(tmp_path: Path) -> None:
     assert fit(tmp_path / "libsvm").weights.tolist() == plain.weights.tolist()
 
 
-def test_shards_of_two_layouts_are_not_converted_together(tmp_path: Path) -> None:
-    first, second = corpus(tmp_path / "data", "map")
-    pq.write_table(pa.table(LAYOUTS["pairs"]([{0: 1.0}]) | {"label": [1]}), second)
-    with pytest.raises(DataError, match=r"^part-1\.parquet: .* values in part-0\.parquet\."):
-        convert(tmp_path / "data", tmp_path / "out", to="libsvm")
-    assert convert(first, tmp_path / "out", to="libsvm").rows == 20
-
-
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
@@ -606,14 +598,3 @@ def test_features_are_names_between_commas_or_a_list_of_them() -> None:
     assert Settings(features="a, b").features == ("a", "b")  # type: ignore[arg-type]
     assert Settings.from_dict({"features": ["a,b", "c"]}).features == ("a,b", "c")
     assert Settings(features=("a",)).to_dict()["features"] == ["a"]
-
-
-def test_a_source_tells_what_it_settled_on(tmp_path: Path) -> None:
-    source: ShardSource
-    with open_shards(
-        [str(p) for p in corpus(tmp_path, "columns of numbers")], cache_dir=None
-    ) as source:
-        assert source.reading.layout is None
-        list(source.chunks())
-        assert source.reading.layout == "columns"
-        assert source.reading.features == tuple(f"f{j}" for j in range(WIDTH))

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError
 from streamtron.data.formats import table_rows, tables
 from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
@@ -274,17 +273,6 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write: Write) -> None:
     assert peak < decoded * 0.6
 
 
-def test_a_reader_can_be_read_twice_and_gives_the_same(write: Write) -> None:
-    reader = ParquetReader(write(sample()), "rows", ReaderConfig())
-    assert rows_of(list(reader.batches())) == rows_of(list(reader.batches()))
-
-
-def test_the_fingerprint_is_xxh3_128_of_the_bytes(write: Write) -> None:
-    path = write(sample())
-    digest = xxhash.xxh3_128(Path(path).read_bytes()).hexdigest()
-    assert ParquetReader(path, "rows", ReaderConfig()).fingerprint() == digest
-
-
 # What is refused, and in which words -------------------------------------------------------------
 
 ROW_0 = "rows.parquet, row group 0, row 0: "
@@ -508,13 +496,6 @@ def test_what_is_no_parquet_file_or_a_part_of_one_is_refused_by_name(
         sentence = refusal(str(path))
         assert sentence.startswith("rows.parquet: not a Parquet file, or a damaged one (")
         assert sentence.endswith("). Write or fetch it again.")
-
-
-def test_a_file_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> None:
-    reader = ParquetReader(str(tmp_path / "none.parquet"), "none.parquet", ReaderConfig())
-    for action in (lambda: list(reader.batches()), reader.fingerprint):
-        with pytest.raises(MachineError, match=r"none\.parquet: cannot be read \(No such file"):
-            action()
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])

@@ -15,11 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError
+from streamtron.core.feature_names import Hashing
 from streamtron.core.rows import Chunk
 from streamtron.data import (
     Manifest,
@@ -30,6 +33,7 @@ from streamtron.data import (
     storage,
 )
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
+from streamtron.data.reader_config import Settled
 from streamtron.data.source import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
@@ -214,31 +218,25 @@ def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzer
 # Labels ------------------------------------------------------------------------------------------
 
 
-def test_a_third_label_is_refused_with_its_row_and_the_labels_before(tmp_path: Path) -> None:
+def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_the_cache(
+    tmp_path: Path,
+) -> None:
     write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
     write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
-    with small_blocks(), source_of(tmp_path) as source:
-        chunks = source.chunks()
-        assert [len(next(chunks)), len(next(chunks))] == [2, 5]
-        with pytest.raises(DataError) as caught:
-            list(chunks)
-    assert str(caught.value) == (
-        "part-2.svm, line 7: a third label 3.0 after -1.0 and 1.0. "
-        "Use --multiclass if the numbers are classes. To predict a quantity is regression, which "
-        "streamtron does not do."
-    )
-    assert reading_threads() == []
-
-
-def test_a_third_label_is_refused_also_where_it_comes_from_the_cache(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.svm", [(float(k), 1.0, {}) for k in range(3)])
-    with source_of(tmp_path, tmp_path / "_c", most_labels=None) as source:
-        assert sum(len(chunk) for chunk in source.chunks()) == 3
-    with (
-        source_of(tmp_path, tmp_path / "_c") as source,
-        pytest.raises(DataError, match=r"a\.svm, row 2 of the shard: a third label 2\.0"),
-    ):
-        list(source.chunks())
+    for cache, place in ((None, "line 7"), (tmp_path / "_c", "row 6 of the shard")):
+        with small_blocks(), source_of(tmp_path, cache) as source:
+            chunks = source.chunks()
+            assert [len(next(chunks)), len(next(chunks))] == [2, 5]
+            with pytest.raises(DataError) as caught:
+                list(chunks)
+        assert str(caught.value) == (
+            f"part-2.svm, {place}: a third label 3.0 after -1.0 and 1.0. "
+            "Use --multiclass if the numbers are classes. To predict a quantity is regression, "
+            "which streamtron does not do."
+        )
+        assert reading_threads() == []
+        with small_blocks(), source_of(tmp_path, tmp_path / "_c", most_labels=None) as source:
+            list(source.chunks())
 
 
 @pytest.mark.parametrize(
@@ -484,29 +482,13 @@ def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path: Path) ->
         assert source.bytes_read == shard.stat().st_size + 2 * 16 + 3 * 8
 
 
-def test_bytes_read_grow_while_a_shard_is_read_and_end_at_its_size(tmp_path: Path) -> None:
-    rows = [f"{k % 2} {k % 70 + 1}:0.25\n" for k in range(400_000)]
-    (tmp_path / "a.svm").write_text("".join(rows))
-    (tmp_path / "b.svm").write_text("".join(rows[:60]))
-    sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
-    for _ in range(2):  # from the shard, and from the cache a former run has left
-        with open_shards([str(tmp_path)], cache_dir=str(tmp_path / "_c")) as source:
-            counted = []
-            for _ in source.chunks():
-                counted.append(source.bytes_read)
-            assert counted == sorted(counted)
-            assert len(set(counted)) >= 4, "a batch is some 1 MB of text"
-            assert counted[0] <= counted[-1] / 2
-            found = source.bytes_read
-        assert found == sum(sizes)
-        sizes = [400_060 * 24]
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "arrow", "arrows"])
-def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["svm", "parquet", "arrow", "arrows"])
+def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix: str, tmp_path: Path) -> None:
     table = pa.table({"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000})
     path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
+    if suffix == "svm":
+        path.write_text("".join(f"{k % 2} {k % 70}:0.25".ljust(60) + "\n" for k in range(60_000)))
+    elif suffix == "parquet":
         pq.write_table(table, path, row_group_size=7_000)
     else:
         new = pa.ipc.new_file if suffix == "arrow" else pa.ipc.new_stream
@@ -519,6 +501,39 @@ def test_bytes_read_of_a_table_grow_with_its_rows_to_its_size(suffix: str, tmp_p
         delivered += len(batch.codes)
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
+    assert reader.bytes_read == pytest.approx(shard.size, rel=0.03)
+
+
+@pytest.mark.parametrize("suffix", ["svm", "parquet", "arrow", "csv", "jsonl", "vw"])
+def test_a_reader_of_any_format_is_read_twice_and_knows_its_bytes_or_says_that_they_are_gone(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    table = pa.table({"f0": [1.5, 2.0], "label": [1, 2]})
+    texts = {"csv": "f0,label\n1.5,1\n2,2\n", "svm": "1 0:1.5\n2 0:2\n", "vw": "1 | a\n2 | b\n"}
+    texts["jsonl"] = '{"f0": 1.5, "label": 1}\n{"f0": 2.0, "label": 2}\n'
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    elif suffix == "arrow":
+        feather.write_feather(table, path)
+    else:
+        path.write_text(texts[suffix])
+    [shard] = find_shards([str(path)])
+    reading = ReaderConfig(names=Hashing(4) if suffix == "vw" else None)
+    reader, fresh = (open_reader(shard, resolve_reading(shard, reading)) for _ in range(2))
+    rows = [[batch.codes.tolist() for batch in reader.batches()] for _ in range(2)]
+    assert rows == [[[0, 1]]] * 2
+    digest = xxhash.xxh3_128(path.read_bytes()).hexdigest()
+    assert fresh.fingerprint() == digest
+    if suffix not in ("parquet", "arrow"):
+        path.unlink()
+        assert reader.fingerprint() == digest, "text is hashed while it is read"
+    path.unlink(missing_ok=True)
+    gone = open_reader(shard, resolve_reading(shard, ReaderConfig(settled=Settled("columns"))
+                       if suffix != "svm" else reading))  # fmt: skip
+    for action in (gone.fingerprint, lambda: list(gone.batches())):
+        with pytest.raises(MachineError, match=rf"a\.{suffix}: cannot be read \(No such file"):
+            action()
 
 
 # Reading ahead -----------------------------------------------------------------------------------
@@ -757,42 +772,6 @@ def test_the_same_file_by_two_ways_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.svm").symlink_to(tmp_path / "a.svm")
     with pytest.raises(DataError, match="given twice"):
         names_in(tmp_path)
-
-
-# Real files --------------------------------------------------------------------------------------
-
-
-def test_text_cut_into_several_files_gives_the_rows_of_the_whole(tmp_path: Path) -> None:
-    lines = [f"{k % 2 * 2 - 1} {k % 50 + 1}:{k / 7:.4f} {k % 60 + 60}:1\n" for k in range(9000)]
-    (tmp_path / "whole.svm").write_text("".join(lines))
-    for number, (a, b) in enumerate(((0, 1), (1, 5000), (5000, 5000), (5000, 9000))):
-        plant(tmp_path, f"cut/{number}.svm")
-        (tmp_path / "cut" / f"{number}.svm").write_text("".join(lines[a:b]))
-    found, sizes = [], []
-    for path in ("whole.svm", "cut"):
-        with open_shards(
-            [str(tmp_path / path)], ReaderConfig(), cache_dir=str(tmp_path / "_c")
-        ) as source:
-            chunks = list(source.chunks())
-            assert [bits(chunk) for chunk in source.chunks()] == [bits(chunk) for chunk in chunks]
-            assert source.index_base == 1
-        sizes.append([len(chunk) for chunk in chunks])
-        own = [(*chunk.rows[1:], chunk.squares, chunk.codes) for chunk in chunks]
-        found.append([np.concatenate(arrays).tolist() for arrays in zip(*own, strict=True)])
-    assert sizes == [[4096, 4096, 808], [1, 4096, 903, 4000]]
-    assert found[0] == found[1]
-
-
-def test_adult_has_its_known_size_and_the_cache_gives_the_same_chunks(
-    shared_data: Path, tmp_path: Path
-) -> None:
-    with open_shards([str(shared_data / "a9a.xz")], cache_dir=str(tmp_path)) as source:
-        first = [bits(chunk) for chunk in source.chunks()]
-        assert (source.rows, source.nonzeros, source.width) == (32561, 451592, 124)
-        assert sorted(map(str, source.labels)) == ["-1.0", "1.0"]
-        assert [bits(chunk) for chunk in source.chunks()] == first
-        assert len(first) == len(source.blocks) == 8
-        assert source.readings == 2.0
 
 
 def test_where_no_thread_can_be_started_the_reason_is_a_sentence() -> None:

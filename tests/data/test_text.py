@@ -22,7 +22,6 @@ from scipy import sparse
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 
-import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
@@ -286,16 +285,6 @@ def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_
     assert len(scores.labels) == 1
 
 
-def test_rows_of_another_recipe_are_refused(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
-    for name, bits in (("a", 12), ("b", 13)):
-        convert(tmp_path / "mail.jsonl", tmp_path / name, text=TextRecipe("text", hash_bits=bits),
-                settings=Settings(label="spam"))  # fmt: skip
-    model = fit(tmp_path / "a")
-    with pytest.raises(DataError, match="made of documents by another recipe than the model"):
-        list(predict(model, tmp_path / "b"))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -373,15 +362,21 @@ def test_documents_are_read_once_and_for_tf_idf_twice(tmp_path: Path) -> None:
     [
         ({"ngram_range": (2, 1)}, "ngrams 2,1"),
         ({"hash_bits": 31}, "wanted 1 to 30"),
-        ({"token_pattern": "("}, "no regular expression"),
+        ({"token_pattern": "("}, "token-pattern '(': no regular expression"),
         ({"token_pattern": "(a)(b)"}, "2 groups"),
+        ({"token_pattern": "a" * 1001}, "token-pattern "),
+        ({"token_pattern": "(" * 490 + ")" * 490}, "token-pattern "),
+        ({"token_pattern": "a{99999999999999}"}, "token-pattern "),
         ({"norm": "max"}, "wanted l2, l1 or none"),
         ({"columns": ("a", "a")}, "a column twice"),
     ],
 )
-def test_a_recipe_out_of_range_is_refused(given_: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        TextRecipe("text", **given_)
+def test_a_recipe_out_of_range_is_refused_in_a_short_sentence(
+    given_: dict[str, Any], message: str
+) -> None:
+    sentence = refused(lambda: TextRecipe("text", **given_), SettingsError)
+    assert message in sentence
+    assert len(sentence) < 300
 
 
 def test_what_has_no_meaning_with_a_text_is_refused(tmp_path: Path) -> None:
@@ -401,17 +396,22 @@ def test_what_has_no_meaning_with_a_text_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "sentence"),
     [
-        {"hash_bits": 31}, {"norm": 3}, {"columns": "abc"}, {"frequencies": "AAAA"},
-        {"ngram_range": [1, "2"]}, {"lowercase": 1}, {"more": 1},
+        ({"hash_bits": 31}, "wanted 1 to 30"), ({"norm": 3}, "3"), ({"columns": "abc"}, "'abc'"),
+        ({"frequencies": "AAAA"}, ""), ({"ngram_range": [1, "2"]}, "'2'"), ({"lowercase": 1}, "1"),
+        ({"more": 1}, "'more'"), ({"text": ""}, "without a name"), ({"columns": [""]}, "an empty"),
+        ({"documents": -5}, "documents is below 0"), ({"documents": 10**400}, "or beyond 2⁶³"),
+        ({"hash_bits": 30, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
+        ({"hash_bits": "8"}, "'8'"),
     ],
 )  # fmt: skip
-def test_a_damaged_recipe_is_refused(damage: dict[str, Any]) -> None:
+def test_a_damaged_recipe_is_refused(damage: dict[str, Any], sentence: str) -> None:
     whole = TextRecipe("text").to_dict()
     assert TextRecipe.from_dict(json.loads(json.dumps(whole))) == TextRecipe("text")
-    with pytest.raises(DataError, match="recipe of the text is damaged"):
-        TextRecipe.from_dict(whole | damage)
+    message = refused(lambda: TextRecipe.from_dict(whole | damage), DataError)
+    assert message.startswith("the recipe of the text is damaged (")
+    assert sentence in message
 
 
 def test_the_default_pattern_is_scikit_learns() -> None:
@@ -462,31 +462,6 @@ def test_a_pattern_of_words_that_would_take_years_is_ended_and_refused() -> None
     assert "token-pattern '(?:a+)+\\\\b!' took over 10 seconds for 1 documents" in message
 
 
-@pytest.mark.parametrize("pattern", ["a" * 1001, "(" * 490 + ")" * 490, "a{99999999999999}"])
-def test_a_pattern_without_bounds_is_refused(pattern: str) -> None:
-    message = refused(lambda: TextRecipe("body", token_pattern=pattern), SettingsError)
-    assert message.startswith("token-pattern ")
-    assert len(message) < 300
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"text": ""}, "without a name"),
-        ({"columns": [""]}, "an empty name"),
-        ({"documents": -5}, "documents is below 0"),
-        ({"documents": 10**400}, "or beyond 2⁶³"),
-        ({"hash_bits": 30, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
-        ({"hash_bits": "8"}, "'8'"),
-    ],
-)
-def test_a_recipe_of_nonsense_is_refused(change: dict[str, Any], sentence: str) -> None:
-    plain = TextRecipe("body", hash_bits=4).to_dict()
-    message = refused(lambda: TextRecipe.from_dict(plain | change), DataError)
-    assert message.startswith("the recipe of the text is damaged (")
-    assert sentence in message
-
-
 @pytest.mark.parametrize(
     "options",
     [("--text", ""), ("--text", "body", "--label", ""), ("--text", "body", "--columns", ""),
@@ -500,17 +475,20 @@ def test_an_empty_name_as_of_an_unset_variable_is_refused(
     assert not (tmp_path / "rows").exists()
 
 
-def test_a_model_of_documents_refuses_rows_that_have_lost_their_recipe(tmp_path: Path) -> None:
-    mail = [{"body": text, "y": k % 2} for k, text in enumerate(["cheap pills", "notes"] * 5)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mail))
-    convert(tmp_path / "a.jsonl", tmp_path / "rows", text=TextRecipe("body"), label="y")
-    model = streamtron.fit(tmp_path / "rows")
+def test_a_model_of_documents_refuses_rows_of_another_recipe_or_of_none(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
+    for name, bits in (("rows", 12), ("others", 13)):
+        convert(tmp_path / "mail.jsonl", tmp_path / name, text=TextRecipe("text", hash_bits=bits),
+                label="spam")  # fmt: skip
+    model = fit(tmp_path / "rows")
+    stripped = tmp_path / "stripped.parquet"
     table = pq.read_table(next((tmp_path / "rows").glob("part*")))
-    pq.write_table(table.replace_schema_metadata(), tmp_path / "stripped.parquet")
-    for use in (streamtron.evaluate, lambda *given: list(streamtron.predict(*given))):
-        message = refused(lambda use=use: use(model, tmp_path / "stripped.parquet"), DataError)
-        assert "without a recipe of documents, unlike the model" in message
-    (tmp_path / "rows" / "part-00001.parquet").write_bytes(
-        (tmp_path / "stripped.parquet").read_bytes()
-    )
-    assert "part-00000.parquet" in refused(lambda: streamtron.fit(tmp_path / "rows"), DataError)
+    pq.write_table(table.replace_schema_metadata(), stripped)
+    for path, words in (
+        (tmp_path / "others", "made of documents by another recipe than the model"),
+        (stripped, "without a recipe of documents, unlike the model"),
+    ):
+        assert words in refused(lambda path=path: list(predict(model, path)), DataError)
+        assert words in refused(lambda path=path: evaluate(model, path), DataError)
+    stripped.rename(tmp_path / "rows" / "part-00001.parquet")
+    assert "part-00000.parquet" in refused(lambda: fit(tmp_path / "rows"), DataError)

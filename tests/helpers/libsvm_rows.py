@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
@@ -18,7 +20,7 @@ PLAIN = ReaderConfig()
 class Row(NamedTuple):
     """One row, whatever batches it came in; values as float32 bits, so that -0 is not 0."""
 
-    label: float | None
+    label: Label | list[Label] | None
     columns: list[int]
     bits: list[int]
     weight: float = 1.0
@@ -29,25 +31,24 @@ def bits_of(token: str | bytes | float) -> int:
     return int(np.float32(float(token)).view(np.uint32))
 
 
+def labels_of(batch: RowBatch) -> list[Any]:
+    """The label of every row, None without one; where rows may have several, a list of them."""
+    labels = [None if code < 0 else batch.classes[code] for code in batch.codes.tolist()]
+    if batch.code_offsets is None:
+        return labels
+    assert batch.code_offsets[-1] == len(labels)
+    return [labels[start:stop] for start, stop in pairwise(batch.code_offsets)]
+
+
 def rows_of(batch: RowBatch) -> list[Row]:
     """A batch as plain rows."""
     values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
     bits = values.view(np.uint32).tolist()
-    weights = [1.0] * len(batch.codes) if batch.weights is None else batch.weights.tolist()
+    weights = [1.0] * batch.rows if batch.weights is None else batch.weights.tolist()
+    spans = pairwise(batch.indptr.tolist())
     return [
-        Row(
-            None if code < 0 else batch.classes[code],
-            batch.indices[start:stop].tolist(),
-            bits[start:stop],
-            weight,
-        )
-        for code, start, stop, weight in zip(
-            batch.codes.tolist(),
-            batch.indptr[:-1].tolist(),
-            batch.indptr[1:].tolist(),
-            weights,
-            strict=True,
-        )
+        Row(label, batch.indices[start:stop].tolist(), bits[start:stop], weight)
+        for label, (start, stop), weight in zip(labels_of(batch), spans, weights, strict=True)
     ]
 
 
