@@ -25,7 +25,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+from sklearn.datasets import dump_svmlight_file
 
 from streamtron.core.errors import DataError
 from streamtron.data.discover import format_of
@@ -33,7 +33,16 @@ from streamtron.data.formats import text_stream
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.reader_config import ReaderConfig
 from tests.helpers.examples import examples, slow_but
-from tests.helpers.libsvm_rows import PLAIN, Row, batches, bits_of, oracle, read, rows_of
+from tests.helpers.libsvm_rows import (
+    PLAIN,
+    Row,
+    batches,
+    bits_of,
+    oracle,
+    read,
+    rows_of,
+    sklearn_rows,
+)
 
 OPTIONAL = ReaderConfig(labels="optional")
 WEIGHTED = ReaderConfig(weights_in_label=True)
@@ -54,19 +63,6 @@ def refusal(data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 
     with pytest.raises(DataError) as caught:
         read(data, reading, batch_bytes)
     return str(caught.value)
-
-
-def sklearn_rows(data: bytes, several: bool = False) -> list[Row]:
-    """The same file through scikit-learn's reader; ValueError if it refuses."""
-    matrix, labels = load_svmlight_file(
-        io.BytesIO(data), zero_based=True, dtype=np.float32, n_features=2**32, multilabel=several
-    )
-    bits = matrix.data.view(np.uint32).tolist()
-    spans = itertools.pairwise(matrix.indptr.tolist())
-    return [
-        Row(list(label) if several else float(label), matrix.indices[i:j].tolist(), bits[i:j])
-        for label, (i, j) in zip(labels, spans, strict=True)
-    ]
 
 
 def with_labels_sorted(rows: list[Row]) -> list[Row]:
@@ -402,10 +398,10 @@ def test_labels_and_weights_equal_pythons_float_bit_for_bit() -> None:
 @settings(max_examples=examples(500), deadline=None)
 @given(st.floats(width=64, allow_nan=False, allow_infinity=False), st.integers(1, 20))
 def test_any_double_in_any_precision_is_rounded_right(number: float, places: int) -> None:
-    for token in (repr(number), f"{number:.{places}e}", f"{number:.{places}g}"):
-        data = f"{token}\n".encode()
-        if math.isfinite(float(token)):
-            assert [row.label for row in read(data)] == [float(token)]
+    tokens = [repr(number), f"{number:.{places}e}", f"{number:.{places}g}"]
+    tokens = [token for token in tokens if math.isfinite(float(token))]
+    found = [row.label for row in read("".join(f"{token}\n" for token in tokens).encode())]
+    assert found == [float(token) for token in tokens]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""Shards in object stores: a real S3-compatible server on loopback, and whatever fsspec opens."""
+"""Shards in object stores: real servers of S3's and Google's protocols on loopback, and whatever
+fsspec opens."""
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 import os
@@ -20,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 import fsspec
@@ -138,6 +140,110 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     there.stop()
 
 
+SERVE = """
+import sys, threading
+from http import server
+from gcp_storage_emulator.server import RequestHandler, create_server
+
+answer = RequestHandler.do_GET
+
+def answer_or_stall(self):
+    if "stall" in sys.argv and "alt=media" in self.path:
+        print("reached", flush=True)
+        threading.Event().wait()
+    answer(self)
+
+RequestHandler.do_GET = answer_or_stall
+
+class Announced(server.ThreadingHTTPServer):
+    def server_activate(self):
+        super().server_activate()
+        print(self.server_port, flush=True)
+
+server.HTTPServer = Announced
+create_server("127.0.0.1", 0, in_memory=True, default_bucket="data").run()
+"""
+
+
+class Emulator:
+    """The server in a process of its own, on a port of its own choosing, with the bucket
+    ``data``; with ``stall`` it never answers requests for the contents of an object."""
+
+    def __init__(self, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def uri(self, key: str) -> str:
+        """Of something in the bucket, with all that this server's user has to say."""
+        options = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&retry_limit_seconds=2"
+        return f"gs://anonymous@data/{key}?{options}"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Make an object."""
+        url = f"http://127.0.0.1:{self.port}/upload/storage/v1/b/data/o?uploadType=media&name="
+        headers = {"Content-Type": "application/octet-stream"}
+        request = urllib.request.Request(url + quote(key, safe=""), data, headers, method="POST")
+        urllib.request.urlopen(request, timeout=60).close()
+
+    def wait_until_reached(self) -> None:
+        """Wait until a request is not answered."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "reached\n"
+
+    def stop(self) -> None:
+        """The server is gone, and its port answers no more."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+needs_emulator = pytest.mark.skipif(
+    importlib.util.find_spec("gcp_storage_emulator") is None,
+    reason="no server to ask: pip install gcp-storage-emulator",
+)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    there = Emulator()
+    yield there
+    there.stop()
+
+
+class Store(NamedTuple):
+    """Keys of a store that no other test has: the URI of one, and how to put an object there."""
+
+    uri: Callable[[str], str]
+    put: Callable[[str, bytes], None]
+
+    def upload(self, directory: Path) -> None:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                self.put(str(path.relative_to(directory)), path.read_bytes())
+
+
+@pytest.fixture(params=["s3", pytest.param("gs", marks=needs_emulator)])
+def store(request: pytest.FixtureRequest) -> Store:
+    if request.param == "s3":
+        server, bucket = request.getfixturevalue("s3"), request.getfixturevalue("bucket")
+        return Store(
+            lambda key: f"s3://{bucket}/{key}",
+            lambda key, data: server.put(f"{bucket}/{key}", data),
+        )
+    emulator, prefix = request.getfixturevalue("emulator"), f"prefix-{next(_buckets)}"
+    return Store(
+        lambda key: emulator.uri(f"{prefix}/{key}"),
+        lambda key, data: emulator.put(f"{prefix}/{key}", data),
+    )
+
+
 def upload(server: Server, bucket: str, directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_file():
@@ -164,13 +270,13 @@ KEYS = [
     ],
 )  # fmt: skip
 def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_disk(
-    root: str, s3: Server, bucket: str, tmp_path: Path
+    root: str, store: Store, tmp_path: Path
 ) -> None:
     for number, key in enumerate(KEYS):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_text(f"1 {number + 1}:1\n")
-    upload(s3, bucket, tmp_path)
-    on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([f"s3://{bucket}/{root}"])
+    store.upload(tmp_path)
+    on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([store.uri(root)])
     assert [shard.name for shard in stored] == [shard.name for shard in on_disk]
     assert [shard.size for shard in stored] == [shard.size for shard in on_disk]
     for shard, local in zip(stored, on_disk, strict=True):
@@ -265,7 +371,7 @@ def test_a_store_that_does_not_tell_times_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(
-    s3: Server, bucket: str, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     generate(str(tmp_path / "text"), rows=600, columns=300, seed=3, shards=2)
     plain = min((tmp_path / "text").iterdir())
@@ -279,11 +385,11 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(
              "label": [k % 2 for k in range(500)], "n": [number] * 500}
         )  # fmt: skip
         pq.write_table(table, tmp_path / "parquet" / f"{number}.parquet", row_group_size=90)
-    upload(s3, bucket, tmp_path)
+    store.upload(tmp_path)
     for root in ("text", "parquet"):
         with (
             open_shards([str(tmp_path / root)], cache_dir=None) as local,
-            open_shards([f"s3://{bucket}/{root}"], cache_dir=str(tmp_path / "c")) as stored,
+            open_shards([store.uri(root)], cache_dir=str(tmp_path / "c")) as stored,
         ):
             wanted = chunks_of(local)
             assert chunks_of(stored) == wanted
@@ -293,19 +399,23 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(
             assert [s.fingerprint for s in stored.manifest.shards] == [
                 s.fingerprint for s in local.manifest.shards
             ]
-            assert all(s.path.startswith(f"s3://{bucket}/") for s in stored.manifest.shards)
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 39, 40, 41, 1000])
+@pytest.mark.parametrize("size", [1, 9, 10, 11, 39, 40, 41, 1000])
 def test_an_object_arrives_in_order_however_many_requests_it_takes(
-    size: int, s3: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+    size: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "RANGE_BYTES", 10)
     data = bytes(k % 251 for k in range(size))
-    s3.put(f"{bucket}/a", data)
-    parts = list(storage.blocks(f"s3://{bucket}/a", "", 7))
+    store.put("a", data)
+    parts = list(storage.blocks(store.uri("a"), "", 7))
     assert b"".join(parts) == data
     assert all(0 < len(part) <= 7 for part in parts)
+
+
+def test_an_object_of_no_bytes_gives_none(s3: Server, bucket: str) -> None:
+    s3.put(f"{bucket}/a")
+    assert list(storage.blocks(f"s3://{bucket}/a", "")) == []
 
 
 def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,15 +510,14 @@ def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched
 
 
 def test_an_object_that_changed_is_read_again_by_the_next_run_and_refused_within_one(
-    s3: Server, bucket: str, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
-    uri = f"s3://{bucket}/a.svm"
-    s3.put(f"{bucket}/a.svm", TEXT)
-    cache = str(tmp_path)
+    uri, cache = store.uri("a.svm"), str(tmp_path)
+    store.put("a.svm", TEXT)
     with open_shards([uri], cache_dir=cache) as source:
         first = chunks_of(source)
     with open_shards([uri], cache_dir=cache) as source:
-        s3.put(f"{bucket}/a.svm", TEXT + b"1 9:9\n")
+        store.put("a.svm", TEXT + b"1 9:9\n")
         with pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
             chunks_of(source)
     with open_shards([uri], cache_dir=cache) as source:
@@ -640,6 +749,53 @@ def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
         server.stop()
     assert ended.returncode == 128 + number
     assert ended.stderr == f"stopped by {number.name}; nothing half-written is left.\n"
+
+
+# Google's store -----------------------------------------------------------------------------------
+
+
+@needs_emulator
+def test_what_is_not_in_google_cloud_storage_is_a_sentence(emulator: Emulator) -> None:
+    with pytest.raises(MachineError, match=r"no such bucket\. Check its name and the endpoint"):
+        find_shards([emulator.uri("a.svm").replace("@data", "@nowhere")])
+    with pytest.raises(DataError, match="no such file or directory"):
+        find_shards([emulator.uri("no/a.svm")])
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_uri() -> None:
+    there = Emulator()
+    there.put("a.svm", TEXT)
+    [shard] = find_shards([there.uri("a.svm")])
+    there.stop()
+    with pytest.raises(MachineError) as caught:
+        list(storage.blocks(shard.path, ""))
+    assert str(caught.value) == (
+        f"{shard.path}: cannot be read (the server does not answer). "
+        "Check the network and the endpoint, and run again."
+    )
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", ["a.svm", pytest.param("a.svm.gz", marks=pytest.mark.slow)])
+def test_a_command_whose_google_cloud_storage_never_answers_is_ended_by_a_signal(
+    name: str, tmp_path: Path
+) -> None:
+    server = Emulator("stall")
+    try:
+        server.put(name, TEXT)
+        process = Process(COMMAND, "fit", server.uri(name), "--model", "m", cwd=tmp_path)
+        try:
+            server.wait_until_reached()
+            process.send_signal(signal.SIGTERM)
+            ended = process.end(timeout=100)  # the server waits for longer
+        finally:
+            process.kill()
+    finally:
+        server.stop()
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert ended.stderr == "stopped by SIGTERM; nothing half-written is left.\n"
 
 
 # What is refused ---------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
@@ -94,3 +96,16 @@ def oracle(data: bytes) -> list[Row]:
             )
         )
     return rows
+
+
+def sklearn_rows(data: bytes, several: bool = False) -> list[Row]:
+    """The same file through scikit-learn's reader; ValueError if it refuses."""
+    matrix, labels = load_svmlight_file(
+        io.BytesIO(data), zero_based=True, dtype=np.float32, n_features=2**32, multilabel=several
+    )
+    bits = matrix.data.view(np.uint32).tolist()
+    spans = pairwise(matrix.indptr.tolist())
+    return [
+        Row(list(label) if several else float(label), matrix.indices[i:j].tolist(), bits[i:j])
+        for label, (i, j) in zip(labels, spans, strict=True)
+    ]
