@@ -102,10 +102,10 @@ def _or_ones(
     arrays: Sequence[NDArray[Any] | None], lengths: Sequence[int]
 ) -> list[NDArray[Any]] | None:
     """Return the arrays, with ones for those that are left out; None if all are ones."""
-    there = [array for array in arrays if array is not None and not all_ones(array)]
-    if not there:
+    stored = [array for array in arrays if array is not None and not all_ones(array)]
+    if not stored:
         return None
-    ones_of = partial(np.ones, dtype=there[0].dtype)
+    ones_of = partial(np.ones, dtype=stored[0].dtype)
     return [ones_of(n) if a is None else a for a, n in zip(arrays, lengths, strict=True)]
 
 
@@ -146,9 +146,9 @@ def all_ones(array: NDArray[np.floating]) -> bool:
 @lru_cache
 def _ones(bits: int) -> NDArray[np.float32]:
     """Return 2^bits ones, read-only and shared by all callers."""
-    shared = np.ones(1 << bits, np.float32)
-    freeze(shared)
-    return shared
+    ones = np.ones(1 << bits, np.float32)
+    freeze(ones)
+    return ones
 
 
 def make_chunk(batch: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:

@@ -73,16 +73,16 @@ def add_up(shards: Iterable[Counts]) -> Counts:
     """Return the names of all shards that occur most often."""
     total: Counts = ({}, {})
     for counts in shards:
-        for own, more in zip(total, counts, strict=True):
-            _add(own, more.items())
+        for sums, additions in zip(total, counts, strict=True):
+            _add(sums, additions.items())
     return _most(total[0]), _most(total[1])
 
 
 def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) -> None:
     """Write the names of columns that are numbered by ``reading`` and raised by ``shift``."""
     names, recipe = [*counts[0], *counts[1]], reading.text
-    signs, told = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
-    schema = SCHEMA.with_metadata({_NUMBERING: canonical(told)})
+    signs, numbering = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
+    schema = SCHEMA.with_metadata({_NUMBERING: canonical(numbering)})
     if recipe is not None:
         columns, signs = recipe.hashed(names)
         columns[len(counts[0]) :] += 1 << recipe.hash_bits
@@ -91,7 +91,8 @@ def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) ->
     numbers = [*counts[0].values(), *counts[1].values()]
     arrays = (columns, names, signs, numbers)
     table = pa.table(
-        [pa.array(one, kind) for one, kind in zip(arrays, schema.types, strict=True)], schema=schema
+        [pa.array(array, kind) for array, kind in zip(arrays, schema.types, strict=True)],
+        schema=schema,
     )
     with writing_to(path, "Choose another directory."):
         pq.write_table(_ranked(table), path, compression="zstd", write_page_checksum=True)
@@ -115,10 +116,10 @@ class ColumnNames:
     def difference(self, reading: ReaderConfig) -> str:
         """Say what numbers a model's columns otherwise; "" where all is alike. A model of rows that
         are numbers does not know whether they were hashed."""
-        wanted = _numbering(reading, int(reading.index_base))
-        for told in self._numberings:
-            for name in ("text", *wanted):
-                if (its := told.get(name)) != (ours := wanted.get(name)):
+        expected = _numbering(reading, int(reading.index_base))
+        for numbering in self._numberings:
+            for name in ("text", *expected):
+                if (its := numbering.get(name)) != (ours := expected.get(name)):
                     return f"{name} is {its!r:.60}, the model has {ours!r:.60}"
         return ""
 
@@ -132,8 +133,8 @@ class ColumnNames:
             return None
         rows.sort(key=lambda row: row["sign"] * value < 0)
         sign = rows[0]["sign"]
-        found = [f"{'' if row['sign'] == sign else 'opposite: '}{row['name']}" for row in rows]
-        return " | ".join(list(dict.fromkeys(found))[:SHOWN]), sign
+        names = [f"{'' if row['sign'] == sign else 'opposite: '}{row['name']}" for row in rows]
+        return " | ".join(list(dict.fromkeys(names))[:SHOWN]), sign
 
 
 def _load(path: str) -> pa.Table:
@@ -149,7 +150,7 @@ def _load(path: str) -> pa.Table:
                 raise ValueError(f"{rows:,} rows, and at most {2 * MOST:,} are kept")
             table = opened.read()
         names = table["name"].chunks  # equal ones take memory once, as yet
-        sizes = (pc.sum(pc.binary_length(one.dictionary).take(one.indices)) for one in names)
+        sizes = (pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)) for chunk in names)
         if sum(size.as_py() or 0 for size in sizes) > available_memory() // NAMES_SHARE:
             raise ValueError("names that are longer than memory allows")
         table = table.cast(SCHEMA.with_metadata(table.schema.metadata))
@@ -169,16 +170,16 @@ def _load(path: str) -> pa.Table:
 def _numbering(reading: ReaderConfig, first: int) -> dict[str, Any]:
     """Return what decides which name has which column, as plain values: the recipe, the hash or
     the vocabulary, and the number of the first column; of a model of numbers the latter alone."""
-    told: dict[str, Any] = {"index_base": first}
+    numbering: dict[str, Any] = {"index_base": first}
     if reading.text is not None:
-        told |= reading.text.to_dict()
+        numbering |= reading.text.to_dict()
         for name in ("label", "weight", "norm", "binary", "documents", "frequencies"):
-            del told[name]
+            del numbering[name]
     elif isinstance(reading.names, Hashing):
-        told |= {"hash_bits": reading.names.bits, "hash_seed": reading.names.seed}
+        numbering |= {"hash_bits": reading.names.bits, "hash_seed": reading.names.seed}
     elif reading.names is not None or reading.layout == "columns":
-        told["vocabulary"] = (reading.names or Vocabulary(reading.features or ())).digest
-    return told
+        numbering["vocabulary"] = (reading.names or Vocabulary(reading.features or ())).digest
+    return numbering
 
 
 def _ranked(table: pa.Table) -> pa.Table:
@@ -216,13 +217,13 @@ def _occurrences(names: pa.Array) -> Occurrences:
     return False, strings.to_pylist(), counts.to_pylist()
 
 
-def _add(counts: dict[str, int], more: Iterable[tuple[str, int]]) -> None:
-    for name, count in more:
+def _add(counts: dict[str, int], additions: Iterable[tuple[str, int]]) -> None:
+    for name, count in additions:
         counts[name] = counts.get(name, 0) + count
     if len(counts) > 2 * MOST:
-        kept = _most(counts)
+        frequent = _most(counts)
         counts.clear()
-        counts.update(kept)
+        counts.update(frequent)
 
 
 def _most(counts: dict[str, int]) -> dict[str, int]:

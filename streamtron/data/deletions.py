@@ -114,7 +114,7 @@ def decode(
     content: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], where: str | os.PathLike[str]
 ) -> list[Deletions]:
     """Decode the deletions in a sealed file, if its content has any."""
-    found = []
+    decoded = []
     try:
         for number, shard in enumerate(content.get("deletions", ())):
             path, fingerprint = shard["path"], shard["fingerprint"]
@@ -123,12 +123,12 @@ def decode(
                 raise ValueError("a shard without a path and a fingerprint")
             if rows.dtype != np.int64 or rows.ndim != 1 or (np.diff(rows, prepend=-1) <= 0).any():
                 raise ValueError("rows that are not rising int64")
-            found.append(Deletions(path, fingerprint, rows))
+            decoded.append(Deletions(path, fingerprint, rows))
     except (KeyError, TypeError, ValueError) as error:
         raise FileDamaged(
             f"{where}: sealed, but its deletions are none ({error}). Fit anew."
         ) from error
-    return found
+    return decoded
 
 
 def total(deletions: Iterable[Deletions]) -> int:

@@ -129,17 +129,17 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     ...     [shard.name for shard in find_shards([root])]
     ['a.svm', 'b.svm']
     """
-    found = []
+    named = []
     for path in paths:
         below = _under(os.fspath(path))
         _refuse_mixed([shard for _, shard in below], lambda *_: True)
-        found += below
-    if not found:
+        named += below
+    if not named:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
-    _refuse_twice(found)
-    times = Counter(shard.name for _, shard in found)
-    shards = [s if times[s.name] == 1 else s._replace(name=s.path) for _, s in found]
-    _refuse_mixed(shards, lambda one, other: "libsvm" in (one, other))
+    _refuse_twice(named)
+    times = Counter(shard.name for _, shard in named)
+    shards = [s if times[s.name] == 1 else s._replace(name=s.path) for _, s in named]
+    _refuse_mixed(shards, lambda first, second: "libsvm" in (first, second))
     return shards
 
 
@@ -159,15 +159,15 @@ def _refuse_mixed(shards: Sequence[ShardFile], clash: Callable[[Format, Format],
 def _under(root: str) -> list[tuple[str, ShardFile]]:
     """Return the files that a root stands for, in order, each with its path as messages have it."""
     if storage.is_uri(root):
-        found = run_in_thread(lambda: [(shard.path, shard) for shard in _in_store(root)])
+        named = run_in_thread(lambda: [(shard.path, shard) for shard in _in_store(root)])
     else:
-        found = [(p, _shard(p, name, storage.stamp(p))) for p, name in _on_disk(root)]
-    if not found:
+        named = [(p, _shard(p, name, storage.stamp(p))) for p, name in _on_disk(root)]
+    if not named:
         raise DataError(
             f"{root}: no shards there. Looked for files whose names do not begin with _ or . "
             f"({', '.join(format_.words for format_ in FORMATS.values())})."
         )
-    return found
+    return named
 
 
 def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
@@ -178,8 +178,8 @@ def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
             f"{path}: neither {' nor '.join(named)}, and no name for libsvm text. Rename it, move "
             "it away, or have it ignored by a name that begins with _."
         )
-    whole = path if storage.is_uri(path) else os.path.abspath(path)
-    return ShardFile(whole, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
+    location = path if storage.is_uri(path) else os.path.abspath(path)
+    return ShardFile(location, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
 
 
 def format_of(path: str) -> Format | None:
@@ -203,13 +203,13 @@ def format_of(path: str) -> Format | None:
     return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
 
 
-def _refuse_twice(found: Sequence[tuple[str, ShardFile]]) -> None:
+def _refuse_twice(named: Sequence[tuple[str, ShardFile]]) -> None:
     met: dict[str, str] = {}
-    for given, shard in found:
+    for name, shard in named:
         real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
         if real in met:
-            raise DataError(f"{given}: the same file as {met[real]}, given twice. Name it once.")
-        met[real] = given
+            raise DataError(f"{name}: the same file as {met[real]}, given twice. Name it once.")
+        met[real] = name
 
 
 def _on_disk(path: str) -> list[tuple[str, str]]:
@@ -232,8 +232,8 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
         return os.path.normpath(os.path.join(base, name))
 
     def sign_of(directory: str) -> str | None:
-        there = Path(below(directory))
-        return next((sign for sign in (UNFINISHED, *_LOGS) if any(there.glob(sign))), None)
+        place = Path(below(directory))
+        return next((sign for sign in (UNFINISHED, *_LOGS) if any(place.glob(sign))), None)
 
     names = (os.path.relpath(file, base) for file in files)
     return [(below(n), n) for n in _in_order(names, os.path.abspath(base), below, sign_of)]
@@ -249,13 +249,13 @@ def _before_magic(pattern: str) -> str:
 def _walk(directory: str) -> Iterator[str]:
     """Yield files below a directory, links followed, each real directory once."""
     met = set()
-    for here, directories, names in os.walk(directory, onerror=_raise, followlinks=True):
-        if os.path.realpath(here) in met:
+    for parent, directories, names in os.walk(directory, onerror=_raise, followlinks=True):
+        if os.path.realpath(parent) in met:
             directories.clear()  # a link that leads in a circle
             continue
-        met.add(os.path.realpath(here))
+        met.add(os.path.realpath(parent))
         directories[:] = [name for name in directories if not _hidden(name)]
-        yield from (os.path.join(here, name) for name in names if not _hidden(name))
+        yield from (os.path.join(parent, name) for name in names if not _hidden(name))
 
 
 def _raise(error: OSError) -> None:
@@ -275,12 +275,12 @@ def _in_store(uri: str) -> list[ShardFile]:
     if info.is_file:
         stamp = storage.stamp_of(place, info)
         return [_shard(place.uri, os.path.basename(place.key), stamp)]
-    base, wanted = place.key, list[str]()
+    base, pattern = place.key, list[str]()
     if info.type.name == "NotFound":
         if not glob.has_magic(place.key):
             raise DataError(f"{uri}: no such file or directory. Check the URI.")
         base = _before_magic(place.key)
-        wanted = place.key[len(base) :].strip("/").split("/")
+        pattern = place.key[len(base) :].strip("/").split("/")
     directory = place._replace(key=base)
     below = dict(storage.files_below(directory))
 
@@ -291,11 +291,11 @@ def _in_store(uri: str) -> list[ShardFile]:
     logs = [f"{at}/{d}" for at in _above(base) for d in ("_delta_log", ".hoodie", "metadata")]
     above = (f"{log}/{name}" for log in logs for name, _ in storage.files_below(there(log)))
     signs = _signs_among((*below, *above))
-    found = (name for name in below if _matches(name.split("/"), wanted))
-    names = _in_order(found, base, lambda name: there(name).uri, signs.get)
+    matches = (name for name in below if _matches(name.split("/"), pattern))
+    names = _in_order(matches, base, lambda name: there(name).uri, signs.get)
     keys = [directory.below(name) for name in names]
-    told = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
-    stamps = in_order(lambda one: storage.stamp_of(*one), told, storage.REQUESTS)
+    listed = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
+    stamps = in_order(lambda entry: storage.stamp_of(*entry), listed, storage.REQUESTS)
     return list(map(_shard, (key.uri for key in keys), names, stamps))
 
 
@@ -322,7 +322,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _in_order(
-    found: Iterable[str],
+    candidates: Iterable[str],
     base: str,
     shown: Callable[[str], str],
     sign_of: Callable[[str], str | None],
@@ -332,7 +332,7 @@ def _in_order(
 
     Directories are relative to ``base``; ``shown`` names one in messages.
     """
-    names = sorted((name for name in found if not _hidden(name)), key=os.fsencode)
+    names = sorted((name for name in candidates if not _hidden(name)), key=os.fsencode)
     paths = (name.split("/") for name in names)
     within = {"/".join(parts[:depth]) for parts in paths for depth in range(len(parts))}
     for directory in (*_above(base), *sorted({"", *within})):

@@ -155,7 +155,7 @@ class _FirstReading:
                 self._skipped.append(Skipped(shard.name, str(error)))
                 return
         reader = cached or self._plan.open_reader(shard, self._plan.reading)
-        labels, before = ShardLabels(self._table), len(self._blocks)
+        labels, first_block = ShardLabels(self._table), len(self._blocks)
         with nullcontext() if cached else self._writer() as writer:
             for segment in self._segments(reader, labels):
                 if writer:
@@ -163,12 +163,12 @@ class _FirstReading:
                 fetched = self._bytes + _fetched_by(reader)
                 yield self._event(self._chunk(segment, labels), fetched)
             check_unchanged(shard)
-            self._admit(shard, reader.fingerprint(), self._blocks[before:])
+            self._admit(shard, reader.fingerprint(), self._blocks[first_block:])
             self._bytes += cached.contents.bytes if cached else _fetched(shard)
             if writer:
                 cached = self._finish(writer, shard, reader, labels)
         if cached:
-            numbers = range(len(self._blocks) - before)
+            numbers = range(len(self._blocks) - first_block)
             self._slots += [CacheSlot(cached, number, labels.to_source) for number in numbers]
 
     def verify(self, shard: ShardFile) -> CachedShard | None:
@@ -208,9 +208,9 @@ class _FirstReading:
         """Refuse a cache that will not fit, by a first batch and the bytes fetched for it."""
         cache, where = self._cache, self._plan.cache_dir
         if cache and where and fetched:
-            rest = sum(shard.size for shard in self._plan.shards if not cache.knows(shard))
-            needed = rest * Entry.of(batch).bytes / fetched
-            what = f"{where}: the cache of the {format_size(rest)} still to be read needs about"
+            unread = sum(shard.size for shard in self._plan.shards if not cache.knows(shard))
+            needed = unread * Entry.of(batch).bytes / fetched
+            what = f"{where}: the cache of the {format_size(unread)} still to be read needs about"
             check_room(where, needed, what, CACHE_REMEDY)
         self._has_room = True
 
@@ -270,7 +270,10 @@ class _FirstReading:
 
     def _admit(self, shard: ShardFile, fingerprint: str, blocks: Sequence[Block]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
-        rows, nonzeros = sum(one.rows for one in blocks), sum(one.nonzeros for one in blocks)
+        rows, nonzeros = (
+            sum(block.rows for block in blocks),
+            sum(block.nonzeros for block in blocks),
+        )
         record = ShardRecord(
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
             fingerprint, rows, nonzeros, self._rows - rows,
@@ -336,9 +339,9 @@ def _rebuilt(plan: Plan, shard: ShardFile, fingerprint: str) -> Contents:
     check_unchanged(shard)
     if plan.open_reader(shard, plan.reading).fingerprint() != fingerprint:
         raise changed(shard, "its contents differ from what the cache was made of")
-    made = _FirstReading(plan, None).verify(shard)
-    assert made is not None
-    return made.contents
+    shard_file = _FirstReading(plan, None).verify(shard)
+    assert shard_file is not None
+    return shard_file.contents
 
 
 def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]) -> DatasetInfo:
@@ -347,12 +350,12 @@ def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]
     records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
     first: dict[str, ShardFile] = {}
     for _, info in parts:
-        before = records[-1].first_row + records[-1].rows if records else 0
+        first_row = records[-1].first_row + records[-1].rows if records else 0
         for record in info.manifest.shards:
             if record.rows:
                 earlier = first.setdefault(record.fingerprint, files[record.name])
                 check_duplicate(earlier, files[record.name], plan.allow_duplicate)
-            records.append(replace(record, first_row=before + record.first_row))
+            records.append(replace(record, first_row=first_row + record.first_row))
     labels = list(dict.fromkeys(label for met, _ in parts for label in met))
     counting = {label for met, info in parts for label in {*met} - {*info.unseen_labels}}
     joined = DatasetInfo(

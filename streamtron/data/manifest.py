@@ -119,11 +119,11 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
     row = 0
     for shard in shards:
         for name, value in asdict(shard).items():
-            wanted = ShardRecord.__annotations__[name]
-            is_count = wanted == "int" and name != "mtime_ns"  # may be dated before 1970
-            wrong = type(value).__name__ != wanted or (is_count and value < 0)
+            kind_name = ShardRecord.__annotations__[name]
+            is_count = kind_name == "int" and name != "mtime_ns"  # may be dated before 1970
+            wrong = type(value).__name__ != kind_name or (is_count and value < 0)
             if wrong or (name == "format" and value not in FORMATS):
-                kind = "a number of at least 0" if wanted == "int" else "a string"
+                kind = "a number of at least 0" if kind_name == "int" else "a string"
                 raise DataError(
                     f"{where}: {name} of shard {shard.name!r} is {value!r}. "
                     f"Wanted is {kind if wrong else ' or '.join(FORMATS)}."
@@ -143,17 +143,17 @@ def no_rows(shards: Sequence[ShardFile]) -> DataError:
     )
 
 
-def check_duplicate(other: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
+def check_duplicate(earlier: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:
     """Refuse a shard with the same bytes as another one before it."""
-    if other.name != shard.name and not allow_duplicate:
+    if earlier.name != shard.name and not allow_duplicate:
         raise DataError(
-            f"{shard.name}: the same bytes as {other.name}. Remove one, or count its rows twice "
+            f"{shard.name}: the same bytes as {earlier.name}. Remove one, or count its rows twice "
             "with --allow-duplicate."
         )
-    left_out = {one.without.digest if one.without else None for one in (other, shard)}
+    left_out = {file.without.digest if file.without else None for file in (earlier, shard)}
     if len(left_out) > 1:
         raise DataError(
-            f"{shard.name}: the same bytes as {other.name}, but other rows of them were "
+            f"{shard.name}: the same bytes as {earlier.name}, but other rows of them were "
             "forgotten. Leave it out, or write it without those rows."
         )
 
@@ -171,10 +171,10 @@ def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
 
 def check_unchanged(shard: ShardFile) -> None:
     """Refuse to go on if this shard is not as it was found."""
-    now = stamp(shard.path, shard.name)
-    if not now.may_be(shard.stamp):
-        how = f"{shard.size} bytes when the run began, {now.size} now"
-        raise changed(shard, "written anew" if now.size == shard.size else how)
+    current = stamp(shard.path, shard.name)
+    if not current.may_be(shard.stamp):
+        how = f"{shard.size} bytes when the run began, {current.size} now"
+        raise changed(shard, "written anew" if current.size == shard.size else how)
 
 
 def changed(shard: ShardFile, how: str) -> DataError:

@@ -97,11 +97,11 @@ class ReaderConfig:
     def contract(self) -> dict[str, Any]:
         """Return what a model keeps of it, as plain JSON values."""
         plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
-        settled, names = self.settled, self.names
+        layout, names = self.settled, self.names
         plain |= {
-            "layout": settled.layout if settled else None,
-            "asked": settled.asked if settled else None,
-            "pair": settled.pair if settled else None,
+            "layout": layout.layout if layout else None,
+            "asked": layout.asked if layout else None,
+            "pair": layout.pair if layout else None,
             "hash_bits": names.bits if isinstance(names, Hashing) else None,
             "hash_seed": names.seed if isinstance(names, Hashing) else 0,
             "vocabulary": names.names if isinstance(names, Vocabulary) else None,
@@ -113,27 +113,27 @@ class ReaderConfig:
     @classmethod
     def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
         """Make the reading of a contract; what is absent there has its default."""
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         fields: dict[str, Any] = {}
         for name in filter(contract.__contains__, _CONTRACT):
             value, (field_, is_valid) = contract[name], _CONTRACT[name]
             if not is_valid(value):
-                found = f"{name} = {value!r:.60}"
-                raise DataError(f"the model's reader contract has {found}. Fit again.")
-            given[name] = tuple(value) if isinstance(value, list) else value
+                entry = f"{name} = {value!r:.60}"
+                raise DataError(f"the model's reader contract has {entry}. Fit again.")
+            values[name] = tuple(value) if isinstance(value, list) else value
             if field_ is not None:
-                fields[field_] = given[name]
-        if (layout := given.get("layout")) is not None:
-            asked = given.get("asked", given.get("features"))
-            fields["settled"] = Settled(layout, asked, given.get("pair"), "the model")
-        if given.get("vocabulary") is not None:
-            fields["names"] = Vocabulary(given["vocabulary"])
-        elif given.get("hash_bits") is not None:
-            fields["names"] = Hashing(given["hash_bits"], given.get("hash_seed", 0))
-        if given.get("text") is not None:
+                fields[field_] = values[name]
+        if (layout := values.get("layout")) is not None:
+            asked = values.get("asked", values.get("features"))
+            fields["settled"] = Settled(layout, asked, values.get("pair"), "the model")
+        if values.get("vocabulary") is not None:
+            fields["names"] = Vocabulary(values["vocabulary"])
+        elif values.get("hash_bits") is not None:
+            fields["names"] = Hashing(values["hash_bits"], values.get("hash_seed", 0))
+        if values.get("text") is not None:
             from streamtron.data.formats.text_recipe import TextRecipe
 
-            fields["text"] = TextRecipe.from_dict(given["text"])
+            fields["text"] = TextRecipe.from_dict(values["text"])
         return cls(**fields)
 
     @property

@@ -273,15 +273,15 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             self._resolved = True
         return self.reading
 
-    def take(self, found: Sequence[SourceFacts]) -> None:
+    def take(self, facts: Sequence[SourceFacts]) -> None:
         """Take what others know of this source's shards, consecutive ones each: as if they had been
         read here, but that they are not in this source's cache. Raises as the first reading does
         for labels, duplicates, or no rows at all."""
-        self.labels[:] = dict.fromkeys(label for own in found for label in own.labels)
-        self.width = max(own.width for own in found)
-        self.nonzeros_read += sum(own.nonzeros_read for own in found)
-        self.bytes_read += sum(own.bytes_read for own in found)
-        self.info = joined_info(self._plan, [(own.labels, own.info) for own in found])
+        self.labels[:] = dict.fromkeys(label for fact in facts for label in fact.labels)
+        self.width = max(fact.width for fact in facts)
+        self.nonzeros_read += sum(fact.nonzeros_read for fact in facts)
+        self.bytes_read += sum(fact.bytes_read for fact in facts)
+        self.info = joined_info(self._plan, [(fact.labels, fact.info) for fact in facts])
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; before the first reading. If shards were moved

@@ -96,31 +96,31 @@ class Place(NamedTuple):
 
 def is_uri(path: str) -> bool:
     """Tell whether a path is in a store; ``file://`` is a local path."""
-    found = _URI.match(path)
-    return found is not None and found[1].lower() != "file"
+    match = _URI.match(path)
+    return match is not None and match[1].lower() != "file"
 
 
 def local_path(path: str) -> str:
     """Return the path for the operating system: ``file://`` removed, ``~`` expanded."""
-    found = _URI.match(path)
-    if found is None:
+    match = _URI.match(path)
+    if match is None:
         return os.path.expanduser(path)
-    if found[2] not in ("", "localhost") or found[4]:
+    if match[2] not in ("", "localhost") or match[4]:
         raise DataError(f"{path}: not a file of this machine. Write file:///directory/name.")
-    return unquote(found[3])
+    return unquote(match[3])
 
 
 def file_name(path: str) -> str:
     """Return the last part of a path or of a URI's key, which tells format and compression."""
-    found = _URI.match(path) if is_uri(path) else None
-    return os.path.basename(unquote(found[3]) if found else path)
+    match = _URI.match(path) if is_uri(path) else None
+    return os.path.basename(unquote(match[3]) if match else path)
 
 
 def place(uri: str) -> Place:
     """Parse a URI and connect to its file system."""
-    found = _URI.match(uri)
-    assert found is not None, uri
-    root, options = f"{found[1].lower()}://{found[2]}", found[4] or ""
+    match = _URI.match(uri)
+    assert match is not None, uri
+    root, options = f"{match[1].lower()}://{match[2]}", match[4] or ""
     _refuse_secrets(root, options)
     if root.endswith("//") and root.startswith(_BUCKETS):
         raise DataError(f"{uri}: no bucket. Write {root}bucket/key.")
@@ -137,7 +137,7 @@ def place(uri: str) -> Place:
                 f"{uri}: {_reason(error)}. Wanted is a URI of {', '.join(('file', *_ARROW))} or of "
                 "a scheme that fsspec knows."
             ) from error
-    return Place(root, unquote(found[3]).strip("/"), options, filesystem, base)
+    return Place(root, unquote(match[3]).strip("/"), options, filesystem, base)
 
 
 def _refuse_secrets(root: str, options: str) -> None:
@@ -180,43 +180,43 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
-def stamp_of(there: Place, info: fs.FileInfo | None = None) -> Stamp:
+def stamp_of(target: Place, info: fs.FileInfo | None = None) -> Stamp:
     """Return the stamp of a store's file; a listing gave ``info``, which has no tags in S3."""
-    with store_errors(there.uri):
-        if there.filesystem.type_name == "s3":
-            with there.filesystem.open_input_file(there.path) as file:
-                told = {name: value.decode() for name, value in file.metadata().items()}
-                seconds = int(datetime.fromisoformat(told["Last-Modified"]).timestamp())
-                tag = " ".join(told[name] for name in ("ETag", "VersionId") if name in told)
+    with store_errors(target.uri):
+        if target.filesystem.type_name == "s3":
+            with target.filesystem.open_input_file(target.path) as file:
+                metadata = {name: value.decode() for name, value in file.metadata().items()}
+                seconds = int(datetime.fromisoformat(metadata["Last-Modified"]).timestamp())
+                tag = " ".join(metadata[name] for name in ("ETag", "VersionId") if name in metadata)
                 return Stamp(int(file.size()), seconds * 10**9, tag)
-        info = info or there.filesystem.get_file_info(there.path)
+        info = info or target.filesystem.get_file_info(target.path)
         if not info.is_file:
             raise FileNotFoundError
-        seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(there)
+        seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(target)
         return Stamp(int(info.size), seconds * 10**9)
 
 
-def _changed_at(there: Place) -> int:
+def _changed_at(target: Place) -> int:
     """Ask fsspec for the second of a file's last change."""
     try:
-        return int(there.filesystem.handler.fs.modified(there.path).timestamp())
+        return int(target.filesystem.handler.fs.modified(target.path).timestamp())
     except (AttributeError, NotImplementedError) as error:
         raise MachineError(
-            f"{there.uri}: this store does not tell when a file was changed, so that no cache "
+            f"{target.uri}: this store does not tell when a file was changed, so that no cache "
             "could be trusted. Copy the shards to a local disk."
         ) from error
 
 
-def file_info(there: Place) -> fs.FileInfo:
+def file_info(target: Place) -> fs.FileInfo:
     """Tell whether a key is a file, a directory (other keys begin with it) or absent."""
-    with store_errors(there.uri):
-        info = there.filesystem.get_file_info(there.path)
-        if info.type != fs.FileType.NotFound or not there.root.startswith(_BUCKETS):
+    with store_errors(target.uri):
+        info = target.filesystem.get_file_info(target.path)
+        if info.type != fs.FileType.NotFound or not target.root.startswith(_BUCKETS):
             return info
-        bucket = there.filesystem.get_file_info(there.base)
+        bucket = target.filesystem.get_file_info(target.base)
     if bucket.type == fs.FileType.NotFound:
         raise MachineError(
-            f"{there.uri}: there is no such bucket. Check its name and the endpoint."
+            f"{target.uri}: there is no such bucket. Check its name and the endpoint."
         )
     return info
 
@@ -250,9 +250,9 @@ def open_arrow(path: str) -> pa.NativeFile:
     StoreError; a local file raises OSError."""
     if not is_uri(path):
         return pa.OSFile(os.fsencode(path))
-    there = place(path)
+    target = place(path)
     with store_errors(path):
-        return pa.PythonFile(_Guarded(there.filesystem.open_input_file(there.path), path), "r")
+        return pa.PythonFile(_Guarded(target.filesystem.open_input_file(target.path), path), "r")
 
 
 class _Guarded:
@@ -279,28 +279,28 @@ def _local(path: str, name: str, size: int) -> Iterator[bytes]:
             yield block
 
 
-def _stored(there: Place, size: int) -> Iterator[bytes]:
+def _stored(target: Place, size: int) -> Iterator[bytes]:
     """Read a store's file in parts of RANGE_BYTES, in order, REQUESTS of them at once.
 
     Google's files are read by one request: those for random access hold Python's lock until their
     first byte arrives: while the store does not answer, no thread runs and no signal is handled.
     """
-    streamed = there.root.startswith(_GOOGLE)
-    with store_errors(there.uri):
+    streamed = target.root.startswith(_GOOGLE)
+    with store_errors(target.uri):
         if streamed:
-            length = there.filesystem.get_file_info(there.path).size or 0
-            file = there.filesystem.open_input_stream(there.path, compression=None)
+            length = target.filesystem.get_file_info(target.path).size or 0
+            file = target.filesystem.open_input_stream(target.path, compression=None)
         else:
-            file = there.filesystem.open_input_file(there.path)
+            file = target.filesystem.open_input_file(target.path)
             length = file.size()
     step, threads = (READ_BYTES, 1) if streamed else (RANGE_BYTES, REQUESTS)
 
     def part(start: int) -> bytes:
         count = min(step, length - start)
-        with store_errors(there.uri):
+        with store_errors(target.uri):
             data: bytes = file.read(count) if streamed else file.read_at(count, start)
         if len(data) != count:
-            raise MachineError(f"{there.uri}: cannot be read (it ends early). Run again.")
+            raise MachineError(f"{target.uri}: cannot be read (it ends early). Run again.")
         return data
 
     with file:
@@ -343,7 +343,7 @@ def store_errors(uri: str) -> Iterator[None]:
     except StreamtronError:
         raise
     except Exception as error:  # a library behind fsspec may raise anything
-        known = (rest for pattern, *rest in _KNOWN if re.search(pattern, str(error)))
+        known = (sentences for pattern, *sentences in _KNOWN if re.search(pattern, str(error)))
         anything = (_reason(error), "Check the URI, the network and the credentials.")
         reason, remedy = next(known, anything)
         raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error

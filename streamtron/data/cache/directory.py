@@ -119,11 +119,11 @@ class Cache:
         return os.path.join(self.directory, name), key
 
     def _remember(self, shard: ShardFile, fingerprint: str) -> None:
-        before = self._sources.get(shard.path)
+        earlier = self._sources.get(shard.path)
         known = Source(shard.size, shard.mtime_ns, fingerprint, shard.tag)
         self._sources[shard.path] = self._new[shard.path] = known
-        if before and before.fingerprint not in {s.fingerprint for s in self._sources.values()}:
-            _unlink(_flat_files(self.directory, {before.fingerprint}))
+        if earlier and earlier.fingerprint not in {s.fingerprint for s in self._sources.values()}:
+            _unlink(_flat_files(self.directory, {earlier.fingerprint}))
         if len(self._new) > len(self._sources) // 8:  # seldom enough for ten thousand shards
             self.save()
 
@@ -151,15 +151,15 @@ def clear_cache(directory: str) -> int:
 def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]) -> None:
     """Remove the flat files of shards, but for those that are ``used`` (by their paths), and what
     is remembered of shards that are not used at all."""
-    gone, kept = set(fingerprints), set(used)
+    gone, paths_in_use = set(fingerprints), set(used)
     with writing_cache(directory):
-        _unlink(path for path in _flat_files(directory, gone) if path not in kept)
-        unused = gone - set(map(_fingerprint, kept))
+        _unlink(path for path in _flat_files(directory, gone) if path not in paths_in_use)
+        unused = gone - set(map(_fingerprint, paths_in_use))
         with _locked(directory):
             sources = _load_sources(directory)
-            rest = {path: s for path, s in sources.items() if s.fingerprint not in unused}
-            if rest != sources:
-                write_sealed(os.path.join(directory, _LIST), {"sources": rest}, {})
+            remaining = {path: s for path, s in sources.items() if s.fingerprint not in unused}
+            if remaining != sources:
+                write_sealed(os.path.join(directory, _LIST), {"sources": remaining}, {})
 
 
 def _flat_files(directory: str, fingerprints: Collection[str]) -> list[str]:

@@ -294,8 +294,8 @@ class CachedShard:
                     ) from damage
 
     def _place(self, number: int, i: int) -> str:
-        before = sum(entry.rows for entry in self.contents.entries[:number])
-        return f"{self.name}, row {before + i} of the shard"
+        first_row = sum(entry.rows for entry in self.contents.entries[:number])
+        return f"{self.name}, row {first_row + i} of the shard"
 
 
 class CacheSlot(NamedTuple):
@@ -322,10 +322,10 @@ class GroupReader:
         indices, values = _room([slot.entry for slot in slots], self.buffers.take)
         parts, start = [], 0
         for slot in slots:
-            own = slice(start, start + slot.entry.nonzeros)
-            start = own.stop
+            span = slice(start, start + slot.entry.nonzeros)
+            start = span.stop
             part = slot.shard.read(
-                slot.number, indices[own], None if values is None else values[own]
+                slot.number, indices[span], None if values is None else values[span]
             )
             parts.append(part._replace(codes=slot.to_source[part.codes]))
         return make_chunk(join_rows(parts, indices, values), ranges)

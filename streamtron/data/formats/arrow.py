@@ -24,15 +24,15 @@ class ArrowReader(TableReader):
     KIND = "an Arrow file"
 
     def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
-        before = 0.0
+        start = 0.0
         for number, (batch, after) in enumerate(_batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
             step = batch_rows(len(batch), batch.nbytes, 8 * BATCH_NONZEROS)
             for row in range(0, len(batch), step):
                 rows = batch.slice(row, step)
-                end = before + (after - before) * (row + len(rows)) / len(batch)
+                end = start + (after - start) * (row + len(rows)) / len(batch)
                 yield Part(rows, f"record batch {number}", row, end)
-            before = after
+            start = after
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:

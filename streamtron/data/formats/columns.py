@@ -59,8 +59,8 @@ def unused_in(
     """Return name and type of the columns of a table that are read for nothing."""
     weight = columns.recipe.weight if columns.recipe else None
     used = {*columns.all, reading.weight_column, weight} - {*columns.unknown}
-    others = (field for field in schema if field.name not in used)
-    return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in others)
+    unused = (field for field in schema if field.name not in used)
+    return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in unused)
 
 
 def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns:
@@ -106,8 +106,8 @@ class _Table(NamedTuple):
         """Tell whether the table holds documents for a recipe, or rows that were made by it."""
         if self.reading.layout in (None, "text"):
             return True
-        found = [field.type for field in self.schema if field.name == recipe.text]
-        return any(is_string(plain(type_)) for type_ in found)
+        types = [field.type for field in self.schema if field.name == recipe.text]
+        return any(is_string(plain(type_)) for type_ in types)
 
     def _documents(self, recipe: TextRecipe) -> Columns:
         """Find and check the columns of documents, and those beside them."""
@@ -150,12 +150,12 @@ class _Table(NamedTuple):
                 f"{self.name}: neither documents, in a column {recipe.text!r}, nor rows made of "
                 f"them. Name the column so ({self._there()})."
             )
-        own = recipe_in(self.schema, self.name)
-        if recipe is not None and own != recipe:
-            other = "made of documents by another recipe than"
-            made = other if own else "without a recipe of documents, unlike"
+        stored = recipe_in(self.schema, self.name)
+        if recipe is not None and stored != recipe:
+            another = "made of documents by another recipe than"
+            origin = another if stored else "without a recipe of documents, unlike"
             raise DataError(
-                f"{self.name}: {made} "
+                f"{self.name}: {origin} "
                 f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
                 "the documents, which are turned into rows by the recipe wanted."
             )
@@ -163,34 +163,34 @@ class _Table(NamedTuple):
     def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
         """Return the column of a role; None where there is none, and none is needed."""
         usual = ROLES[role].names if named is None else (named,)
-        there = [field for field in self.schema if field.name in usual]
+        named_so = [field for field in self.schema if field.name in usual]
         # A usual name counts only on a column of the right shape: pandas' own "index" is no list.
-        fitting = [field for field in there if fits(role, field.type, self.reading.multilabel)]
-        found = [field.name for field in (fitting if named is None else there)]
-        if len(found) > 1:
-            self._refuse_several(role, found)
-        for field in () if fitting else there:
+        fitting = [field for field in named_so if fits(role, field.type, self.reading.multilabel)]
+        columns = [field.name for field in (fitting if named is None else named_so)]
+        if len(columns) > 1:
+            self._refuse_several(role, columns)
+        for field in () if fitting else named_so:
             several_labels = role == "label" and fits(role, field.type, several=True)
             if named is not None or (needed and several_labels):
                 self._refuse_type(role, field, several_labels)
-        if not found and needed:
+        if not columns and needed:
             raise DataError(
                 f"{self.name}: no column for the {ROLES[role].words}, looked for "
                 f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({self._there()})."
             )
-        return found[0] if found else None
+        return columns[0] if columns else None
 
     def _features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the columns of the features: one, or in the layout ``columns`` one a feature."""
-        asked, settled = self.reading.features, self.reading.settled
+        asked, layout = self.reading.features, self.reading.settled
         features = list(asked or ())
         if asked is None:
             features = self._lists() or self._numbered(taken)
-        elif not settled:
+        elif not layout:
             features = self._expanded(asked, taken)
-        there = Counter(self.schema.names)
+        occurrences = Counter(self.schema.names)
         for column, times in Counter(features).items():
-            if there[column] != 1:
+            if occurrences[column] != 1:
                 self._find("features", column)  # which refuses it
             if times > 1:
                 raise SettingsError(
@@ -202,10 +202,10 @@ class _Table(NamedTuple):
         """Return the list, map or vector that is called as features usually are, if there is one;
         of a later shard, all of them."""
         usual = [field for field in self.schema if field.name in ROLES["features"].names]
-        found = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
-        if len(found) > 1 and not self.reading.settled:
-            self._refuse_several("features", found)
-        return found
+        columns = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
+        if len(columns) > 1 and not self.reading.settled:
+            self._refuse_several("features", columns)
+        return columns
 
     def _numbers(self, taken: set[str | None]) -> list[str]:
         """Return the columns of numbers."""
@@ -214,54 +214,54 @@ class _Table(NamedTuple):
 
     def _numbered(self, taken: set[str | None]) -> list[str]:
         """Return the columns that share a usual word and differ in a number, ordered by it."""
-        found: dict[str, list[tuple[int, str]]] = {}
+        by_word: dict[str, list[tuple[int, str]]] = {}
         for column in self._numbers(taken):
             if match := _NUMBERED.fullmatch(column):
-                found.setdefault(match[1], []).append((int(match[2]), column))
-        if len(found) > 1:
-            self._refuse_several("features", [own[0][1] for own in found.values()])
-        if not found:
-            there = (field.name for field in self.schema if is_string(plain(field.type)))
-            words = next((name for name in there if name not in taken), None)
-            made = f" Documents become rows by convert --text {words}." if words else ""
+                by_word.setdefault(match[1], []).append((int(match[2]), column))
+        if len(by_word) > 1:
+            self._refuse_several("features", [numbered[0][1] for numbered in by_word.values()])
+        if not by_word:
+            strings = (field.name for field in self.schema if is_string(plain(field.type)))
+            words = next((name for name in strings if name not in taken), None)
+            advice = f" Documents become rows by convert --text {words}." if words else ""
             raise DataError(
                 f"{self.name}: no column for the features, looked for lists, maps or vectors "
                 f"called {', '.join(map(repr, ROLES['features'].names))} and for numbers called "
                 "'f0', 'f1', … Name it with --features NAME, or columns of numbers with --features "
-                f'NAME,NAME,… or --features "*" ({self._there()}).{made}'
+                f'NAME,NAME,… or --features "*" ({self._there()}).{advice}'
             )
-        [columns] = found.values()
+        [columns] = by_word.values()
         return [column for _, column in sorted(columns)]
 
     def _expanded(self, asked: Iterable[str], taken: set[str | None]) -> list[str]:
         """Expand patterns to columns of numbers, in the file's order; names stay as they are."""
         names, numbers = set(self.schema.names), self._numbers(taken)
-        found: list[str] = []
-        for given in asked:
-            matching = [] if given in names else [n for n in numbers if fnmatchcase(n, given)]
-            found += matching or [given]
-        return found
+        columns: list[str] = []
+        for pattern in asked:
+            matching = [] if pattern in names else [n for n in numbers if fnmatchcase(n, pattern)]
+            columns += matching or [pattern]
+        return columns
 
     def _unknown(self, taken: set[str | None]) -> tuple[str, ...]:
         """Find columns that match what was asked for and are no features; refuse or count them."""
-        settled, features = self.reading.settled, self.reading.features
-        if settled is None or features is None:
+        layout, features = self.reading.settled, self.reading.features
+        if layout is None or features is None:
             return ()
-        if settled.asked is not None:
-            found = self._expanded(settled.asked, taken)
-        elif settled.layout == "columns":
+        if layout.asked is not None:
+            candidates = self._expanded(layout.asked, taken)
+        elif layout.layout == "columns":
             word = _word(features[0])
-            found = [column for column in self._numbers(taken) if _word(column) == word]
+            candidates = [column for column in self._numbers(taken) if _word(column) == word]
         else:
-            found = self._lists()
+            candidates = self._lists()
         known = {*features, *taken}
-        there = set(self.schema.names)
-        others = tuple(c for c in dict.fromkeys(found) if c not in known and c in there)
+        present = set(self.schema.names)
+        unknown = tuple(c for c in dict.fromkeys(candidates) if c not in known and c in present)
         if self.reading.unknown_features == "out_of_range":
-            return others if settled.layout == "columns" else ()
-        if others:
+            return unknown if layout.layout == "columns" else ()
+        if unknown:
             raise DataError(
-                f"{self.name}: {some(others)} would be features too, and {settled.by} has none of "
+                f"{self.name}: {some(unknown)} would be features too, and {layout.by} has none of "
                 "that name. All shards need the same columns: add them there, remove them here, or "
                 "name those to read with --features NAME,NAME,…"
             )
@@ -291,38 +291,38 @@ class _Table(NamedTuple):
 
     def _check_pair(self, columns: Columns) -> None:
         """Refuse pairs that only their order tells apart, in another one than the settled."""
-        found, settled = ordered_pair(self.schema, columns), self.reading.settled
-        if settled is not None and found not in (None, settled.pair):
-            other = "told by their names" if settled.pair is None else some(settled.pair)
+        pair, layout = ordered_pair(self.schema, columns), self.reading.settled
+        if layout is not None and pair not in (None, layout.pair):
+            expected = "told by their names" if layout.pair is None else some(layout.pair)
             raise DataError(
-                f"{self.name}: the pairs in {columns.features[0]!r} are of {some(found)}, in "
-                f"{settled.by} they are {other}. All shards need the same names in one order: "
+                f"{self.name}: the pairs in {columns.features[0]!r} are of {some(pair)}, in "
+                f"{layout.by} they are {expected}. All shards need the same names in one order: "
                 "call the fields index and value, or use streamtron convert."
             )
 
     def _values(self, columns: Columns) -> str | None:
         """Return the column of the values that belong to a list; None where all are 1."""
-        named, settled = self.reading.values_column, self.reading.settled
+        named, layout = self.reading.values_column, self.reading.settled
         if named == "":
             return None
-        without = settled is not None and named is None
-        found = None if without else self._find("values", named, needed=named is not None)
-        others = [field for field in self.schema if field.name != columns.label]
-        may_be = [field.name for field in others if may_be_values(field)]
-        if settled is not None and without and may_be:
+        without = layout is not None and named is None
+        column = None if without else self._find("values", named, needed=named is not None)
+        fields = [field for field in self.schema if field.name != columns.label]
+        may_be = [field.name for field in fields if may_be_values(field)]
+        if layout is not None and without and may_be:
             raise DataError(
                 f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
-                f"no such column in {settled.by}, where all values are 1. Add the values there, "
+                f"no such column in {layout.by}, where all values are 1. Add the values there, "
                 'remove the column here, or say --values "" in the fit if all are 1.'
             )
-        if found is None and may_be:
+        if column is None and may_be:
             # To take all values as 1 while they stand in a column not understood would be silent.
             raise DataError(
                 f"{self.name}: features in the lists {columns.features[0]!r}, and no list of "
                 "numbers of a usual name for their values. Name it with --values NAME, or say "
                 f'--values "" if all are 1 ({self._there()}).'
             )
-        return found
+        return column
 
     def _check_settings(self, columns: Columns) -> None:
         """Refuse settings that do not suit the layout."""
@@ -342,10 +342,10 @@ class _Table(NamedTuple):
         if reading.table_base == 1 and layout not in ("lists", "pairs", "map"):
             raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
-    def _refuse_several(self, role: Role, found: Iterable[str]) -> NoReturn:
+    def _refuse_several(self, role: Role, columns: Iterable[str]) -> NoReturn:
         raise DataError(
-            f"{self.name}: {' and '.join(map(repr, found))} could all be the {ROLES[role].words}. "
-            f"Say which with --{role} NAME, a name that occurs once ({self._there()})."
+            f"{self.name}: {' and '.join(map(repr, columns))} could all be the "
+            f"{ROLES[role].words}. Say which with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
     def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:
@@ -363,8 +363,8 @@ class _Table(NamedTuple):
     def _there(self) -> str:
         """List the first columns, for messages."""
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
-        more = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
-        return f"columns there: {', '.join(shown)}{more}"
+        remainder = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
+        return f"columns there: {', '.join(shown)}{remainder}"
 
 
 def _word(column: str) -> str | None:

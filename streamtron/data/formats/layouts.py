@@ -66,8 +66,8 @@ def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
         return None
     names = [field.name for field in schema.field(columns.features[0]).type.value_type]
     lower = [name.lower() for name in names]
-    told = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
-    return None if all(told) else tuple(names)
+    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
+    return None if all(distinct) else tuple(names)
 
 
 def _is_vector(struct: pa.DataType) -> bool:
@@ -212,9 +212,9 @@ def _sparse_indices(
     """Return the columns of the sparse vectors, below the vectors' sizes and as many as values."""
     offsets, items = items_of(array.field("indices"), f"{column}.indices", spot)
     lengths = np.diff(offsets)
-    wanted = np.where(dense, 0, np.diff(indptr))
-    if not np.array_equal(lengths, wanted):
-        row = first(lengths != wanted)
+    counts = np.where(dense, 0, np.diff(indptr))
+    if not np.array_equal(lengths, counts):
+        row = first(lengths != counts)
         what = "dense" if dense[row] else "sparse"
         spot.refuse(
             row,

@@ -120,8 +120,8 @@ class LibsvmReader(FileReader):
             if number == 0:
                 text = text.removeprefix(b"\xef\xbb\xbf")
             end = text.rfind(b"\n") + 1
-            *before, word = bytes(text[end:]).rsplit(None, 1) or [b""]
-            if before and text.endswith(word) and _CUT.fullmatch(word) and b"#" not in before[0]:
+            *words, word = bytes(text[end:]).rsplit(None, 1) or [b""]
+            if words and text.endswith(word) and _CUT.fullmatch(word) and b"#" not in words[0]:
                 yield text[:end], taken
                 raise BadLine(
                     0,
@@ -185,13 +185,13 @@ class _Parser(threading.local):
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, given: tuple[bytearray, int]) -> tuple[RowBatch, NDArray[np.int64], int, int]:
+    def parse(self, piece: tuple[bytearray, int]) -> tuple[RowBatch, NDArray[np.int64], int, int]:
         """Parse whole lines; raise BadLine for the first that is refused.
 
         Returns the rows, the lines (from 0) they are on, the number of lines, and the stored bytes
         read so far, which come with the text.
         """
-        text, bytes_read = given
+        text, bytes_read = piece
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
@@ -277,11 +277,11 @@ class _Parser(threading.local):
 
     def _stopped(self, text: bytearray) -> Iterator[Refusal]:
         """Yield the line at which the kernel stopped, if it did."""
-        found = self._buffers.found
-        kind, at = int(found[text_kernels.TROUBLE]), int(found[text_kernels.PLACE])
+        counts = self._buffers.found
+        kind, at = int(counts[text_kernels.TROUBLE]), int(counts[text_kernels.PLACE])
         if kind != text_kernels.NOTHING:
             sentence = complaint(kind, text, at, self._first_column, self._weighted)
-            yield int(found[text_kernels.PARSED_LINES]), sentence
+            yield int(counts[text_kernels.PARSED_LINES]), sentence
 
 
 def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:

@@ -84,8 +84,8 @@ def _bad_pair(token: bytes, first_column: int) -> str:
     elif not column:
         return f"{shown(token)} has no column number. A feature is written column:value."
     elif not column.isdigit():
-        wanted = f"whole numbers from {first_column} up, in decimal digits"
-        return f"column {word}. Column numbers are {wanted}."
+        kind = f"whole numbers from {first_column} up, in decimal digits"
+        return f"column {word}. Column numbers are {kind}."
     elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
         return f"column {word} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
     elif int(column) < first_column:

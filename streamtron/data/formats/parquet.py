@@ -33,7 +33,7 @@ class ParquetReader(TableReader):
             groups = [metadata.row_group(number) for number in range(table.num_row_groups)]
             rows = sum(group.num_rows for group in groups)
             self._check_rows("", rows, metadata.num_rows)
-            before = 0
+            first_row = 0
             for number, group in enumerate(groups):
                 row, place = 0, f"row group {number}"
                 # The footer also counts a column's values, but pyarrow aborts the process where a
@@ -41,18 +41,18 @@ class ParquetReader(TableReader):
                 step = batch_rows(group.num_rows, group.total_byte_size, BATCH_BYTES)
                 for batch in table.iter_batches(step, row_groups=[number], columns=columns):
                     start, row = row, row + batch.num_rows
-                    yield Part(batch, place, start, (before + row) / rows)
+                    yield Part(batch, place, start, (first_row + row) / rows)
                 self._check_rows(f", {place}", row, group.num_rows)
-                before += row
+                first_row += row
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as table:
             return table.schema_arrow
 
-    def _check_rows(self, where: str, rows: int, wanted: int) -> None:
-        if rows != wanted:
+    def _check_rows(self, where: str, rows: int, promised: int) -> None:
+        if rows != promised:
             raise DataError(
-                f"{self.name}{where}: {rows} rows where the footer says {wanted}. The file is "
+                f"{self.name}{where}: {rows} rows where the footer says {promised}. The file is "
                 "damaged. Write or fetch it again."
             )
 

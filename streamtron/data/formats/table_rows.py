@@ -79,8 +79,8 @@ def _column_numbers(
         if number == 0:
             spot.refuse(row, "column 0 in a file declared 1-based. Use --index-base 0.")
         spot.refuse(row, f"column {number}. Column numbers run from {least} to {most}.")
-    found = numbers.astype(np.uint32, copy=False)
-    return found + np.uint32(shift) if shift else found
+    columns = numbers.astype(np.uint32, copy=False)
+    return columns + np.uint32(shift) if shift else columns
 
 
 class _Named(NamedTuple):
@@ -109,8 +109,8 @@ def _columns_of(
                 "vocabulary's end, remove it, or use --hash-bits.",
             )
         columns[strange] = known + np.arange(len(strange))
-    found: NDArray[np.uint32] = columns.astype(np.uint32)[codes]
-    return found
+    indices: NDArray[np.uint32] = columns.astype(np.uint32)[codes]
+    return indices
 
 
 def _rising(

@@ -55,9 +55,11 @@ class TableReader(FileReader, ABC):
         with table_errors(self.name, self.KIND), self._open(whole=True) as (file, size):
             columns = find_columns(self._schema(file), self.reading, self.name)
             threads = self._threads if columns.layout == "text" else 1
-            made = in_order(partial(self._made, columns), self._parts(file, columns.all), threads)
-            with closing(made):
-                for end, batch in made:
+            batches = in_order(
+                partial(self._made, columns), self._parts(file, columns.all), threads
+            )
+            with closing(batches):
+                for end, batch in batches:
                     self.bytes_read = int(size * end)
                     yield from split_batch(batch)
 

@@ -43,7 +43,7 @@ def text_labels(
     """
     classes: dict[Label, int] = {}
     known: dict[bytes, list[int] | str] = {}  # the codes in a token, or why it is refused
-    found: list[list[int]] = [[]] * (rows + 1)  # the last may have been begun and not be whole
+    codes_of: list[list[int]] = [[]] * (rows + 1)  # the last may have been begun and not be whole
     refused = None
     for row, begin, end in tokens.tolist():
         token = bytes(text[begin:end])
@@ -53,13 +53,13 @@ def text_labels(
         if isinstance(codes, str):
             refused = row, codes
             break
-        found[row] = codes
-    del found[rows:]
+        codes_of[row] = codes
+    del codes_of[rows:]
     if several:
-        lengths = np.fromiter(map(len, found), np.int64, rows)
-        flat = np.array([code for codes in found for code in codes], np.int32)
+        lengths = np.fromiter(map(len, codes_of), np.int64, rows)
+        flat = np.array([code for codes in codes_of for code in codes], np.int32)
         return TextLabels(flat, offsets_of(lengths), list(classes), refused)
-    flat = np.array([codes[0] if codes else -1 for codes in found], np.int32)
+    flat = np.array([codes[0] if codes else -1 for codes in codes_of], np.int32)
     return TextLabels(flat, None, list(classes), refused)
 
 
@@ -84,8 +84,8 @@ def is_text_name(name: str) -> bool:
 
 def is_rounded(token: bytes, number: float) -> bool:
     """Tell whether a token is an integer, and not the one that a float stands for."""
-    found = _INTEGER.fullmatch(token)
-    return found is not None and np.isfinite(number) and int(found[1]) != abs(number)
+    digits = _INTEGER.fullmatch(token)
+    return digits is not None and np.isfinite(number) and int(digits[1]) != abs(number)
 
 
 def merging(token: bytes, number: float) -> str:

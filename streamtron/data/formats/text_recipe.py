@@ -139,8 +139,8 @@ class TextRecipe:
         """Make a recipe of JSON values, which may come from anywhere; a DataError if it is none."""
         kinds = {field.name: field.type for field in fields(cls)}
         try:
-            given = {name: _CHECKS[str(kinds[name])](x) for name, x in values.items()}
-            recipe = cls(**given)
+            fields_ = {name: _CHECKS[str(kinds[name])](x) for name, x in values.items()}
+            recipe = cls(**fields_)
             if not recipe.text:
                 raise ValueError("documents in a column without a name")
             _ = recipe.idf
@@ -167,7 +167,7 @@ class TextRecipe:
         kind."""
         arrays = []
         for name in (self.text, *self.columns):
-            wanted = "strings" if name in self.strings else "finite numbers"
+            kind = "strings" if name in self.strings else "finite numbers"
             try:
                 if name in self.strings:
                     array = pa.array(given[name], pa.large_string())
@@ -177,7 +177,7 @@ class TextRecipe:
                     raise ValueError("a value is missing or not finite")
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise DataError(
-                    f"X: {name!r} ({error}). Wanted are {wanted} by that name."
+                    f"X: {name!r} ({error}). Wanted are {kind} by that name."
                 ) from error
             arrays.append(array)
         names = [self.text, *self.columns]
@@ -195,10 +195,10 @@ class TextRecipe:
             *words, low, high, (1 << self.hash_bits) - 1, self.alternate_sign, columns, values,
             indptr,
         )  # fmt: skip
-        found = _summed(columns, values, indptr, (len(indptr) - 1, 1 << self.hash_bits))
+        sums = _summed(columns, values, indptr, (len(indptr) - 1, 1 << self.hash_bits))
         if self.binary:
-            found.data.fill(1.0)
-        return found
+            sums.data.fill(1.0)
+        return sums
 
     def words(self, documents: Sequence[str] | pa.Array) -> pa.Array:
         """Return the words of documents, with blanks between those of an n-gram, each as often as
@@ -209,13 +209,13 @@ class TextRecipe:
         ends = pa.py_buffer(np.append(starts, stops[-1:] + 1))  # each with the blank behind it
         single = pa.LargeStringArray.from_buffers(len(starts), ends, pa.py_buffer(text))
         document = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        found = []
+        grams = []
         for n in range(self.ngram_range[0], self.ngram_range[1] + 1):
             count = max(len(single) - n + 1, 0)
             within = document[:count] == document[n - 1 :]
             parts = [single.slice(k, count).filter(within) for k in range(n)]
-            found.append(pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())))
-        return pc.utf8_slice_codeunits(pa.concat_arrays(found), 0, -1)
+            grams.append(pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())))
+        return pc.utf8_slice_codeunits(pa.concat_arrays(grams), 0, -1)
 
     def weighted(self, counts: sparse.csr_array) -> sparse.csr_array:
         """Return rows of counts times their idf, normed, float32."""
@@ -272,10 +272,10 @@ class TextRecipe:
         numbers, values = (np.stack(arrays, axis=1).ravel() for arrays in zip(*parts, strict=True))
         indptr = np.arange(0, len(values) + 1, len(parts))
         shape = (rows, 1 << self.hash_bits)
-        found = sparse.csr_array((values.astype(np.float32), numbers, indptr), shape=shape)
-        found.sum_duplicates()
-        found.eliminate_zeros()
-        return found
+        sums = sparse.csr_array((values.astype(np.float32), numbers, indptr), shape=shape)
+        sums.sum_duplicates()
+        sums.eliminate_zeros()
+        return sums
 
     def _one(self, name: str, array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the column number and the value of one column in each row."""

@@ -48,13 +48,16 @@ class TextStream:
             for block in self._stored(size):
                 yield block, self.bytes_read
             return
-        before = 0
+        start_bytes = 0
         with closing(prefetch(lambda: self._unpack(suffix))) as unpacked:
             for block, taken in unpacked:
                 for start in range(0, len(block), size):
                     part = min(start + size, len(block)) / len(block)
-                    yield block[start : start + size], before + round(part * (taken - before))
-                before = taken
+                    yield (
+                        block[start : start + size],
+                        start_bytes + round(part * (taken - start_bytes)),
+                    )
+                start_bytes = taken
 
     def fingerprint(self) -> str:
         """xxh3-128 of the bytes taken so far, 32 hex digits."""
@@ -137,10 +140,10 @@ def whole_rows(
         if header and end:  # alone it tells no types
             header = held.find(b"\n", 0, end - 1) < 0
         if end and len(held) >= batch_bytes and not header:
-            rest = held[end:]
+            remainder = held[end:]
             del held[end:]
             yield held, taken
-            held, end = rest, 0
+            held, end = remainder, 0
         elif len(held) - end > limit + batch_bytes:
             raise _too_long(held.count(b"\n", 0, end), limit, kind, quoted)
     if held:
@@ -153,21 +156,21 @@ def _last_row(block: bytes, quotes: int | None) -> int:
     if quotes is not None:
         quotes += block.count(b'"', 0, end)
         while end and quotes % 2:  # the line ends within quotes
-            before = block.rfind(b"\n", 0, end - 1) + 1
-            quotes -= block.count(b'"', before, end)
-            end = before
+            line_start = block.rfind(b"\n", 0, end - 1) + 1
+            quotes -= block.count(b'"', line_start, end)
+            end = line_start
     return end
 
 
 def _too_long(line: int, limit: int, kind: str, quoted: bool) -> BadLine:
     """Make the error for a row longer than the limit: of the data, or of this machine's memory."""
-    found = f"longer than {limit:,} bytes"
+    length = f"longer than {limit:,} bytes"
     check = f"Check that this is {kind}, with a row on each line"
     check += ", and that the quote which opens in this row is closed" if quoted else ""
     if limit == LINE_LIMIT:
-        return BadLine(line, f"{found}. {check}.")
+        return BadLine(line, f"{length}. {check}.")
     sentence = (
-        f"{found}, which is too long for the {available_memory() >> 20:,} MiB of memory that this "
+        f"{length}, which is too long for the {available_memory() >> 20:,} MiB of memory that this "
         f"process may use. {check}, or give the process more memory."
     )
     return BadLine(line, sentence, MachineError)

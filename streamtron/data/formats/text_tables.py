@@ -83,11 +83,11 @@ class TextTableReader(TableReader):
         if first is None:
             return pa.schema([])
         with self._place(first):
-            found = self._table(first, None).schema
-            if pa.binary() in found.types:
+            schema = self._table(first, None).schema
+            if pa.binary() in schema.types:
                 self._check_utf8(first)
         kinds = self._strings, self._numbers
-        return pa.schema([_settled(field, *kinds) for field in found])
+        return pa.schema([_settled(field, *kinds) for field in schema])
 
     @property
     def _strings(self) -> Collection[str]:
@@ -120,12 +120,12 @@ class TextTableReader(TableReader):
 
     def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
-        wanted = [schema.field(column) for column in columns]
+        fields = [schema.field(column) for column in columns]
         keys = set(self.reading.features or ())
-        wide = [field if field.name in keys else _wide(field) for field in wanted]
+        wide = [field if field.name in keys else _wide(field) for field in fields]
         with self._place(cut):
             table = self._table(cut, pa.schema(wide))
-        arrays = [_narrow(table[field.name].combine_chunks(), field.type) for field in wanted]
+        arrays = [_narrow(table[field.name].combine_chunks(), field.type) for field in fields]
         return cut, pa.RecordBatch.from_arrays(arrays, columns)
 
     @abstractmethod
@@ -192,7 +192,7 @@ class CsvReader(TextTableReader):
         if cut.line == 1:
             self._check_header(cut)
         names = None if cut.line == 1 else self._first_schema.names
-        found = csv.read_csv(
+        table = csv.read_csv(
             pa.BufferReader(cut.text),
             csv.ReadOptions(use_threads=False, block_size=len(cut.text) + 1, column_names=names),
             csv.ParseOptions(delimiter=separator, newlines_in_values=True),
@@ -202,14 +202,14 @@ class CsvReader(TextTableReader):
             ),
         )  # fmt: skip
         if schema is None:
-            self._check_names(found.schema.names)
-            self._check_kinds(found.schema)
-            return found
+            self._check_names(table.schema.names)
+            self._check_kinds(table.schema)
+            return table
         # a text may be empty, and is not null then
         for name in set(self._strings) & set(schema.names):
             at = schema.names.index(name)
-            found = found.set_column(at, name, pc.fill_null(found[name], ""))
-        return found
+            table = table.set_column(at, name, pc.fill_null(table[name], ""))
+        return table
 
     @property
     def _separator(self) -> str:
@@ -231,10 +231,10 @@ class CsvReader(TextTableReader):
         raise DataError(f"{self.name}, line {line}: repeats the header. Remove the line.")
 
     def _line_of(self, cut: Cut, reason: str) -> int | None:
-        found = re.search(r"CSV column #(\d+): .*invalid value '(.*)'", reason)
+        match = re.search(r"CSV column #(\d+): .*invalid value '(.*)'", reason)
         rows = python_csv.reader(io.StringIO(cut.text.decode()), delimiter=self._separator)
-        for row in rows if found else ():
-            if found and row and row[int(found[1])].strip() == found[2].strip():
+        for row in rows if match else ():
+            if match and row and row[int(match[1])].strip() == match[2].strip():
                 if cut.line > 1 and row == self._first_schema.names:
                     self._refuse_header(cut.line + rows.line_num - 1)
                 return cut.line + rows.line_num - 1

@@ -50,9 +50,11 @@ class VowpalWabbitReader(TextTableReader):
             sentence = "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)"
             self._refuse(lines_of_rows[np.argmax(broken)], sentence)
         halves = pc.split_pattern(lines, "|", max_splits=1)
-        whole = pc.equal(pc.list_value_length(halves), 2).to_numpy(zero_copy_only=False)
-        if not whole.all():
-            self._refuse(lines_of_rows[np.argmin(whole)], "no |. Write label |namespace name name")
+        complete = pc.equal(pc.list_value_length(halves), 2).to_numpy(zero_copy_only=False)
+        if not complete.all():
+            self._refuse(
+                lines_of_rows[np.argmin(complete)], "no |. Write label |namespace name name"
+            )
         table = pa.table([*self._heads(pc.list_element(halves, 0), lines_of_rows),
                           self._features(pc.list_element(halves, 1), lines_of_rows)],
                          schema=SCHEMA)  # fmt: skip
@@ -65,7 +67,7 @@ class VowpalWabbitReader(TextTableReader):
 
     def _heads(self, heads: pa.Array, lines: NDArray[np.int64]) -> list[pa.Array]:
         """Read label, importance and tag of every row."""
-        found: list[list[Any]] = [[], [], []]
+        cells: list[list[Any]] = [[], [], []]
         for line, head in zip(lines.tolist(), heads.to_pylist(), strict=True):
             words = head.split()
             # as Vowpal Wabbit tells a tag from a label
@@ -80,9 +82,9 @@ class VowpalWabbitReader(TextTableReader):
                 )
             label = float(words[0]) if words else None
             importance = float(words[1]) if len(words) > 1 else 1.0
-            for column, value in zip(found, (label, importance, tag), strict=True):
+            for column, value in zip(cells, (label, importance, tag), strict=True):
                 column.append(value)
-        return [pa.array(column, field.type) for column, field in zip(found, SCHEMA, strict=False)]
+        return [pa.array(column, field.type) for column, field in zip(cells, SCHEMA, strict=False)]
 
     def _features(self, texts: pa.Array, lines: NDArray[np.int64]) -> pa.Array:
         """Read the features of every row, from the first namespace on."""

@@ -74,8 +74,8 @@ def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> Words:
     texts = [text.lower() if lowercase else text for text in documents]
     seconds = 10 + sum(map(len, texts)) // 100_000
     command = [sys.executable, "-I", "-S", "-c", _FIND_ALL]
-    given = json.dumps([seconds, pattern, texts]).encode()
-    done = subprocess.run(command, input=given, capture_output=True)
+    job = json.dumps([seconds, pattern, texts]).encode()
+    done = subprocess.run(command, input=job, capture_output=True)
     if done.returncode == -signal.SIGXCPU:
         raise DataError(
             f"token-pattern {pattern!r:.99} took over {seconds} seconds for {len(texts):,} "
@@ -111,7 +111,7 @@ def _lowered(array: pa.Array) -> pa.Array:
     import pyarrow.compute as pc  # 4 MB of memory that few need
 
     have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
-    lowered = [one.lower() for one in array.filter(have).to_pylist()]
+    lowered = [text.lower() for text in array.filter(have).to_pylist()]
     return pc.replace_with_mask(array, have, pa.array(lowered, array.type))
 
 

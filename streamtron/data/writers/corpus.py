@@ -223,13 +223,13 @@ class _Held:
         second one, or of the leading one."""
         leading = sum(LEADING_SHARE) / 2
         for some in self._stretches():
-            other, moved = (1 - TOPIC_SHARE) * self.part[some], self.moved[some]
+            untopical, moved = (1 - TOPIC_SHARE) * self.part[some], self.moved[some]
             if some.start == 0:
-                other[:TOPICS] = self.part[:TOPICS]
+                untopical[:TOPICS] = self.part[:TOPICS]
             self.found[some] = (
-                (TOPICS - 2) * _held(other, words)
-                + _held(other + leading * moved, words)
-                + _held(other + (1 - leading) * moved, words)
+                (TOPICS - 2) * _held(untopical, words)
+                + _held(untopical + leading * moved, words)
+                + _held(untopical + (1 - leading) * moved, words)
             ) / TOPICS
         return self.found
 

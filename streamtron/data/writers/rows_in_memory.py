@@ -80,8 +80,10 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         matrix.sum_duplicates()
     for start in range(0, matrix.shape[0], MATRIX_ROWS):
         rows = matrix[start : start + MATRIX_ROWS]
-        own = (pa.array(rows.indices.astype(np.int64)), pa.array(rows.data))
-        lists = [pa.LargeListArray.from_arrays(rows.indptr.astype(np.int64), one) for one in own]
+        arrays = (pa.array(rows.indices.astype(np.int64)), pa.array(rows.data))
+        lists = [
+            pa.LargeListArray.from_arrays(rows.indptr.astype(np.int64), array) for array in arrays
+        ]
         yield pa.RecordBatch.from_arrays(
             [*lists, pa.array(labels[start : start + MATRIX_ROWS].tolist())],
             ["indices", "values", "label"],

@@ -98,13 +98,13 @@ def new_shards(
     killed meanwhile. While some are renamed and some are not, the file ``UNFINISHED`` stands beside
     them, and readers refuse the directory. It is locked: a second writer gets a MachineError.
     """
-    directory, own = Path(as_path(destination)), secrets.token_hex(4)
+    directory, token = Path(as_path(destination)), secrets.token_hex(4)
     hidden: dict[Path, Path] = {}
 
     def shard_path(number: int | str) -> str:
         name = number if isinstance(number, str) else f"part-{number:05d}.{ENDINGS[to]}"
         final = directory / name
-        partial_file = directory / f".{final.name}.{own}.partial"
+        partial_file = directory / f".{final.name}.{token}.partial"
         hidden[partial_file] = final
         return os.path.abspath(partial_file)  # workers have another directory
 
@@ -119,7 +119,7 @@ def new_shards(
                 with writing_to(destination, REMEDY):
                     _put_in_place(directory, hidden, old)
             finally:
-                for path in (*_left_behind(directory, own), directory / LOCK):
+                for path in (*_left_behind(directory, token), directory / LOCK):
                     path.unlink(missing_ok=True)
 
 
@@ -262,8 +262,8 @@ def _problem(label: Label, style: ShardStyle) -> str | None:
         return None
     if style.names and is_text_name(label):
         return None
-    wanted = "names without blanks, commas and colons" if style.names else "numbers"
-    return f"is a string, and libsvm text has {wanted} as labels. Convert to Parquet."
+    kinds = "names without blanks, commas and colons" if style.names else "numbers"
+    return f"is a string, and libsvm text has {kinds} as labels. Convert to Parquet."
 
 
 def label_type(label: Label) -> LabelType:

@@ -52,9 +52,9 @@ def parquet_predictions(
         ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
         return pa.ListArray.from_arrays(ends, values.ravel())
 
-    def table(labels: NDArray[Any], others: Mapping[str, NDArray[Any]]) -> pa.Table:
+    def table(labels: NDArray[Any], columns_of: Mapping[str, NDArray[Any]]) -> pa.Table:
         first = pa.array(labels.tolist(), pa.list_(kind)) if multilabel else pa.array(labels, kind)
-        columns = {name: column(values) for name, values in others.items()}
+        columns = {name: column(values) for name, values in columns_of.items()}
         return pa.table({"labels" if multilabel else "label": first, **columns})
 
     return _parquet(_row_groups(table(*pair) for pair in predictions))
