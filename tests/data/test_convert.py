@@ -31,6 +31,7 @@ from streamtron.data.writers.shards import (
     write_shards,
 )
 from streamtron.runs.convert import convert as convert_files
+from tests.helpers import batch_rows
 from tests.helpers.examples import examples
 from tests.helpers.processes import COMMAND, Process, command, one_sentence, until
 
@@ -72,18 +73,10 @@ def convert(
         return write_shards(batches, path_of, style, rows_per_shard)
 
 
-def rows_of(batches: Iterator[RowBatch]) -> list[Row]:
+def rows_of(batches: Iterable[RowBatch]) -> list[Row]:
     return [
-        (
-            None if code < 0 else batch.classes[code],
-            {
-                int(batch.indices[k]): 1.0 if batch.values is None else float(batch.values[k])
-                for k in range(batch.indptr[i], batch.indptr[i + 1])
-            },
-            1.0 if batch.weights is None else float(batch.weights[i]),
-        )
-        for batch in batches
-        for i, code in enumerate(batch.codes)
+        (label, dict(zip(columns, values, strict=True)), weight)
+        for label, columns, values, weight in batch_rows.rows_of(batches)
     ]
 
 

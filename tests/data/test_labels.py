@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 
 from streamtron.cli import main
 from streamtron.core.config import Settings
@@ -32,9 +31,10 @@ from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.targets import TargetRule
+from tests.helpers import batch_rows
 from tests.helpers.examples import examples
 from tests.helpers.rows_in_memory import RowsInMemory
-from tests.helpers.shard_rows import bits, small_blocks
+from tests.helpers.shard_rows import small_blocks
 
 SEVERAL = ReaderConfig(multilabel=True)
 NAMED = ReaderConfig(multiclass=True)
@@ -43,23 +43,11 @@ Row = tuple[list[Label], dict[int, float]]
 """labels as written, {column: value}"""
 
 
-def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[list[Label]]:
-    """The labels of every row, in the order written."""
-    if offsets is None:
-        return [[classes[code]] if code >= 0 else [] for code in codes]
-    assert offsets[-1] == len(codes)
-    assert min(codes, default=0) >= 0
-    return [[classes[code] for code in codes[a:b]] for a, b in itertools.pairwise(offsets)]
-
-
 def rows_of(batch: RowBatch) -> list[Row]:
     """A batch as plain rows."""
-    values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
-    labels = labels_of(batch.codes, batch.code_offsets, batch.classes)
-    spans = itertools.pairwise(batch.indptr.tolist())
     return [
-        (own, dict(zip(batch.indices[a:b].tolist(), values[a:b].tolist(), strict=True)))
-        for own, (a, b) in zip(labels, spans, strict=True)
+        (label if isinstance(label, list) else [label], dict(zip(columns, values, strict=True)))
+        for label, columns, values, _ in batch_rows.rows_of([batch])
     ]
 
 
@@ -221,71 +209,12 @@ def test_a_list_of_labels_is_not_taken_for_values(tmp_path: Path) -> None:
 
 # --- the same chunks from everywhere ---
 
-rows_strategy = st.lists(
-    st.tuples(
-        st.lists(st.sampled_from(["ham", "spam", "eggs", "tea"]), unique=True, max_size=4),
-        st.dictionaries(st.integers(0, 30), st.sampled_from([1.0, 1.0, -2.5]), max_size=5),
-    ).filter(lambda row: row[0] or row[1]),
-    min_size=1,
-    max_size=30,
-)
-
 
 def as_text(rows: Sequence[Row]) -> str:
     return "".join(
         f"{','.join(map(str, own))} {' '.join(f'{c}:{v}' for c, v in sorted(row.items()))}\n"
         for own, row in rows
     )
-
-
-def as_table(rows: Sequence[Row]) -> pa.Table:
-    return pa.table(
-        {
-            "indices": pa.array([sorted(row) for _, row in rows], pa.list_(pa.int64())),
-            "values": pa.array(
-                [[row[c] for c in sorted(row)] for _, row in rows], pa.list_(pa.float32())
-            ),
-            "labels": pa.array([own for own, _ in rows], pa.list_(pa.string())),
-        }
-    )
-
-
-def in_memory(rows: Sequence[Row]) -> RowsInMemory:
-    pairs = [sorted(row.items()) for _, row in rows]
-    indptr = np.cumsum([0, *map(len, pairs)])
-    flat = [pair for row in pairs for pair in row]
-    data = np.array([value for _, value in flat], np.float32)
-    indices = np.array([column for column, _ in flat], np.int64)
-    matrix = sparse.csr_array((data, indices, indptr), shape=(len(rows), 31))
-    return RowsInMemory(matrix, [own for own, _ in rows], multilabel=True)
-
-
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
-@given(rows_strategy, st.randoms(use_true_random=False))
-def test_chunks_are_bit_for_bit_the_same_wherever_a_shard_is_stored(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], random: Any
-) -> None:
-    directory = tmp_path_factory.mktemp("stored")
-    (directory / "text.svm").write_text(as_text(rows))
-    pq.write_table(as_table(rows), directory / "table.parquet")
-    with small_blocks():
-        memory = in_memory(rows)
-        wanted = [bits(chunk) for chunk in memory.chunks()]
-        order = list(range(len(wanted)))
-        random.shuffle(order)
-        groups = [order[k : k + 2] for k in range(0, len(order), 2)]
-        wanted_groups = [bits(chunk) for chunk in memory.chunks(groups)]
-        for name, cached in itertools.product(("text.svm", "table.parquet"), (False, True)):
-            with open_shards(
-                [str(directory / name)], SEVERAL, most_labels=None,
-                cache_dir=str(directory / f"_{name}") if cached else None,
-            ) as source:  # fmt: skip
-                assert [bits(chunk) for chunk in source.chunks()] == wanted
-                assert [bits(chunk) for chunk in source.chunks()] == wanted
-                if cached:
-                    assert [bits(chunk) for chunk in source.chunks(groups)] == wanted_groups
-                assert source.labels == memory.labels
 
 
 def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
@@ -300,7 +229,7 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
         chunks = [*source.chunks(), *source.chunks([[2], [1]])]
     assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
     for chunk in chunks:
-        found = labels_of(chunk.codes, chunk.code_offsets, source.labels)
+        found = batch_rows.labels_of(chunk.codes, chunk.code_offsets, source.labels)
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
         assert chunk.code_offsets is not None
         assert not chunk.code_offsets.flags.writeable
@@ -354,19 +283,6 @@ def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path: Pat
 # --- targets ---
 
 
-def signs_by_definition(
-    rows: list[list[Label]], positive: Label, weights: dict[Label, float] | None
-) -> tuple[list[int], list[float]]:
-    signs = [1 if positive in own else -1 for own in rows]
-    weight = (weights or {}).get(positive, 1.0)
-    return signs, [2.0 / weight if sign == 1 else 2.0 for sign in signs]
-
-
-def chunk_of(source: RowsInMemory) -> Chunk:
-    [chunk] = source.chunks()
-    return chunk
-
-
 @settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from("abcd"), unique=True, max_size=4), min_size=1, max_size=20),
@@ -377,36 +293,35 @@ def test_a_row_is_positive_where_the_label_is_among_its_own(
     rows: list[list[Label]], positive: str, weights: dict[Label, float] | None
 ) -> None:
     source = RowsInMemory(np.eye(len(rows)), rows, multilabel=True)
-    found = TargetRule(2.0, source.labels, weights, positive)(chunk_of(source))
-    signs, delta2 = signs_by_definition(rows, positive, weights)
-    assert found.signs.tolist() == signs
-    assert found.delta2.tolist() == delta2
+    [chunk] = source.chunks()
+    found = TargetRule(2.0, source.labels, weights, positive)(chunk)
+    weight = (weights or {}).get(positive, 1.0)
+    assert found.signs.tolist() == [1 if positive in own else -1 for own in rows]
+    assert found.delta2.tolist() == [2.0 / weight if positive in own else 2.0 for own in rows]
     assert (found.signs.dtype, found.delta2.dtype) == (np.int8, np.float64)
 
 
-def test_rows_of_weight_zero_are_left_out_whatever_their_labels() -> None:
-    source = RowsInMemory(np.eye(3), [["a"], ["a", "b"], []], [0.0, 0.5, 1.0], multilabel=True)
-    found = TargetRule(2.0, source.labels, {"a": 4.0}, "a")(chunk_of(source))
-    assert found.signs.tolist() == [0, 1, -1]
-    assert found.delta2.tolist() == [2.0, 1.0, 2.0]
+@pytest.mark.parametrize(
+    ("labels", "row_weights", "class_weights", "positive", "signs", "delta2"),
+    [
+        ([["a"], ["a", "b"], []], [0.0, 0.5, 1.0], {"a": 4.0}, "a", [0, 1, -1], [2.0, 1.0, 2.0]),
+        ([["a"], [], ["b"]], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
+        ([[], [], []], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
+        ([[], ["b", "a"], ["a"]], None, {"b": 2.0, "a": 8.0}, None, [-1, 1, -1], [2.0, 1.0, 2.0]),
+    ],
+    ids=["weight 0 is left out", "label not met", "no label at all", "the first label met"],
+)
+def test_signs_and_prices_follow_labels_and_weights(
+    labels: list[list[Label]], row_weights: Any, class_weights: Any, positive: Any,
+    signs: list[int], delta2: list[float],
+) -> None:  # fmt: skip
+    source = RowsInMemory(np.eye(3), labels, row_weights, multilabel=True)
+    [chunk] = source.chunks()
+    found = TargetRule(2.0, source.labels, class_weights, positive)(chunk)
+    assert (found.signs.tolist(), found.delta2.tolist()) == (signs, delta2)
 
 
-def test_all_rows_are_negative_while_the_positive_label_has_not_been_met() -> None:
-    for source in (
-        RowsInMemory(np.eye(3), [["a"], [], ["b"]], multilabel=True),
-        RowsInMemory(np.eye(3), [[], [], []], multilabel=True),
-        RowsInMemory(np.eye(3), ["a", "b", "a"]),
-    ):
-        found = TargetRule(2.0, source.labels, {"z": 3.0}, "z")(chunk_of(source))
-        assert found.signs.tolist() == [-1, -1, -1]
-        assert found.delta2.tolist() == [2.0, 2.0, 2.0]
-
-
-def test_the_first_label_met_is_positive_where_none_is_named() -> None:
-    source = RowsInMemory(np.eye(3), [[], ["b", "a"], ["a"]], multilabel=True)
-    found = TargetRule(2.0, source.labels, {"b": 2.0, "a": 8.0}, None)(chunk_of(source))
-    assert found.signs.tolist() == [-1, 1, -1]
-    assert found.delta2.tolist() == [2.0, 1.0, 2.0]
+def test_a_row_is_negative_where_no_label_was_met_and_none_is_named() -> None:
     empty = make_rows(np.zeros(2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
     chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(1), np.zeros(2, np.int64))
     assert TargetRule(2.0, [], {"b": 2.0}, None)(chunk).signs.tolist() == [-1]

@@ -338,13 +338,6 @@ def test_a_bad_name_is_refused_in_a_sentence_that_names_its_row(
     assert refusal(tmp_path, columns, **reading).startswith(GROUP + sentence)
 
 
-def test_names_of_one_hash_are_no_repetition(tmp_path: Path) -> None:
-    columns = maps([("a", 1.0), ("b", 2.0), ("c", 4.0)], key=pa.string())
-    batches = read(tmp_path, columns, ReaderConfig(labels="optional", names=Hashing(1)))
-    assert sum(rows_of(batches)[0][2]) == 7.0
-    assert set(Hashing(1).columns(["a", "b", "c"]).tolist()) <= {0, 1}
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats import table_rows, tables
+from streamtron.data.formats import tables
 from streamtron.data.formats.columns import Columns
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
@@ -221,28 +221,10 @@ def test_columns_come_as_numbered_whatever_the_base(write: Write) -> None:
 # Batches ----------------------------------------------------------------------------------------
 
 
-def test_batches_stay_within_their_nonzeros_and_together_are_all_rows(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_rows, "BATCH_NONZEROS", 50)
-    random = np.random.default_rng(0)
-    lengths = random.integers(0, 30, 300)
-    lengths[17] = 200  # one row longer than a batch may be
-    indices = [list(range(length)) for length in lengths]
-    path = write({"indices": indices, "y": list(range(300))}, row_group_size=77)
-    batches = read(path)
-    assert [row[:2] for row in rows_of(batches)] == [
-        (float(k), columns) for k, columns in enumerate(indices)
-    ]
-    assert sorted(len(batch.indices) for batch in batches if len(batch.indices) > 50) == [200]
-    assert all(batch.indptr[0] == 0 and batch.indptr.dtype == np.int64 for batch in batches)
-
-
 def test_a_row_is_named_by_its_row_group_and_its_place_in_it(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "BATCH_ROWS", 3)
-    monkeypatch.setattr(table_rows, "BATCH_NONZEROS", 2)
     path = write({"indices": [[k] for k in range(20)], "y": list(range(20))}, row_group_size=8)
     places = [batch.place(i) for batch in read(path) for i in range(len(batch.codes))]
     assert places == [f"rows.parquet, row group {k // 8}, row {k % 8}" for k in range(20)]

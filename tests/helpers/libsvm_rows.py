@@ -6,7 +6,7 @@ import io
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_svmlight_file
@@ -15,6 +15,7 @@ from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
+from tests.helpers import batch_rows
 
 PLAIN = ReaderConfig()
 
@@ -33,24 +34,11 @@ def bits_of(token: str | bytes | float) -> int:
     return int(np.float32(float(token)).view(np.uint32))
 
 
-def labels_of(batch: RowBatch) -> list[Any]:
-    """The label of every row, None without one; where rows may have several, a list of them."""
-    labels = [None if code < 0 else batch.classes[code] for code in batch.codes.tolist()]
-    if batch.code_offsets is None:
-        return labels
-    assert batch.code_offsets[-1] == len(labels)
-    return [labels[start:stop] for start, stop in pairwise(batch.code_offsets)]
-
-
 def rows_of(batch: RowBatch) -> list[Row]:
     """A batch as plain rows."""
-    values = np.ones(len(batch.indices), np.float32) if batch.values is None else batch.values
-    bits = values.view(np.uint32).tolist()
-    weights = [1.0] * batch.rows if batch.weights is None else batch.weights.tolist()
-    spans = pairwise(batch.indptr.tolist())
     return [
-        Row(label, batch.indices[start:stop].tolist(), bits[start:stop], weight)
-        for label, (start, stop), weight in zip(labels_of(batch), spans, weights, strict=True)
+        Row(label, columns, np.array(values, np.float32).view(np.uint32).tolist(), weight)
+        for label, columns, values, weight in batch_rows.rows_of([batch])
     ]
 
 

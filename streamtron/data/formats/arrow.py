@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamtron.data.formats.table_rows import BATCH_NONZEROS
 from streamtron.data.formats.tables import Part, TableReader, batch_rows
+
+BATCH_BYTES = 1 << 23
+"""Bytes of a batch: those of 2²⁰ nonzeros."""
 
 _MAGIC = b"ARROW1"
 
@@ -27,7 +29,7 @@ class ArrowReader(TableReader):
         start = 0.0
         for number, (batch, after) in enumerate(_batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
-            step = batch_rows(len(batch), batch.nbytes, 8 * BATCH_NONZEROS)
+            step = batch_rows(len(batch), batch.nbytes, BATCH_BYTES)
             for row in range(0, len(batch), step):
                 rows = batch.slice(row, step)
                 end = start + (after - start) * (row + len(rows)) / len(batch)

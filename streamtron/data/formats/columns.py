@@ -345,7 +345,8 @@ class _Table(NamedTuple):
     def _refuse_several(self, role: Role, columns: Iterable[str]) -> NoReturn:
         raise DataError(
             f"{self.name}: {' and '.join(map(repr, columns))} could all be the "
-            f"{ROLES[role].words}. Say which with --{role} NAME, a name that occurs once ({self._there()})."
+            f"{ROLES[role].words}. Say which with --{role} NAME, a name that occurs once "
+            f"({self._there()})."
         )
 
     def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:

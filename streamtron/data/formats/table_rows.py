@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +30,8 @@ from streamtron.data.row_batch import (
     offsets_of,
     repeated,
     row_of,
-    slice_batch,
     sort_columns,
 )
-
-BATCH_NONZEROS = 1 << 20
 
 _TWICE = "{} occurs twice. Add the values up or remove one."
 
@@ -56,16 +52,6 @@ def make_batch(
     codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
     return RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
-
-
-def split_batch(row_batch: RowBatch) -> Iterator[RowBatch]:
-    """Cut a row batch at BATCH_NONZEROS: rows may be very unequal."""
-    start, rows, indptr = 0, row_batch.rows, row_batch.indptr
-    while start < rows:
-        fitting = int(np.searchsorted(indptr, indptr[start] + BATCH_NONZEROS, side="right")) - 1
-        stop = max(fitting, start + 1)
-        yield row_batch if stop - start == rows else slice_batch(row_batch, start, stop)
-        start = stop
 
 
 def _column_numbers(

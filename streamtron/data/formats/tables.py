@@ -18,7 +18,7 @@ from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Columns, Spot
-from streamtron.data.formats.table_rows import make_batch, split_batch
+from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
@@ -41,7 +41,7 @@ class Part(NamedTuple):
 class TableReader(FileReader, ABC):
     """One shard of a format that holds tables; a ``ShardReader``.
 
-    Row batches have at most 2²⁰ nonzeros, or one longer row; index base ``"auto"`` means 0. From a
+    Row batches have some 2²⁰ nonzeros at most; index base ``"auto"`` means 0. From a
     store the file is fetched once, whole, and read from a copy in the directory ``scratch`` (None =
     where the system keeps temporary files), which has no name and is gone with the reading.
     """
@@ -61,7 +61,7 @@ class TableReader(FileReader, ABC):
             with closing(batches):
                 for end, batch in batches:
                     self.bytes_read = int(size * end)
-                    yield from split_batch(batch)
+                    yield batch
 
     def _made(self, columns: Columns, part: Part) -> tuple[float, RowBatch]:
         spot = Spot(self.name, part.place, part.first_row)
