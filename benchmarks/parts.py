@@ -7,7 +7,7 @@ A data set is cut into ``--parts`` shards of consecutive rows, a part each, and 
 ``--tol``. With ``--sorted`` its rows are sorted by label first, so that parts are not alike. Bytes
 are what a worker that holds all parts would be sent and would send, a round, in units of a number
 of 8 bytes a column; the bins of a scan, which are as many whatever the columns, are left out.
-The constants of ``streamtron/solver/rounds.py``, and START_GAP of ``part.py``, were chosen by
+The constants of ``streamtron/solver/joint.py``, and START_GAP of ``part.py``, were chosen by
 these counts: change one there, and compare.
 """
 

@@ -57,11 +57,6 @@ MOST_LOSSES = 4
 """So many times in a row, without a step between, parts may be lost: then it is they that end
 their workers, most likely by their memory."""
 
-SHORT = (
-    "look", "precondition", "product", "line", "sum_held", "move", "start_visits", "moved", "mixed",
-)  # fmt: skip
-"""Steps on the rows in memory."""
-
 _held: dict[str, dict[int, Part]] = {}
 """The parts in this worker's process, by the token of their run and their number."""
 
@@ -158,7 +153,7 @@ class WorkerParts(Parts):
             )
 
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        short, every = step.__name__ in SHORT, range(len(self._plans))
+        short, every = getattr(step, "short", False), range(len(self._plans))
         answers: list[tuple[list[int], list[Any]]] = []
         left = [*every]
         while left:

@@ -25,7 +25,6 @@ from streamtron.runs.learners import (
     restore_finished,
     weigh_labels,
 )
-from streamtron.solver import part
 from streamtron.solver.checkpoint import Resumed, State, densify
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.learner import Learner, reopen
@@ -205,7 +204,7 @@ def train_on(
             parts, learners, training.settings, source.labels, training.listen, checkpointer
         )
         train(data, resumed)
-        source.take(parts(part.describe, _facts).facts)
+        source.take(parts(Part.describe, _facts).facts)
         data.end()
     return {"parts": len(plans), **_report(parts)}
 
@@ -225,7 +224,7 @@ def balanced_plans(
     """Return the plans with the balanced weights of the labels in all parts, by a reading of its
     own."""
     with _opened(training, plans, None, open_parts) as parts:
-        found = parts(part.describe, _weighed).facts
+        found = parts(Part.describe, _weighed).facts
     for _, nonzeros, size in found:
         training.source.nonzeros_read += nonzeros
         training.source.bytes_read += size

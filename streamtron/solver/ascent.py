@@ -16,11 +16,12 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
+from streamtron.core import kernels
 from streamtron.solver import newton
-from streamtron.solver.preconditioner import head_size, multiplications
+from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
+from streamtron.solver.targets import relax_counts
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
@@ -48,15 +49,6 @@ def of_visits(gap_before: float, gap: float, target: float, spent: float) -> flo
     """
     rate = math.log(gap_before / gap)
     return spent * math.log(gap / target) / rate if rate > 0.0 else math.inf
-
-
-def solved_directly(lengths: NDArray[np.int64], occurring: int) -> bool:
-    """Whether a Newton step can afford H of all columns that occur, for rows of so many nonzeros.
-
-    >>> solved_directly(np.full(10_000, 15), 124), solved_directly(np.full(10_000, 15), 1000)
-    (True, False)
-    """
-    return head_size(lengths, occurring) == occurring
 
 
 def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.bool_]) -> float:
@@ -339,7 +331,7 @@ class _Ascent:
         v, margins = problem.minimise(solution.v, 0.9 * self.target, proven=proven)
         solution.newton += 1
         self.consider(v)
-        alpha = problem.cost * losses.slopes(problem.rule.loss, margins)
+        alpha = problem.loss.alpha(margins)
         all_held = problem.rest is None
         if all_held and problem.choose_resolution(alpha, self.target * solution.primal):
             self._forget_average()  # it was of another b
@@ -353,7 +345,6 @@ def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective
     """Move counts RELAXATION times as far from ``counts_before`` as the solve did, if D does not
     fall below ``objective``: the later blocks move on in the same direction."""
     solved = problem.counts.copy()
-    moved = counts_before + np.floor(RELAXATION * (solved.astype(np.float64) - counts_before) + 0.5)
-    problem.set_counts(np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32))
+    problem.set_counts(relax_counts(counts_before, solved, RELAXATION))
     if problem.objective_at_b < objective:
         problem.set_counts(solved)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
 from streamtron.solver.learner import Learner
-from streamtron.solver.reading import Solve
-from streamtron.solver.subproblem import MiniEpoch
+from streamtron.solver.subproblem import MiniEpoch, Solve
 
 T = TypeVar("T")
 

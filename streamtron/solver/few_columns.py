@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
-from streamtron.solver.ascent import solved_directly
-from streamtron.solver.learner import Learner
-from streamtron.solver.newton import HeldLoss, Rounds
-from streamtron.solver.preconditioner import HEAD
+from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.learner import Learner, enter
+from streamtron.solver.newton import HeldObjective, Rounds, drive
+from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import counts_of_slacks
-from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import ROUNDING_GAP
+from streamtron.solver.stages import ROUNDING_GAP, Regime
 from streamtron.solver.subproblem import finer_resolution
 from streamtron.solver.targets import Targets, costs
+from streamtron.solver.vectors import mark_columns
 
 KEPT = 0.5
 """The part of the memory budget that the rows nearest the margin keep when memory is full."""
@@ -45,6 +45,9 @@ SLACK = 4.0
 CLOSE = 1e-9
 """Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
+Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64], int]]]
+"""Returns the weights of least P to a precision, and how many steps that took."""
+
 
 def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
@@ -52,13 +55,11 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     settings = learner.settings
     if settings.faithful or settings.hard:
         return False
-    met = np.zeros(len(learner.running.w), dtype=bool)
-    lengths = np.zeros(0, dtype=np.int64)
-    for some in (learner.active.rows, rows):
-        met[some.indices[some.indptr[0] : some.indptr[-1]]] = True
-        lengths = np.append(lengths, np.diff(some.indptr) + 1)
-    columns = int(np.count_nonzero(met)) + 1  # and the bias
-    return solved_directly(lengths, columns)
+    marks = np.zeros(len(learner.running.w), dtype=bool)
+    mark_columns(learner.active.rows, marks)
+    mark_columns(rows, marks)
+    lengths = np.append(np.diff(learner.active.rows.indptr), np.diff(rows.indptr)) + 1
+    return solved_directly(lengths, int(np.count_nonzero(marks)) + 1)  # and the bias
 
 
 def begin(learner: Learner) -> None:
@@ -89,16 +90,17 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
     assert outside is not None
     if not outside.meet(rows, HEAD):
-        learner.outside, learner.regime = None, Regime.BLOCKS
+        learner.outside = None
+        enter(learner, Regime.BLOCKS)
         return False
     cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = passes.margins(rows, targets.signs, rho, outside.v)
         near = (np.abs(1.0 - margins) <= outside.reach) & (targets.signs != 0)
         near[:first] = False
-        wanted = np.flatnonzero(near)
-        added = learner.active.add(rows, wanted, targets)
-        stop = number if added == len(wanted) else int(wanted[added])
+        chosen = np.flatnonzero(near)
+        added = learner.active.add(rows, chosen, targets)
+        stop = number if added == len(chosen) else int(chosen[added])
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
@@ -120,48 +122,46 @@ def make_room(learner: Learner) -> None:
     assert outside is not None
     scanning = learner.frozen is not None
     if not scanning:
-        solve(learner)
+        drive(solve(learner), lambda _: None)
     margins = passes.margins(active.rows, active.signs, learner.settings.rho, outside.v)
     distances = np.abs(1.0 - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
-    kept = nearest[: fits if fits < len(nearest) else 0]
+    chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = np.where(margins < 1.0, costs(active.signs, active.delta2), 0.0)
-    cost[kept] = 0.0
+    cost[chosen] = 0.0
     outside.add(active.rows, active.signs, cost, learner.settings.rho)
     if scanning:
-        outside.reach = float(distances[kept[-1]]) if len(kept) else 0.0
-    active.retain(np.sort(kept))
+        outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
+    active.retain(np.sort(chosen))
 
 
-def solve_here(learner: Learner) -> Rounds[None]:
-    """See ``solve``."""
-    solve(learner)
-    return
+def minimise_held(
+    learner: Learner, outside: Outside, precision: float
+) -> Rounds[tuple[NDArray[np.float64], int]]:
+    """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
+    loss = HeldLoss(learner.loss, learner.active, learner.settings.rho).narrow(outside.subset)
+    places = outside.subset.places
+    objective = HeldObjective(loss, np.zeros(len(places)), outside)
+    best = objective.minimise(outside.v[places], precision)
+    return outside.subset.widen(best.v), best.steps
     yield
 
 
-def solve(learner: Learner) -> None:
-    """Minimise P of the rows held and the quadratic; rows are judged there from now on."""
-    outside, active, settings = learner.outside, learner.active, learner.settings
+def solve(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
+    """Minimise P of the rows held and the quadratic; rows are judged there from then on."""
+    outside = learner.outside
     assert outside is not None
     outside.mirror()
-    precision = SHARE * max(settings.tolerance, ROUNDING_GAP)
-    start, there = outside.v[outside.there], outside.there
-    outside.v = np.zeros(len(outside.v))
-    loss = HeldLoss(
-        learner.loss, outside.narrowed(active.rows), active.signs,
-        costs(active.signs, active.delta2), settings.rho, np.zeros(len(start)), outside,
-    )  # fmt: skip
-    best = loss.minimise(start, precision, proven=True)
-    outside.v[there] = best.v
-    learner.progress.reports[-1].newton_steps += best.steps
+    precision = SHARE * max(learner.settings.tolerance, ROUNDING_GAP)
+    outside.v, steps = yield from minimise(learner, outside, precision)
+    learner.progress.count_newton_steps(steps)
 
 
-def finish(learner: Learner, solve: Callable[[Learner], Rounds[None]]) -> Rounds[None]:
-    """Choose the weights that the next scan certifies, and the resolution of its counts. ``solve``
-    : ``solve_here``, or what solves the rows of many parts.
+def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
+    """Choose the weights that the next scan certifies, and the resolution of its counts.
+    ``minimise`` : of the rows held here, or in many parts.
 
     A step that has not lowered P is halved: P is convex, and falls at first on the way from the
     best weights to the solution of their quadratic. Weights that a changed run was given do not lie
@@ -177,18 +177,17 @@ def finish(learner: Learner, solve: Callable[[Learner], Rounds[None]]) -> Rounds
     elif not lowered and not _close(outside.v, best.augmented):
         best.candidate = 0.5 * (best.augmented + outside.v)
     else:
-        yield from solve(learner)
+        yield from solve(learner, minimise)
         best.candidate = outside.v
     if learner.settings.parts is None or learner.elsewhere is not None:
         learner.outside = None  # that of a part is summed with those of the others
     if known is not None:
-        progress, error = learner.progress, max(learner.settings.tolerance, ROUNDING_GAP)
-        error *= known.primal
+        error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
         largest = SLACK / learner.extent.least_delta2
-        b = finer_resolution(progress.b, outside.squares / 24.0, error, largest)
-        progress.b = progress.reports[-1].b = b
+        b = finer_resolution(learner.progress.b, outside.squares, error, largest)
+        learner.progress.refine(b)
 
 
-def _close(v: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+def _close(v: NDArray[np.float64], scanned: NDArray[np.float64]) -> bool:
     """Tell whether weights are the same but for rounding."""
-    return bool(np.abs(v - other).max() <= CLOSE * np.abs(v).max())
+    return bool(np.abs(v - scanned).max() <= CLOSE * np.abs(v).max())

@@ -22,8 +22,9 @@ Sums of local solutions alone (CoCoA+, Ma et al., ICML 2015) need far more round
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from streamtron.core import kernels
@@ -32,16 +33,15 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ReadingStarted, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
-from streamtron.solver import local, part, rounds
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
-from streamtron.solver.learner import Learner, begin_stage
-from streamtron.solver.local import Moved, Scanned, ToRead
-from streamtron.solver.part import Joined, Started
-from streamtron.solver.reading import Solve, solve_block
+from streamtron.solver.joint import in_lockstep
+from streamtron.solver.learner import Learner, begin_stage, enter
+from streamtron.solver.part import LabelsAndWidths, Part
+from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
+from streamtron.solver.reading import solve_block
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.rounds import in_lockstep, shift
 from streamtron.solver.stages import ASCENT, Regime
-from streamtron.solver.subproblem import LARGEST_COUNT
+from streamtron.solver.subproblem import LARGEST_COUNT, Solve
 from streamtron.solver.targets import Extent
 from streamtron.solver.train import Checkpointer, Data
 
@@ -91,7 +91,7 @@ class ManyParts(Data):
         """Have learners take all rows in all parts, or begin with the local starts of the parts."""
         if resumed is None or resumed.chunks == NOT_BEGUN:
             if self.learners:
-                self._read(reading, {self.learners.index(one): one for one in learners})
+                self._read(reading, self._numbered(learners))
             else:
                 self._start()
                 learners += self.learners
@@ -115,63 +115,65 @@ class ManyParts(Data):
         chunks: int,
     ) -> None:
         """Run a solve of every learner, in lockstep."""
-        if learners:
-            self._solve({self.learners.index(one): one for one in learners}, begin)
-        visited = [one for one in learners if one.finished and one.mode == "train"]
+        self._solve(self._numbered(learners), begin)
+        visited = [learner for learner in learners if learner.finished and learner.mode == "train"]
         if visited:  # their certificate is of the counts before the visits
             for learner in visited:
                 assert learner.frozen is not None
                 learner.running.settle_scanned(learner.frozen.scan_sums)
-            self._parts(part.take_back, [self.learners.index(one) for one in visited])
+            self._parts(Part.take_back, [*self._numbered(visited)])
             self._parts.saved(self._readings)
 
+    def _numbered(self, learners: Sequence[Learner]) -> dict[int, Learner]:
+        """Return learners by their numbers in the parts."""
+        return {self.learners.index(learner): learner for learner in learners}
+
     def _solve(self, learners: Mapping[int, Learner], begin: Callable[[Learner], Solve]) -> None:
-        columns = max(len(learner.running.w) + 1 for learner in learners.values())
+        columns = max((len(learner.running.w) for learner in learners.values()), default=0) + 1
         solves = {number: begin(learner) for number, learner in learners.items()}
-        in_lockstep(self._parts, solves, rounds.at_once(columns))
+        in_lockstep(self._parts, solves, columns)
 
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner
         for two classes, else of one a label. DataError: there are not two labels."""
-        parts, many = self._parts, self.settings.one_vs_rest
-        begun = parts(part.start)
-        self._labels[:] = _labels(begun, self.settings)
-        joined = parts(part.join, self._labels, max(begun.widths))
-        units = {}
-        for number, sums in enumerate(joined):
-            positive = self._labels[number] if many else None
-            learner = Learner(self.settings, self._labels, None, positive)
-            self.learners.append(learner)
-            unit = _take_start(learner, sums)
+        parts, settings, units = self._parts, self.settings, {}
+        labels_and_widths = parts(Part.start)
+        self._labels[:] = _labels(labels_and_widths, settings)
+        width = max(labels_and_widths.widths)
+        for number, start in enumerate(parts(Part.join, self._labels, width)):
+            positive = self._labels[number] if settings.one_vs_rest else None
+            self.learners.append(Learner(settings, self._labels, None, positive))
+            unit = _take_start(self.learners[number], start)
             if unit is not None:
                 units[number] = unit
         if units:
-            for number, moved in zip(units, parts(part.take_units, units), strict=True):
-                shift(self.learners[number].running, moved)
-        few = {k: one for k, one in enumerate(self.learners) if one.outside is not None}
-        rests = self._each({k: (local.sum_rest, (len(one.running.w),)) for k, one in few.items()})
-        for learner, rest in zip(few.values(), rests, strict=True):
+            points = parts(Part.take_units, units, width)
+            for number, point in zip(units, points, strict=True):
+                self.learners[number].running.take(point)
+        few = [learner for learner in self.learners if learner.outside is not None]
+        steps = [(PartProblem.sum_rest, (len(learner.running.w),)) for learner in few]
+        for learner, sums in zip(few, self._each(self._numbered(few), steps), strict=True):
             assert learner.outside is not None
-            learner.outside.take(rest)
+            learner.outside.take(sums)
         self._readings = [0] * len(self.learners)
 
     def _read(self, number: int, learners: Mapping[int, Learner]) -> None:
         """Read all rows: scan them, or visit them and solve those held where memory is full."""
-        parts, wanted = self._parts, [*map(_to_read, learners, learners.values())]
-        visiting = {one.problem: learners[one.problem] for one in wanted if one.start is not None}
+        parts, plans = self._parts, [*map(_plan, learners, learners.values())]
+        visiting = {plan.problem: learners[plan.problem] for plan in plans if plan.start}
         if visiting:
-            going_on = parts(part.read, number, wanted)
-            while going_on.parts:
-                full = [one.problem for one, k in zip(wanted, going_on.full, strict=True) if k]
+            fullness = parts(Part.read, number, plans)
+            while fullness.parts:
+                full = [plan.problem for plan, k in zip(plans, fullness.full, strict=True) if k]
                 if full:
                     self._solve_blocks({k: visiting[k] for k in full})
-                going_on = parts(part.read_on, not full)
+                fullness = parts(Part.read_on, not full)
             self._take_moves(visiting)
-            sums = parts(part.end_reading)
+            sums = parts(Part.end_reading)
         else:
-            sums = parts(part.scan, number, wanted)
-        for learner, scanned in zip(learners.values(), sums, strict=True):
-            _take_sums(learner, scanned)
+            sums = parts(Part.scan, number, plans)
+        for learner, reading_sums in zip(learners.values(), sums, strict=True):
+            _take_sums(learner, reading_sums)
         for k in learners:
             self._readings[k] = number
 
@@ -180,78 +182,77 @@ class ManyParts(Data):
         from there."""
         self._take_moves(learners)
         for learner in learners.values():
-            learner.regime = Regime.BLOCKS
+            enter(learner, Regime.BLOCKS)
         self._solve(learners, solve_block)
-        self._each({k: (local.start_visits, dual_point(one)) for k, one in learners.items()})
+        steps = [
+            (PartProblem.start_visits, (learner.running.dual_point,))
+            for learner in learners.values()
+        ]
+        self._each(learners, steps)
 
     def _take_moves(self, learners: Mapping[int, Learner]) -> None:
         """Add to the running weights what the visits have changed."""
-        moves = self._each(dict.fromkeys(learners, (local.moved, ())))
-        for learner, moved in zip(learners.values(), moves, strict=True):
-            shift(learner.running, moved)
+        steps: list[Wanted] = [(PartProblem.moved, ())] * len(learners)
+        for learner, change in zip(learners.values(), self._each(learners, steps), strict=True):
+            learner.running.take(learner.running.dual_point.plus(change))
 
-    def _each(self, wanted: Mapping[int, Wanted]) -> Sequence[Any]:
-        """Make a round of these steps, if there are any."""
-        if not wanted:
-            return ()
-        return self._parts(Each(wanted.items()), list(wanted.items()))
-
-
-def dual_point(learner: Learner) -> Moved:
-    """Return the running dual point of a learner."""
-    running = learner.running
-    return Moved(running.augmented(1.0), running.extension, running.steps)
+    def _each(self, numbers: Iterable[int], steps: Sequence[Wanted]) -> Sequence[Any]:
+        """Make a round of steps of so many problems, if there are any."""
+        wanted = [*zip(numbers, steps, strict=True)]
+        return self._parts(Each(wanted), wanted) if wanted else ()
 
 
-def _to_read(number: int, learner: Learner) -> ToRead:
+def _plan(number: int, learner: Learner) -> ReadingPlan:
     """Return what a reading does for a learner, which has begun it."""
-    frozen, visits = learner.frozen, learner.mode == "train"
+    frozen = learner.frozen
     assert frozen is not None
-    return ToRead(
+    return ReadingPlan(
         number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
         few=learner.regime == Regime.FEW_COLUMNS,
-        start=dual_point(learner) if visits else None,
+        start=learner.running.dual_point if learner.mode == "train" else None,
     )  # fmt: skip
 
 
-def _take_sums(learner: Learner, scanned: Scanned) -> None:
+def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     """Take the sums of a reading."""
-    frozen = learner.frozen
+    frozen, scan_sums = learner.frozen, reading_sums.sums
     assert frozen is not None
-    scanned.sums.fold()
+    scan_sums.fold()
     if not learner.extent.rows:
-        _observe(learner, scanned.extents)
-    if (columns := len(scanned.sums.fresh)) > len(frozen.w):  # of rows that no scan had met
+        _observe(learner, reading_sums.extents)
+    if (columns := len(scan_sums.fresh)) > len(frozen.w):  # of rows that no scan had met
         frozen.widen(columns)
         learner.running.widen(columns)
-    frozen.scan_sums, learner.elsewhere = scanned.sums, scanned.held
+    frozen.scan_sums, learner.elsewhere = scan_sums, reading_sums.held
     if not frozen.beside_training:
-        frozen.running = scanned.sums.fresh
-    learner.regime = _worst([learner.regime, *scanned.regimes])
+        frozen.running = scan_sums.fresh
+    enter(learner, _worst([learner.regime, *reading_sums.regimes]))
     if learner.outside is not None:
-        learner.outside.take(scanned.rest)
+        learner.outside.take(reading_sums.quadratic)
 
 
-def _take_start(learner: Learner, joined: Joined) -> tuple[float, float] | None:
+def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | None:
     """Take the sums of the local starts. Where memory does not hold all rows that have a count, the
     sum of the dual points is the one to begin with: return a unit b for its counts, and θ, its best
     scale."""
-    learner.elsewhere = joined.held
+    learner.elsewhere = start.held
     learner.progress.plan = (ASCENT,)
-    _observe(learner, joined.extents)
-    learner.regime = _worst(joined.regimes)
+    _observe(learner, start.extents)
+    enter(learner, _worst(start.regimes))
     begin_stage(learner)
-    learner.running.widen(len(joined.dual) - 1)
-    learner.best.candidate = joined.weights / len(joined.regimes)
+    learner.running.widen(len(start.dual) - 1)
+    learner.best.candidate = start.weights / len(start.regimes)
     if learner.regime == Regime.FEW_COLUMNS:
         learner.outside = Outside(learner.best.candidate, math.inf)
     if learner.regime != Regime.BLOCKS:
         return None
-    theta = joined.steps / (kernels.square_sum(joined.dual) + joined.extension)
-    of_one = max((c / b for c, b in zip(joined.largest, joined.units, strict=True) if b), default=0)
-    b = FINER * max(joined.units) / theta
-    b = max(min(b, LARGEST_COUNT / (theta * of_one)), max(joined.units)) if of_one else b
-    learner.progress.b = learner.progress.reports[-1].b = b
+    theta = start.steps / (kernels.square_sum(start.dual) + start.extension)
+    units = zip(start.largest, start.units, strict=True)
+    largest = max((count / b for count, b in units if b), default=0)
+    b = FINER * max(start.units) / theta
+    if largest:
+        b = max(min(b, LARGEST_COUNT / (theta * largest)), max(start.units))
+    learner.progress.refine(b)
     return b, theta
 
 
@@ -263,14 +264,14 @@ def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
         learner.extent.columns = max(learner.extent.columns, extent.columns)
 
 
-def _labels(begun: Started, settings: Settings) -> list[Label]:
+def _labels(parts: LabelsAndWidths, settings: Settings) -> list[Label]:
     """The labels of all parts, in the order of the parts and of their appearance."""
-    labels = list(dict.fromkeys(label for own in begun.labels for label in own))
+    labels = list(dict.fromkeys(chain.from_iterable(parts.labels)))
     least = 1 if settings.multilabel else 2
     if len(labels) < least or (len(labels) > 2 and not settings.one_vs_rest):
-        found = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"
+        facts = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"
         raise DataError(
-            f"the shards have {found}: wanted rows of two labels. Check --label, or give "
+            f"the shards have {facts}: wanted rows of two labels. Check --label, or give "
             "--multiclass for more of them."
         )
     return labels

@@ -1,9 +1,10 @@
-"""Newton's method on rows in memory, of one part or of many: where visits crawl, it walks.
+"""Newton's method: where visits crawl, it walks.
 
-Minimises P(v) = ½‖v − v₀‖² + Σ C_i φ(l_i (x_i, ρ)·v) over augmented v = (w, w_bias), with
-preconditioned conjugate gradients and a line search. P is an ``Objective``: of the rows that this
-process holds (``HeldLoss``), or of those of many parts (``rounds``). All sums run in kernels,
-one after the other: no BLAS, the same bits on every machine.
+Minimises P(v) = ½‖v − v₀‖² + Σ C_i φ(l_i (x_i, ρ)·v) over augmented v = (w, w_bias), the sum over
+rows in memory, with preconditioned conjugate gradients and a line search. P is an ``Objective``: of
+the rows that this process holds (``HeldObjective``), or of those of many parts
+(``joint.JointObjective``). All sums run in kernels, one after the other: no BLAS, the same bits on
+every machine.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
+from streamtron.core import kernels
 from streamtron.core.executor import Wanted
-from streamtron.core.losses import Loss
-from streamtron.core.rows import Rows
-from streamtron.solver import passes
+from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.preconditioner import Preconditioner
 from streamtron.solver.rest_quadratic import Outside
 
@@ -46,6 +45,7 @@ LINE_STEPS = 60
 
 Vector = NDArray[np.float64]
 Result = TypeVar("Result")
+Work = TypeVar("Work")
 
 
 class GapEstimate(NamedTuple):
@@ -55,16 +55,29 @@ class GapEstimate(NamedTuple):
 
 
 Rounds = Generator[Wanted | GapEstimate, Any, Result]
-"""What yields the steps that it wants made in all parts, and returns a result; see ``rounds``."""
+"""What yields the steps that it wants made in all parts, and returns a result; see ``joint``."""
+
+
+def drive(solve: Generator[Work, None, Result], work: Callable[[Work], object]) -> Result:
+    """Run a solve to its end, and do the work that it yields; return what it returns."""
+    while True:
+        try:
+            piece = next(solve)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        work(piece)
 
 
 @dataclass(slots=True)
 class Point:
-    """Weights, augmented; P and ∇P there; and how many steps led there."""
+    """Weights, augmented; P and ∇P there; the gradient of what is the same quadratic everywhere;
+    and how many steps led there."""
 
     v: Vector
     primal: float
     gradient: Vector
+    smooth: Vector
     steps: int
 
     @property
@@ -82,12 +95,38 @@ P = TypeVar("P", bound=Point)
 
 
 class Objective(ABC, Generic[P]):
-    """P of the rows in memory, wherever they are."""
+    """P of rows in memory, wherever they are.
+
+    ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
+    not held. ``constant`` : is added to P, as D of rows that are not held.
+    """
+
+    def __init__(
+        self, center: Vector, outside: Outside | None = None, constant: float = 0.0
+    ) -> None:
+        self._center, self._outside, self._constant = center, outside, constant
 
     @abstractmethod
     def step(self, here: P, enough: float, accuracy: float) -> Rounds[P | None]:
         """Return where a Newton step leads; None: P does not fall. A step is good enough that
         leaves ``enough`` of P − D; ``accuracy`` : to which its equations are solved."""
+
+    def at(self, v: Vector, loss: float, gradient: Vector, steps: int) -> Point:
+        """Return the point v, where the rows held have this loss and its gradient."""
+        smooth = v - self._center
+        primal = 0.5 * kernels.square_sum(smooth) + loss + self._constant
+        gradient = gradient + smooth
+        if self._outside is not None:
+            value, slope = self._outside.value_and_gradient(v)
+            primal, gradient, smooth = primal + value, gradient + slope, smooth + slope
+        return Point(v, primal, gradient, smooth, steps)
+
+    def curvature_along(self, direction: Vector) -> float:
+        """Return d·H d of what is the same quadratic everywhere."""
+        square = kernels.square_sum(direction)
+        if self._outside is not None:
+            square += kernels.dot(direction, self._outside.product(direction))
+        return float(square)
 
 
 def minimise(
@@ -122,7 +161,7 @@ def conjugate_gradients(
 ) -> Rounds[Vector]:
     """Return the d that solves H d = −∇P to ``accuracy`` ‖∇P‖, by preconditioned conjugate
     gradients. ``multiply`` : returns H v. ``precondition`` : returns about H⁻¹ r."""
-    found, residual = np.zeros(len(gradient)), -gradient
+    direction, residual = np.zeros(len(gradient)), -gradient
     search = precondition(residual)
     product = float(kernels.dot(residual, search))
     enough = float(accuracy**2 * kernels.square_sum(gradient))
@@ -132,14 +171,14 @@ def conjugate_gradients(
         if not (product > 0.0 and 0.0 < along < np.inf):
             break  # rounding is all that is left, or squares under- or overflow
         length = product / along
-        found += length * search
+        direction += length * search
         residual -= length * image
         if kernels.square_sum(residual) <= enough:
             break
         scaled = precondition(residual)
-        before, product = product, float(kernels.dot(residual, scaled))
-        search = scaled + (product / before) * search
-    return found
+        last_product, product = product, float(kernels.dot(residual, scaled))
+        search = scaled + (product / last_product) * search
+    return direction
 
 
 DESCENT = 1e-4
@@ -162,52 +201,35 @@ DESCENT_STEPS = 2000
 
 @dataclass(slots=True)
 class HeldPoint(Point):
-    """A point, the margins l_i (x_i, ρ)·v of the rows held there, and the gradient of what is the
-    same quadratic everywhere."""
+    """A point, and the margins of the rows held there."""
 
     margins: Vector
-    smooth: Vector
 
 
-class HeldLoss(Objective[HeldPoint]):
-    """½‖v − v₀‖² + Σ C_i φ(m_i(v)) over rows in memory. ``cost`` : C_i, 0 where left out.
-    ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
-    not held."""
+class HeldObjective(Objective[HeldPoint]):
+    """P of rows that this process holds. A line search passes over them once: its margins are then
+    known at every θ."""
 
-    def __init__(
-        self,
-        loss: Loss,
-        rows: Rows,
-        signs: NDArray[np.int8],
-        cost: Vector,
-        rho: float,
-        center: Vector,
-        outside: Outside | None = None,
-    ) -> None:
-        self._loss, self._rows, self._signs = loss, rows, signs
-        self._cost, self._rho = cost, rho
-        self._center, self._outside = center, outside
-        self._hessian = Preconditioner(rows, rho, len(center) - 1, outside)
+    def __init__(self, held: HeldLoss, center: Vector, outside: Outside | None = None) -> None:
+        super().__init__(center, outside)
+        self._held = held
+        self._hessian = Preconditioner(held.held.rows, held.rho, len(center) - 1, outside)
         self._stale = False  # whether the Hessian is that of another point
 
-    def minimise(self, start: Vector, precision: float, *, proven: bool) -> HeldPoint:
+    def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> HeldPoint:
         """Return the point of least P, see ``newton.minimise``. Where many rows are inside the
         margin, and not all columns are in the preconditioner's head, a descent comes first."""
-        here = self._at(start, passes.margins(self._rows, self._signs, self._rho, start), 0)
+        here, descended = self._look(start, self._held.margins_of(start), 0), 0
         self._update(here)
-        inside, descended = np.count_nonzero(here.margins < 1.0), 0
+        inside = np.count_nonzero(here.margins < 1.0)
         if not self._hessian.exact and inside >= INSIDE * len(here.margins):
             here = self._descend(here, max(precision, DESCENT))
             if precision >= DESCENT and not proven:
                 return here
             descended, here, self._stale = here.steps, replace(here, steps=0), here.steps > 0
         solve = minimise(self, here, precision, proven=proven)
-        while True:
-            try:
-                next(solve)  # an estimate of the gap, which nobody is told
-            except StopIteration as ended:
-                best: HeldPoint = ended.value
-                return replace(best, steps=descended + best.steps)
+        best = drive(solve, lambda _: None)  # estimates of the gap, which nobody is told
+        return replace(best, steps=descended + best.steps)
 
     def step(self, here: HeldPoint, enough: float, accuracy: float) -> Rounds[HeldPoint | None]:
         """Return where a Newton step with an exact line search leads."""
@@ -224,42 +246,29 @@ class HeldLoss(Objective[HeldPoint]):
         yield
 
     def _update(self, here: HeldPoint) -> None:
-        self._hessian.update(self._cost * losses.curvatures(self._loss, here.margins))
+        self._hessian.update(self._held.curvatures(here.margins))
 
-    def _at(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
-        """P and ∇P at the v that has these margins."""
-        away = v - self._center
-        gradient = np.zeros(len(v))
-        factors = -self._cost * losses.slopes(self._loss, margins) * self._signs
-        passes.add(kernels.combine, self._rows, factors, self._rho, gradient)
-        gradient += away
-        primal = 0.5 * kernels.square_sum(away) + kernels.dot(
-            self._cost, losses.values(self._loss, margins)
-        )
-        if self._outside is not None:
-            loss, slope = self._outside.value_and_gradient(v)
-            primal, gradient, away = primal + loss, gradient + slope, away + slope
-        return HeldPoint(v, primal, gradient, steps, margins, away)
+    def _look(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
+        """Return the point v, which has these margins."""
+        point = self.at(v, *self._held.value_and_gradient(margins, len(v) - 1), steps)
+        return HeldPoint(v, point.primal, point.gradient, point.smooth, steps, margins)
 
     def _along(self, here: HeldPoint, direction: Vector) -> HeldPoint | None:
-        """The least P along a direction; None: it does not fall."""
-        slopes = passes.margins(self._rows, self._signs, self._rho, direction)
-        square = kernels.square_sum(direction)
-        if self._outside is not None:
-            square += kernels.dot(direction, self._outside.product(direction))
+        """Return the least P along a direction; None: it does not fall."""
+        slopes, square = self._held.margins_of(direction), self.curvature_along(direction)
         linear = kernels.dot(here.smooth, direction)
-        theta = line_search(self._loss, linear, square, here.margins, slopes, self._cost)
+        theta = line_search(self._held, linear, square, here.margins, slopes)
         if theta <= 0.0:
             return None
-        there = here.v + theta * direction
-        return self._at(there, here.margins + theta * slopes, here.steps + 1)
+        v = here.v + theta * direction
+        return self._look(v, here.margins + theta * slopes, here.steps + 1)
 
     def _descend(self, here: HeldPoint, precision: float) -> HeldPoint:
         """Lower P by nonlinear conjugate gradients (Polak and Ribière, 1969; no negative β), H⁻¹ of
         the start, with an exact line search, until P − D is at most precision · P or nothing falls
         as fast."""
         primals: list[float] = []
-        direction = before = np.zeros(len(here.v))
+        direction = last_gradient = np.zeros(len(here.v))
         product = math.inf
         while here.steps < DESCENT_STEPS:
             primals.append(here.primal)
@@ -268,41 +277,39 @@ class HeldLoss(Objective[HeldPoint]):
             if slow or here.excess <= enough:
                 break
             image = self._hessian.solve(here.gradient)
-            product_before, product = product, float(kernels.dot(here.gradient, image))
+            last_product, product = product, float(kernels.dot(here.gradient, image))
             if not 0.0 < product < math.inf:
                 break
-            beta = max(0.0, (product - float(kernels.dot(before, image))) / product_before)
-            direction = beta * direction - image
+            change = product - float(kernels.dot(last_gradient, image))
+            direction = max(0.0, change / last_product) * direction - image
             if float(kernels.dot(direction, here.gradient)) >= 0.0:
                 direction = -image
-            before, there = here.gradient, self._along(here, direction)
+            last_gradient, there = here.gradient, self._along(here, direction)
             if there is None:
                 break
             here = there
         return here
 
 
-def best_scale(loss: Loss, v: Vector, margins: Vector, cost: Vector) -> float:
-    """The θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i)."""
-    theta = line_search(loss, 0.0, kernels.square_sum(v), np.zeros(len(margins)), margins, cost)
+def best_scale(held: HeldLoss, v: Vector, margins: Vector) -> float:
+    """Return the θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i)."""
+    theta = line_search(held, 0.0, kernels.square_sum(v), np.zeros(len(margins)), margins)
     return theta if theta > 0.0 else 1.0
 
 
 def line_search(
-    loss: Loss, linear: float, square: float, margins: Vector, slopes: Vector, cost: Vector
+    held: HeldLoss, linear: float, square: float, margins: Vector, slopes: Vector
 ) -> float:
-    """The θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
-    convex, by Newton within a bracket."""
-    found = np.empty(3)
-    kernels.loss_along(loss.code, margins, slopes, cost, 0.0, found)
-    downhill = linear + found[1]
+    """Return the θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
+    convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.search`` has another
+    rule, for there each costs a round."""
+    downhill = linear + held.along(margins, slopes, 0.0)[1]
     if downhill >= 0.0:
         return 0.0
     low, high, theta = 0.0, np.inf, 1.0
     for _ in range(LINE_STEPS):
-        kernels.loss_along(loss.code, margins, slopes, cost, theta, found)
-        first = linear + theta * square + found[1]
-        second = square + found[2]
+        _, slope, curvature = held.along(margins, slopes, theta)
+        first, second = linear + theta * square + slope, square + curvature
         if abs(first) <= 1e-9 * -downhill:
             break
         low, high = (theta, high) if first < 0.0 else (low, theta)

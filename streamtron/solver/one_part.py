@@ -18,7 +18,8 @@ from streamtron.solver.batched import PendingSolve, Threads, Vector, open_thread
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses
-from streamtron.solver.reading import Solve, take_and_solve
+from streamtron.solver.reading import take_and_solve
+from streamtron.solver.subproblem import Solve
 from streamtron.solver.train import Checkpointer, Data, Group, train
 from streamtron.solver.working_set import release_rows
 

@@ -20,8 +20,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Stage, choose_b
-from streamtron.solver.stopping import ROUNDING_GAP
+from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState

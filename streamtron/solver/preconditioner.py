@@ -35,14 +35,49 @@ PAIRS, PAIR_NUMBERS = 32, 1 << 25
 """Products kept at most, and how many numbers they may have together: 256 MB."""
 
 
+class Head:
+    """H on some ``columns`` (rising), factorised (Cholesky): exact there, while its diagonal has to
+    do elsewhere."""
+
+    def __init__(self, columns: NDArray[np.int64]) -> None:
+        self.columns = columns
+        self._factor = np.zeros((0, 0))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def factorised(self) -> bool:
+        """Whether it has columns, and their matrix is known."""
+        return len(self._factor) > 0
+
+    def factorise(self, gram: Vector) -> bool:
+        """Factorise I plus a matrix on the columns, of which the lower triangle is read; where
+        squares under- or overflow, drop the columns and return False."""
+        self._factor = gram.copy()
+        np.einsum("ii->i", self._factor)[:] += 1.0
+        if kernels.factorise(self._factor, np.empty(len(self._factor))):
+            return True
+        self.columns, self._factor = self.columns[:0], self._factor[:0, :0]
+        return False
+
+    def solve(self, diagonal: Vector, residual: Vector) -> Vector:
+        """Return r over the ``diagonal``, but on the columns what the matrix makes of r."""
+        image = residual / diagonal
+        if self.factorised:
+            solution = residual[self.columns]
+            kernels.solve_factorised(self._factor, solution)
+            image[self.columns] = solution
+        return image
+
+
 class Preconditioner:
     """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0; plus the
     Hessian of rows ``outside``, whose columns are then all in the head.
 
-    The head is a set of columns, those with the largest H_jj where it is first asked for. H
-    restricted to it is factorised (Cholesky). Where all columns that occur are in the head, the
-    inverse is exact but for rounding. From one f to the next, H is updated by the rows whose f_i
-    has changed. Sums run in kernels, in one order.
+    The head is a set of columns, those with the largest H_jj where it is first asked for. Where all
+    columns that occur are in it, the inverse is exact but for rounding. From one f to the next, H
+    is updated by the rows whose f_i has changed. Sums run in kernels, in one order.
     """
 
     def __init__(
@@ -52,9 +87,9 @@ class Preconditioner:
         self._factors = np.zeros(len(rows.indptr) - 1)
         self._inside = rows, self._factors  # the rows with f_i > 0
         self._diagonal = np.ones(columns + 1)
-        self._head: NDArray[np.int64] | None = None
+        self._head: Head | None = None
         self._places = np.full(columns + 1, -1)
-        self._gram = self._factor = np.zeros((0, 0))
+        self._gram = np.zeros((0, 0))
 
     @property
     def exact(self) -> bool:
@@ -70,53 +105,35 @@ class Preconditioner:
         if self._outside is not None:
             self._diagonal += np.diagonal(self._outside.gram)
         if self._head is None:
-            self._head = self._choose_head(factors)
-            self._places[self._head] = np.arange(len(self._head))
-            self._gram = np.zeros((len(self._head), len(self._head)))
+            columns = self._choose_head(factors)
+            self._head, self._places[columns] = Head(columns), np.arange(len(columns))
+            self._gram = np.zeros((len(columns), len(columns)))
             if self._outside is not None:
-                self._gram = self._outside.gram[np.ix_(self._head, self._head)]
+                self._gram = self._outside.gram[np.ix_(columns, columns)]
         change, self._factors = factors - self._factors, factors
-        if not len(self._head):
-            return
-        passes.gram_block(self._rows, change, self._rho, self._places, self._gram)
-        self._factor = self._gram.copy()
-        np.einsum("ii->i", self._factor)[:] += 1.0
-        if not kernels.factorise(self._factor, np.empty(len(self._factor))):
-            self._head = self._head[:0]  # squares under- or overflow: the diagonal has to do
-            self._factor = self._factor[:0, :0]
+        if len(self._head):
+            passes.gram_block(self._rows, change, self._rho, self._places, self._gram)
+            self._head.factorise(self._gram)
 
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
-        found = v.copy()
-        passes.add(kernels.gram_product, *self._inside, self._rho, v, found)
-        return found if self._outside is None else found + self._outside.product(v)
+        image = v.copy()
+        passes.add(kernels.gram_product, *self._inside, self._rho, v, image)
+        return image if self._outside is None else image + self._outside.product(v)
 
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, shape (columns + 1,)."""
-        return solve_with_head(self._diagonal, self._head, self._factor, residual)
+        assert self._head is not None
+        return self._head.solve(self._diagonal, residual)
 
     def _choose_head(self, factors: Vector) -> NDArray[np.int64]:
         """Return the head's columns, as many as it is worth, in ascending order."""
         heaviest = np.argsort(-self._diagonal, kind="stable")[:HEAD]
         occurring = int(np.count_nonzero(self._diagonal[heaviest] > 1.0))
-        if self._outside is not None:
-            return np.sort(heaviest[:occurring])
-        lengths = np.diff(self._rows.indptr)[factors > 0.0] + 1
-        size = head_size(lengths, occurring)
+        size = occurring
+        if self._outside is None:
+            size = head_size(np.diff(self._rows.indptr)[factors > 0.0] + 1, occurring)
         return np.sort(heaviest[:size])
-
-
-def solve_with_head(
-    diagonal: Vector, head: NDArray[np.int64] | None, factor: Vector, residual: Vector
-) -> Vector:
-    """Return r over the ``diagonal``, but on the columns of the head what its factorised matrix
-    makes of r; ``factor`` : of the head, or empty, where it is not factorised."""
-    found = residual / diagonal
-    if head is not None and len(factor):
-        solved = residual[head]
-        kernels.solve_factorised(factor, solved)
-        found[head] = solved
-    return found
 
 
 def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
@@ -135,6 +152,15 @@ def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
         return occurring
     worth = PRODUCTS * product
     return bisect_right(sizes, worth, key=lambda size: multiplications(lengths, size)) - 1
+
+
+def solved_directly(lengths: NDArray[np.int64], occurring: int) -> bool:
+    """Whether a Newton step can afford H of all columns that occur, for rows of so many nonzeros.
+
+    >>> solved_directly(np.full(10_000, 15), 124), solved_directly(np.full(10_000, 15), 1000)
+    (True, False)
+    """
+    return head_size(lengths, occurring) == occurring
 
 
 def multiplications(lengths: NDArray[np.int64], size: int) -> float:
@@ -164,19 +190,19 @@ class KeptProducts:
 
     def correct(self, solve: Callable[[Vector], Vector], residual: Vector) -> Vector:
         """Return about H⁻¹ r, where ``solve`` does without the products."""
-        rest, lengths = self.reduce(residual)
-        return self.complete(solve(rest), lengths)
+        residual, lengths = self.reduce(residual)
+        return self.complete(solve(residual), lengths)
 
     def reduce(self, residual: Vector) -> tuple[Vector, list[float]]:
-        """Return what is to be solved without the products, and how far along each the rest is."""
+        """Return what is to be solved without the products, and how far along each r goes."""
         residual, lengths = residual.copy(), []
         for v, image, along in reversed(self._pairs):
             lengths.append(float(kernels.dot(v, residual)) / along)
             residual -= lengths[-1] * image
         return residual, lengths
 
-    def complete(self, found: Vector, lengths: list[float]) -> Vector:
-        """Return about H⁻¹ r, given what ``reduce`` has left solved; it changes in place."""
+    def complete(self, solution: Vector, lengths: list[float]) -> Vector:
+        """Return about H⁻¹ r, given what ``reduce`` has left, solved; it changes in place."""
         for v, image, along in self._pairs:
-            found += (lengths.pop() - float(kernels.dot(image, found)) / along) * v
-        return found
+            solution += (lengths.pop() - float(kernels.dot(image, solution)) / along) * v
+        return solution

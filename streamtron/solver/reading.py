@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from streamtron.core import kernels
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
-from streamtron.solver.column_subset import Narrowed
+from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
     begin_stage,
@@ -24,17 +23,12 @@ from streamtron.solver.learner import (
     take_solution,
 )
 from streamtron.solver.learner import begin_reading as start_reading
-from streamtron.solver.rounds import solve_jointly, solve_with_rest
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude, stop_at_limit, worthwhile_gap
-from streamtron.solver.subproblem import Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
 from streamtron.solver.working_set import counts_to_scan, keep, keep_all
-
-Solve = Generator[Any, Any, None]
-"""A solve of the rows in memory. It yields the work that it wants done, one piece after the other:
-mini-epochs, or, where parts hold the rows, steps in all of them (see ``rounds``)."""
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
@@ -145,7 +139,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     active, settings, regime = learner.active, learner.settings, learner.regime
     parts = learner.elsewhere is not None
     if regime == Regime.FEW_COLUMNS:
-        yield from few_columns.finish(learner, solve_with_rest if parts else few_columns.solve_here)
+        minimise = minimise_jointly if parts else few_columns.minimise_held
+        yield from few_columns.finish(learner, minimise)
         return
     if parts:
         yield from solve_jointly(learner)

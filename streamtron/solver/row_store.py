@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
 from streamtron.solver.targets import Targets
+from streamtron.solver.vectors import ColumnSubset
 
 NONZERO_BYTES, ROW_BYTES = 8, 24
 """What a nonzero and a row count against a budget."""
@@ -292,6 +293,11 @@ class NarrowRows:
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
     squares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
+        """Return the same rows on some columns, which are all that occur."""
+        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.squares)
 
     def __len__(self) -> int:
         return len(self.signs)

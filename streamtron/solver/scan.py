@@ -24,7 +24,7 @@ from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
-from streamtron.solver.targets import TargetRule, Targets, costs
+from streamtron.solver.targets import TargetRule, Targets, costs, round_counts
 
 
 class Frozen:
@@ -229,7 +229,6 @@ def counts_of_slacks(
     >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
     array([6, 0, 0], dtype=int32)
     """
-    with np.errstate(over="ignore"):  # infinity is cut too
+    with np.errstate(over="ignore"):
         alpha = costs(targets.signs, targets.delta2) * losses.slopes(loss, scale * margins)
-        counts = np.floor(b * alpha + 0.5)
-    return np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)
+    return round_counts(alpha, b)

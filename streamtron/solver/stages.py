@@ -24,6 +24,11 @@ ACCURACY = 0.05
 """δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
 
 
+ROUNDING_GAP = 1e-12
+"""A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
+``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
+
+
 class Regime(StrEnum):
     """What a learner's memory holds."""
 

@@ -11,11 +11,7 @@ from streamtron.core.text import up
 from streamtron.solver.learner import Learner, choose_mode, end_stage, next_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
-
-ROUNDING_GAP = 1e-12
-"""A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
-``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
+from streamtron.solver.stages import ROUNDING_GAP, Regime
 
 MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale

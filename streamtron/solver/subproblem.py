@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
-from streamtron.core.rows import make_rows
-from streamtron.solver import passes
-from streamtron.solver.newton import HeldLoss, best_scale
+from streamtron.core import kernels
+from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.newton import HeldObjective, best_scale, drive
 from streamtron.solver.order import Turn
-from streamtron.solver.row_store import HeldRows
-from streamtron.solver.targets import costs
-from streamtron.solver.weights import Rule, WeightState, visit
+from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
+from streamtron.solver.targets import round_counts
+from streamtron.solver.vectors import ColumnSubset, mark_columns
+from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 LARGEST_COUNT = float(1 << 29)
 """Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
@@ -27,6 +26,11 @@ Turns = Callable[[], Turn]
 """The turn of the next mini-epoch, each time it is asked."""
 
 T = TypeVar("T")
+
+Solve = Generator[Any, Any, None]
+"""A solve of rows in memory. It yields the work that it wants done, one piece after the other:
+mini-epochs, or, where parts hold the rows, steps in all of them (see ``joint``)."""
+
 Vector = NDArray[np.float64]
 
 
@@ -54,8 +58,8 @@ class Subproblem:
     """min over v of ½‖v − v₀‖² + Σ C_i φ(m_i(v)), the sum over the rows held; v₀ is what
     all other rows add to a, over b. ``counts`` and ``running`` are changed in place.
 
-    ``whole`` : whether every row with a count is in memory (v₀ = 0). ``softness`` : a Δ² > 0 that
-    is every row's instead of its own.
+    ``whole`` : whether every row with a count is in memory (v₀ = 0). ``softness`` : see
+    ``HeldLoss``.
     """
 
     def __init__(
@@ -72,23 +76,20 @@ class Subproblem:
         self.active, self.counts, self.running, self.rule = active, counts, running, rule
         self.moved = np.zeros(len(active), dtype=np.uint8)
         self.newton_steps = 0
-        self._turns = turns
-        self.delta2 = active.delta2 if softness is None else np.full(len(active), softness)
-        self.rest = None if whole else self._sum_of_rest()
+        self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho, softness), turns
+        self.delta2 = self.loss.delta2
+        self.rest: DualPoint | None = None  # of the rows outside memory
+        if not whole:
+            self.rest = running.dual_point.plus(self._sums(), -1)
         if softness is not None:
             self.sum_afresh()  # the running ‖a‖ is of another Δ
-
-    @cached_property
-    def cost(self) -> Vector:
-        """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        return costs(self.active.signs, self.delta2)
 
     @property
     def center(self) -> Vector:
         """v₀, shape (columns + 1,)."""
         if self.rest is None:
             return np.zeros(len(self.running.w) + 1)
-        return self.rest.augmented(1.0) / self.rule.b
+        return self.rest.a / self.rule.b
 
     @property
     def weights(self) -> Vector:
@@ -111,44 +112,32 @@ class Subproblem:
 
     def primal(self, v: Vector) -> tuple[float, float]:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
-        active = self.active
-        margins = passes.margins(active.rows, active.signs, self.rule.rho, v)
-        theta = 1.0 if self.rest is not None else best_scale(self.rule.loss, v, margins, self.cost)
+        margins = self.loss.margins_of(v)
+        theta = 1.0 if self.rest is not None else best_scale(self.loss, v, margins)
         primal = 0.5 * kernels.square_sum(theta * v - self.center)
-        primal += kernels.dot(self.cost, losses.values(self.rule.loss, theta * margins))
+        primal += self.loss.value(theta * margins)
         if self.rest is not None:
             primal += self.rest.objective_at(self.rule.b)
         return primal, theta
 
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
-        """The best v and its margins by Newton's method; see ``HeldLoss``."""
-        active = self.active
-        loss = HeldLoss(
-            self.rule.loss, active.rows, active.signs, self.cost, self.rule.rho, self.center
-        )
-        best = loss.minimise(start, precision, proven=proven)
+        """The best v and its margins by Newton's method; see ``HeldObjective``."""
+        best = HeldObjective(self.loss, self.center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
         return best.v, best.margins
 
     def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
         """The best v where all rows with a count are held, on the columns that occur: fast where
         few do."""
-        held = self.active.rows
-        columns, indices = np.unique(held.indices, return_inverse=True)
-        rows = make_rows(held.indptr, indices.astype(np.uint32), held.values)
-        there = np.append(columns, len(start) - 1)
-        v = np.zeros(len(start))
-        center = np.zeros(len(there))
-        loss = HeldLoss(self.rule.loss, rows, self.active.signs, self.cost, self.rule.rho, center)
-        best = loss.minimise(start[there], precision, proven=True)
-        v[there] = best.v
+        subset = occurring(self.active, len(start) - 1)
+        objective = HeldObjective(self.loss.narrow(subset), np.zeros(len(subset.places)))
+        best = objective.minimise(start[subset.places], precision)
         self.newton_steps += best.steps
-        return v
+        return subset.widen(best.v)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
-        counts = np.minimum(np.floor(self.rule.b * alpha + 0.5), kernels.COUNT_MAX)
-        self.set_counts(counts.astype(np.int32))
+        self.set_counts(round_counts(alpha, self.rule.b))
 
     def set_counts(self, counts: NDArray[np.int32]) -> None:
         """Take these counts, and a of them."""
@@ -157,38 +146,17 @@ class Subproblem:
 
     def sum_afresh(self) -> None:
         """a and t from the counts."""
-        held, extension, steps = self._sum_of_held()
-        if self.rest is not None:
-            held += self.rest.augmented(1.0)
-            extension += self.rest.extension
-            steps += self.rest.steps
-        self.running.settle(held[:-1].copy(), float(held[-1]), extension, steps)
+        sums = self._sums()
+        self.running.take(sums if self.rest is None else sums.plus(self.rest))
 
-    def _sum_of_held(self) -> tuple[Vector, float, int]:
-        """Σ c_k l_k (x_k, ρ) (augmented), Σ Δ_k² c_k² and Σ c_k of the rows held."""
-        held, counts = np.zeros(len(self.running.w) + 1), self.counts.astype(np.float64)
-        factors = counts * self.active.signs
-        passes.add(kernels.combine, self.active.rows, factors, self.rule.rho, held)
-        extension = float(kernels.dot(self.delta2 * self.counts, counts))
-        return held, extension, int(self.counts.sum(dtype=np.int64))
-
-    def _sum_of_rest(self) -> WeightState:
-        """What rows outside memory add to a: fixed while those in memory are solved."""
-        running, rest = self.running, WeightState()
-        held, extension, steps = self._sum_of_held()
-        others = running.augmented(1.0) - held
-        rest.settle(
-            others[:-1], float(others[-1]), running.extension - extension, running.steps - steps
-        )
-        return rest
+    def _sums(self) -> DualPoint:
+        return self.loss.dual_point(self.counts, len(self.running.w))
 
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
-        """Choose b for counts b α, rounded: fine enough that rounding costs D under a tenth of
-        ``error`` (‖Σ δ_k y_k‖² is about Σ q_k / 12), coarse enough that no count passes
-        LARGEST_COUNT. Whether it is another b than before."""
-        squares = self.active.squares + (self.rule.rho**2 + self.delta2)
-        rounding = float(kernels.dot(squares, (alpha > 0.0).astype(np.float64))) / 24.0
-        b = finer_resolution(self.rule.b, rounding, error, float(alpha.max(initial=0.0)))
+        """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than
+        before."""
+        lengths, largest = self.loss.sq_lengths(alpha), float(alpha.max(initial=0.0))
+        b = finer_resolution(self.rule.b, lengths, error, largest)
         changed = b != self.rule.b
         self.rule = replace(self.rule, b=b)
         return changed
@@ -207,14 +175,15 @@ class Subproblem:
         return factor > 1
 
 
-def finer_resolution(b: float, rounding: float, error: float, largest: float) -> float:
-    """At least b, where ``rounding`` over its square is a tenth of ``error``; but counts b α, of
-    which α ≤ ``largest``, are at most LARGEST_COUNT.
+def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) -> float:
+    """Return a resolution, at least b, that is fine enough for rounding counts b α to cost D under
+    a tenth of ``error``: ‖Σ δ_k y_k‖² is about Σ q_k / 12, with Σ q_k the ``sq_lengths`` of the
+    rows with α > 0. But counts b α, of which α ≤ ``largest``, are at most LARGEST_COUNT.
 
-    >>> finer_resolution(5.0, 10.0, 1.0, 0.5), finer_resolution(5.0, 10.0, 1.0, 1e9)
+    >>> finer_resolution(5.0, 240.0, 1.0, 0.5), finer_resolution(5.0, 240.0, 1.0, 1e9)
     (10.0, 0.536870912)
     """
-    b = max(b, math.sqrt(10.0 * rounding / error))
+    b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
     return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b
 
 
@@ -242,12 +211,48 @@ class MiniEpoch:
 
 
 def run_mini_epochs(solve: Generator[MiniEpoch, None, T]) -> T:
-    """Run a solve by itself; returns what it returns."""
-    result: list[T] = []
+    """Run a solve by itself; return what it returns."""
+    return drive(solve, MiniEpoch.make)
 
-    def returned() -> Generator[MiniEpoch, None, None]:
-        result.append((yield from solve))
 
-    for epoch in returned():
-        epoch.make()
-    return result[0]
+FEW = 4
+"""Nonzeros a column, below which columns are left out of a solve: it has a dozen vectors, and the
+rows' column numbers are copied once (``benchmarks/wide.py``). Learners that batches serve have
+more."""
+
+
+class Narrowed:
+    """``held`` and ``running`` as a solve is to take them: on the columns that occur, or where the
+    running weights or those of ``also`` are not 0; or, where that does not pay, as they are."""
+
+    def __init__(self, active: ActiveSet, running: WeightState, also: Vector | None = None) -> None:
+        self.held: HeldRows = active
+        self.running = self._running = running
+        self._subset: ColumnSubset | None = None
+        width = len(running.w)
+        if FEW * width <= active.nonzeros:
+            return
+        weighted = running.w != 0.0 if also is None else (running.w != 0.0) | (also != 0.0)
+        self._subset = occurring(active, width, weighted)
+        self.held = NarrowRows.of(active, self._subset)
+        self.running = running.on(self._subset.columns)
+
+    def narrow(self, w: Vector) -> Vector:
+        """Return w on these columns."""
+        return w if self._subset is None else w[self._subset.columns]
+
+    def settle(self) -> None:
+        """Take the running weights over from the solve."""
+        if self._subset is not None:
+            self._running.w[self._subset.columns] = self.running.w
+
+    def widen(self, v: Vector | None) -> Vector | None:
+        """Return an augmented vector of the solve on all columns."""
+        return v if v is None or self._subset is None else self._subset.widen(v)
+
+
+def occurring(held: HeldRows, columns: int, marks: NDArray[np.bool_] | None = None) -> ColumnSubset:
+    """Return the columns, of so many, that occur in rows, or are marked."""
+    marks = np.zeros(columns, dtype=bool) if marks is None else marks
+    mark_columns(held.rows, marks)
+    return ColumnSubset(np.flatnonzero(marks), columns)

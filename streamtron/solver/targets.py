@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core import kernels
 from streamtron.core.config import PRICES, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
@@ -17,6 +18,22 @@ from streamtron.core.rows import Chunk, Label
 def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.float64]:
     """C_k = 1/(2 Δ_k²), shape (rows,); 0 where a row is left out."""
     return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)
+
+
+def round_counts(alpha: NDArray[np.float64], b: float) -> NDArray[np.int32]:
+    """c_k = ⌊b α_k + ½⌋, 2³¹ − 1 at most."""
+    with np.errstate(over="ignore"):  # infinity is cut too
+        counts = np.floor(b * alpha + 0.5)
+    return np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)
+
+
+def relax_counts(
+    counts: NDArray[np.int32], solution: NDArray[np.int32], factor: float
+) -> NDArray[np.int32]:
+    """Return counts moved ``factor`` times as far as to those of a solution, rounded."""
+    start = counts.astype(np.float64)
+    moved = start + np.floor(factor * (solution - start) + 0.5)
+    return np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

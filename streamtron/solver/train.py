@@ -24,7 +24,8 @@ from streamtron.core.config import Settings
 from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner, discard_weights, go_on
-from streamtron.solver.reading import Solve, begin_reading, continue_training, finish_reading
+from streamtron.solver.reading import begin_reading, continue_training, finish_reading
+from streamtron.solver.subproblem import Solve
 
 
 def train(data: Data, resumed: Resumed | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Vectors by their nonzeros, as idle learners and files hold them."""
+"""Vectors on some of many columns: by their nonzeros, as idle learners and files hold them, or on
+the columns that occur in some rows."""
 
 from __future__ import annotations
 
@@ -9,11 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.rows import Rows, make_rows
+
 LONGEST = (1 << 32) + 1
 """Numbers of a vector: one a column, and the bias."""
 
 PARTS = "{}.columns", "{}.values"
 """The arrays to which ``take_apart`` takes a vector."""
+
+AT_A_TIME = 1 << 22
+"""Nonzeros whose columns are numbered anew at a time: numpy copies them at 8 bytes."""
 
 Vector = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
@@ -49,19 +55,19 @@ class SparseVector:
     @classmethod
     def of(cls, vector: Vector, columns: NDArray[np.uint32] | None = None) -> SparseVector:
         """Return a vector by its nonzeros; ``columns`` : an array to share, if it has just them."""
-        own = np.flatnonzero(vector).astype(np.uint32)
-        if columns is not None and np.array_equal(own, columns):
-            own = columns
-        return cls(own, vector[own], len(vector))
+        nonzero = np.flatnonzero(vector).astype(np.uint32)
+        if columns is None or not np.array_equal(nonzero, columns):
+            columns = nonzero
+        return cls(columns, vector[columns], len(vector))
 
     def __len__(self) -> int:
         return self.length
 
     def dense(self) -> Vector:
         """Return all numbers, shape (length,)."""
-        found = np.zeros(self.length)
-        found[self.columns] = self.values
-        return found
+        vector = np.zeros(self.length)
+        vector[self.columns] = self.values
+        return vector
 
 
 def smaller(vector: Vector, columns: NDArray[np.uint32] | None = None) -> Vector | SparseVector:
@@ -85,11 +91,19 @@ def cut(vector: Vector | SparseVector, length: int) -> Vector | SparseVector:
     return vector[:length].copy()
 
 
-def is_vector(found: Any, length: int) -> bool:
+def resized(v: Vector, columns: int) -> Vector:
+    """Return a copy of an augmented vector with so many columns, 0 where it has none: the bias
+    stays the last number."""
+    wide, common = np.zeros(columns + 1), min(columns, len(v) - 1)
+    wide[:common], wide[-1] = v[:common], v[-1]
+    return wide
+
+
+def is_vector(vector: Any, length: int) -> bool:
     """Return whether something is a vector of so many numbers."""
-    if isinstance(found, SparseVector):
-        return len(found) == length
-    return bool(found.dtype == np.float64 and found.shape == (length,))
+    if isinstance(vector, SparseVector):
+        return len(vector) == length
+    return bool(vector.dtype == np.float64 and vector.shape == (length,))
 
 
 def take_apart(
@@ -101,27 +115,27 @@ def take_apart(
 
     Examples
     --------
-    >>> found, sparse = take_apart({"w": np.array([0.0, 0.0, 0.5]), "v": np.ones(2)})
-    >>> {name: array.tolist() for name, array in found.items()}, sparse
+    >>> arrays, sparse = take_apart({"w": np.array([0.0, 0.0, 0.5]), "v": np.ones(2)})
+    >>> {name: array.tolist() for name, array in arrays.items()}, sparse
     ({'w.values': [0.5], 'w.columns': [2], 'v': [1.0, 1.0]}, {'w': ('w.columns', 3)})
-    >>> {name: dense(array).tolist() for name, array in put_together(found, sparse).items()}
+    >>> {name: dense(array).tolist() for name, array in put_together(arrays, sparse).items()}
     {'v': [1.0, 1.0], 'w': [0.0, 0.0, 0.5]}
     """
-    found: Arrays = {}
+    parts: Arrays = {}
     sparse: dict[str, tuple[str, int]] = {}
-    before, shared = np.zeros(0, np.uint32), ""
+    columns, name_of_columns = np.zeros(0, np.uint32), ""
     for name, array in arrays.items():
         if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.float64:
             array = smaller(array)
         if not isinstance(array, SparseVector):
-            found[name] = array
+            parts[name] = array
             continue
-        columns, values = PARTS[0].format(name), PARTS[1].format(name)
-        found[values] = array.values
-        if not (shared and np.array_equal(array.columns, before)):
-            found[columns], before, shared = array.columns, array.columns, columns
-        sparse[name] = shared, len(array)
-    return found, sparse
+        parts[PARTS[1].format(name)] = array.values
+        if not (name_of_columns and np.array_equal(array.columns, columns)):
+            columns, name_of_columns = array.columns, PARTS[0].format(name)
+            parts[name_of_columns] = columns
+        sparse[name] = name_of_columns, len(array)
+    return parts, sparse
 
 
 def put_together(
@@ -129,8 +143,47 @@ def put_together(
 ) -> dict[str, NDArray[Any] | SparseVector]:
     """Put vectors together again, see ``take_apart``; LookupError or ValueError: they are none."""
     parts = {columns for columns, _ in sparse.values()} | {PARTS[1].format(n) for n in sparse}
-    found: dict[str, NDArray[Any] | SparseVector]
-    found = {name: array for name, array in arrays.items() if name not in parts}
+    vectors: dict[str, NDArray[Any] | SparseVector]
+    vectors = {name: array for name, array in arrays.items() if name not in parts}
     for name, (columns, length) in sparse.items():
-        found[name] = SparseVector(arrays[columns], arrays[PARTS[1].format(name)], int(length))
-    return found
+        vectors[name] = SparseVector(arrays[columns], arrays[PARTS[1].format(name)], int(length))
+    return vectors
+
+
+class ColumnSubset:
+    """The ``columns`` (rising) of ``width`` ones, numbered anew in their order.
+
+    Sums over columns run from the first to the last, and one that is left out would add 0: a solve
+    on those that occur finds the same bits.
+    """
+
+    def __init__(self, columns: NDArray[np.int64], width: int) -> None:
+        self.columns, self.width = columns, width
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The places of these columns, and of the bias, in an augmented vector of all."""
+        return np.append(self.columns, self.width)
+
+    def widen(self, v: Vector) -> Vector:
+        """Return an augmented vector on these columns as one on all, 0 elsewhere."""
+        wide = np.zeros(self.width + 1)
+        wide[self.places] = v
+        return wide
+
+    def renumber(self, rows: Rows) -> Rows:
+        """Return rows, which have no other columns, with these columns' new numbers."""
+        numbers = np.zeros(self.width, dtype=np.uint32)
+        numbers[self.columns] = np.arange(len(self.columns), dtype=np.uint32)
+        first, last = rows.indptr[0], rows.indptr[-1]
+        indices = np.empty(last - first, dtype=np.uint32)
+        for start in range(0, len(indices), AT_A_TIME):
+            stretch = slice(start, start + AT_A_TIME)
+            indices[stretch] = numbers[rows.indices[first:last][stretch]]
+        return make_rows(rows.indptr - first, indices, rows.values[first:last])
+
+
+def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:
+    """Set the marks of columns that occur in rows, in place."""
+    for start in range(int(rows.indptr[0]), int(rows.indptr[-1]), AT_A_TIME):
+        marks[rows.indices[start : min(start + AT_A_TIME, int(rows.indptr[-1]))]] = True

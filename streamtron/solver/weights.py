@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from streamtron.core.certificate import ScanSums
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
-from streamtron.solver.vectors import dense
+from streamtron.solver.vectors import dense, resized
 
 LARGEST_SCALED = 1 << 28
 """The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""
@@ -30,6 +31,32 @@ class Rule:
     ascent: bool
     rho: float
     loss: Loss = SQUARED_HINGE
+
+
+class DualPoint(NamedTuple):
+    """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²; and
+    t = Σ c_k. Or the difference of two."""
+
+    a: NDArray[np.float64]
+    extension: float
+    steps: int
+
+    def plus(self, change: DualPoint, sign: int = 1) -> DualPoint:
+        """Return the sum, or with −1 the difference, as wide as the wider one."""
+        columns = max(len(self.a), len(change.a)) - 1
+        return DualPoint(
+            resized(self.a, columns) + sign * resized(change.a, columns),
+            self.extension + sign * change.extension, self.steps + sign * change.steps,
+        )  # fmt: skip
+
+    def objective_at(self, b: float) -> float:
+        """D = t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
+        sq_norm = kernels.square_sum(self.a) + self.extension
+        return self.steps / b - 0.5 * sq_norm / b / b  # b² might underflow
+
+
+NO_COUNTS = DualPoint(np.zeros(1), 0.0, 0)
+"""The dual point of counts that are all 0."""
 
 
 class WeightState:
@@ -92,6 +119,15 @@ class WeightState:
         np.multiply(self.w, scale, out=vector[:-1])
         vector[-1] = self.bias * scale
         return vector
+
+    @property
+    def dual_point(self) -> DualPoint:
+        """The sums that the counts make."""
+        return DualPoint(self.augmented(1.0), self.extension, self.steps)
+
+    def take(self, point: DualPoint) -> None:
+        """Set a to the sums of a dual point."""
+        self.settle(point.a[:-1].copy(), float(point.a[-1]), point.extension, point.steps)
 
     def widen(self, columns: int) -> None:
         """Make room for more columns, whose memory costs nothing before it is written to."""

@@ -123,8 +123,9 @@ class Killing(WorkerParts):
         if self.left == 0 and not self.within:
             os.kill(self.pick.choice([*self._workers.client.run(os.getpid).values()]), 9)
         if self.left == 0 and self.within:
+            short = getattr(step, "short", False)
             name, step = step.__name__, partial(_signalled, step, str(self.mark), self.number)
-            step.__name__ = name  # type: ignore[attr-defined]
+            step.__name__, step.short = name, short  # type: ignore[attr-defined]
         return super()._map(step, arguments)
 
 

@@ -24,7 +24,6 @@ from streamtron.runs.certify import certify
 from streamtron.runs.forget import forget
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.update import update
-from streamtron.solver import local
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
 from tests.helpers.examples import slow_but
@@ -379,7 +378,7 @@ def test_a_part_solves_with_its_own_hessian_and_no_less_than_the_diagonal_of_all
     trained(corpus, open_parts=partial(looked_into, made))
     [problem] = made[2].problems
     rows, random = problem.learner.active.rows, np.random.default_rng(0)
-    dense = np.zeros((len(problem.factors), problem.width + 1))
+    dense = np.zeros((len(problem.factors), rows.indices.max() + 2))
     for row in range(len(dense)):
         span = slice(rows.indptr[row], rows.indptr[row + 1])
         dense[row, rows.indices[span]] = rows.values[span]
@@ -391,13 +390,13 @@ def test_a_part_solves_with_its_own_hessian_and_no_less_than_the_diagonal_of_all
     share = 0.2
     wanted = own / share
     wanted[np.diag_indices(len(own))] = 1.0 + np.maximum(np.diag(wanted), of_all)
-    found = local.precondition(problem, residual, of_all, problem.factors.sum() / share).image
+    found = problem.precondition(residual, of_all, problem.factors.sum() / share).image
     direction = share * np.linalg.solve(wanted, residual)
     theta = 1.0 - np.trace(np.linalg.solve(wanted, own / share)) / np.count_nonzero(problem.factors)
     assert found / direction == pytest.approx(found[0] / direction[0], rel=1e-9)
     assert found[0] / direction[0] == pytest.approx(theta, abs=0.05)
     problem.factors[:] = 0.0
-    assert not local.precondition(problem, residual, of_all, 1.0).image.any()
+    assert not problem.precondition(residual, of_all, 1.0).image.any()
 
 
 def sorted_by_label(shards: Sequence[Path], directory: Path) -> list[Path]:

@@ -75,7 +75,7 @@ def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin() ->
     value, gradient = outside.value_and_gradient(u)
     assert value == pytest.approx(sample.cost @ slacks**2)
     assert gradient == pytest.approx(-2.0 * sample.patterns.T @ (sample.cost * slacks))
-    assert outside.there.tolist() == [*range(0, 7 * COLUMNS, 7), 7 * COLUMNS]
+    assert outside.subset.places.tolist() == [*range(0, 7 * COLUMNS, 7), 7 * COLUMNS]
     hessian = 2.0 * (sample.patterns * sample.cost[:, None]).T @ sample.patterns
     assert outside.product(u) == pytest.approx(hessian @ u)
 
@@ -296,7 +296,7 @@ def test_a_step_that_has_not_lowered_the_primal_is_halved_or_begun_anew(
     learner.progress.reading = reading
     learner.progress.reports = trained(ListSource(*correlated(50)), Settings()).progress.reports
     learner.extent.least_delta2 = 1.0
-    list(few_columns.finish(learner, few_columns.solve_here))
+    list(few_columns.finish(learner))
     assert learner.best.candidate is not None
     assert learner.best.candidate.tolist() == next_scan
 

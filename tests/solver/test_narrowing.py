@@ -7,11 +7,11 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
-from streamtron.solver import column_subset, few_columns
-from streamtron.solver.column_subset import Narrowed
+from streamtron.solver import few_columns, subproblem
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.row_store import ActiveSet
+from streamtron.solver.subproblem import Narrowed
 from streamtron.solver.weights import WeightState
 from tests.helpers.learners import bits
 from tests.helpers.sources import ListSource, csr, random_rows
@@ -61,7 +61,7 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
     assert lengths
     assert max(lengths) <= COLUMNS, "a solve was of all columns"
     lengths.clear()
-    monkeypatch.setattr(column_subset, "FEW", 0)
+    monkeypatch.setattr(subproblem, "FEW", 0)
     whole = trained(plan)
     assert max(lengths) > COLUMNS
     assert bits(narrow, ROWS) == bits(whole, ROWS)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from streamtron.core import kernels
-from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, passes, preconditioner
-from tests.helpers.held import minimise
+from streamtron.solver.held_loss import HeldLoss
+from tests.helpers.held import held_loss, minimise
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
@@ -303,13 +303,17 @@ def test_at_the_optimum_it_stays_where_it_is() -> None:
 # --- the best scale ---
 
 
+def loss_of(chosen: Problem) -> HeldLoss:
+    return held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho)
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
 def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float) -> None:
     chosen = problem(seed, C=3.0, uneven=True)
     v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
     margins = chosen.patterns @ v
-    theta = newton.best_scale(SQUARED_HINGE, v, margins, chosen.cost)
+    theta = newton.best_scale(loss_of(chosen), v, margins)
     delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
     square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
     exact = best_scale(square, kept, delta2)
@@ -322,7 +326,7 @@ def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() ->
     chosen = problem(0)
     v, _ = chosen.solved(0.1)
     margins = -np.abs(chosen.patterns @ v)
-    assert newton.best_scale(SQUARED_HINGE, v, margins, chosen.cost) == 1.0
+    assert newton.best_scale(loss_of(chosen), v, margins) == 1.0
 
 
 # --- the kernels it stands on ---

@@ -1,0 +1,212 @@
+"""The loss of rows in memory: its sums, and the steps of Newton's method that a part makes on it.
+
+A step returns a NamedTuple whose fields are summed over the parts (see ``core.executor.plus``):
+vectors of a number a column, a few scalars, short lists.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels, losses
+from streamtron.core.executor import looks_at_part
+from streamtron.core.losses import Loss
+from streamtron.solver import passes
+from streamtron.solver.row_store import HeldRows, NarrowRows
+from streamtron.solver.targets import costs
+from streamtron.solver.vectors import ColumnSubset
+from streamtron.solver.weights import DualPoint
+
+Vector = NDArray[np.float64]
+
+LARGEST = 1e30
+"""What is sent of the diagonal of H is at most this: its sum over the parts fits float32."""
+
+SHORTEST = 0.05
+"""The least θ of ``precondition``: a guard, for the trace is estimated, and may come out too large
+where a part has hardly more rows than columns."""
+
+
+class LossTerms(NamedTuple):
+    """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
+    preconditions, so that float32 will do), of H on the head (lower triangle, row by row), Σ f_i;
+    Σ q_i over the rows with α_i > 0; the largest α."""
+
+    gradient: Vector
+    loss: float
+    diagonal: NDArray[np.float32]
+    head: Vector
+    mass: float
+    sq_lengths: float
+    largest: list[float]
+
+
+class Product(NamedTuple):
+    """What rows in memory add to H p."""
+
+    image: Vector
+
+
+class Line(NamedTuple):
+    """The loss of rows in memory along a direction: (f, f', f'') at every θ."""
+
+    losses: Vector
+
+
+class HeldLoss:
+    """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v.
+
+    ``softness`` : a Δ² > 0 that is every row's instead of its own. ``margins``, ``factors`` : m_i
+    and f_i = C_i φ''(m_i) at the v that was last looked at, ``slopes`` : the change of m_i along
+    the last direction.
+    """
+
+    def __init__(
+        self, loss: Loss, held: HeldRows, rho: float, softness: float | None = None
+    ) -> None:
+        self.loss, self.held, self.rho, self._softness = loss, held, rho, softness
+        self.margins = self.slopes = self.factors = np.zeros(0)
+
+    @property
+    def delta2(self) -> Vector:
+        """Δ_i², shape (rows,)."""
+        if self._softness is None:
+            return self.held.delta2
+        return np.full(len(self.held), self._softness)
+
+    @cached_property
+    def cost(self) -> Vector:
+        """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
+        return costs(self.held.signs, self.delta2)
+
+    def narrow(self, subset: ColumnSubset) -> HeldLoss:
+        """Return the loss as one on some columns, which are all that occur."""
+        return HeldLoss(self.loss, NarrowRows.of(self.held, subset), self.rho, self._softness)
+
+    def renew(self) -> None:
+        """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
+        self.__dict__.pop("cost", None)
+        self.margins = np.zeros(len(self.held))
+
+    def margins_of(self, v: Vector) -> Vector:
+        """Return m_i, shape (rows,)."""
+        return passes.margins(self.held.rows, self.held.signs, self.rho, v)
+
+    def sum_of(self, factors: Vector, columns: int) -> Vector:
+        """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
+        total = np.zeros(columns + 1)
+        passes.add(kernels.combine, self.held.rows, factors * self.held.signs, self.rho, total)
+        return total
+
+    def value(self, margins: Vector) -> float:
+        """Return the loss at the v of these margins."""
+        return float(kernels.dot(self.cost, losses.values(self.loss, margins)))
+
+    def value_and_gradient(self, margins: Vector, columns: int) -> tuple[float, Vector]:
+        """Return the loss at the v of these margins, and its gradient, shape (columns + 1,)."""
+        return self.value(margins), self.sum_of(-self.alpha(margins), columns)
+
+    def alpha(self, margins: Vector) -> Vector:
+        """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins."""
+        return self.cost * losses.slopes(self.loss, margins)
+
+    def curvatures(self, margins: Vector) -> Vector:
+        """Return f_i = C_i φ''(m_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
+        return self.cost * losses.curvatures(self.loss, margins)
+
+    def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
+        """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
+        values = np.empty(3)
+        kernels.loss_along(self.loss.code, margins, slopes, self.cost, theta, values)
+        return values
+
+    def sq_lengths(self, alpha: Vector) -> float:
+        """Return Σ q_i over rows with α_i > 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
+        lengths = self.held.squares + (self.rho**2 + self.delta2)
+        return float(kernels.dot(lengths, (alpha > 0.0).astype(np.float64)))
+
+    def dual_point(self, counts: NDArray[np.int32], columns: int) -> DualPoint:
+        """Return the sums that counts of these rows make."""
+        c = counts.astype(np.float64)
+        extension = float(kernels.dot(self.delta2 * counts, c))
+        return DualPoint(self.sum_of(c, columns), extension, int(counts.sum(dtype=np.int64)))
+
+    @looks_at_part
+    def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
+        """Look at the rows at v; ``head`` : columns on which H is wanted."""
+        self.margins = self.margins_of(v)
+        self.factors = self.curvatures(self.margins)
+        loss, gradient = self.value_and_gradient(self.margins, len(v) - 1)
+        alpha, diagonal = self.alpha(self.margins), np.zeros(len(v))
+        passes.add(kernels.gram_diagonal, self.held.rows, self.factors, self.rho, diagonal)
+        return LossTerms(
+            gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
+            self._gram(head, len(v))[np.tril_indices(len(head))], self._mass,
+            self.sq_lengths(alpha), [float(alpha.max(initial=0.0))],
+        )  # fmt: skip
+
+    def product(self, v: Vector) -> Product:
+        """Multiply by the Hessian of the loss at the v that was last looked at."""
+        image = np.zeros(len(v))
+        passes.add(kernels.gram_product, self.held.rows, self.factors, self.rho, v, image)
+        return Product(image)
+
+    @looks_at_part
+    def line(self, direction: Vector | None, thetas: Vector) -> Line:
+        """Evaluate the loss at the last v plus θ times a direction; None = the last one."""
+        if direction is not None:
+            self.slopes = self.margins_of(direction)
+        values = [self.along(self.margins, self.slopes, float(theta)) for theta in thetas]
+        return Line(np.array(values))
+
+    def precondition(self, residual: Vector, diagonal: NDArray[np.float32], mass: float) -> Product:
+        """Return θ s (I + G/s + E)⁻¹ r, where G is the Hessian of these rows at the v that was
+        last looked at, s their share of the ``mass`` of all parts, and E ≥ 0 is diagonal and lifts
+        what is less than the ``diagonal`` of the Hessian of all: in columns that hardly occur in
+        these rows. Summed over parts that are alike, that is nearly H⁻¹ r.
+
+        θ = 1 − tr(G/s (I + G/s + E)⁻¹)/n, n the rows with a slack, because the mean of inverses of
+        few rows is too large by as much (Dereziński et al., NeurIPS 2020). One vector of random
+        signs estimates the trace (Hutchinson, 1990).
+        """
+        share, columns = self._mass / mass, len(residual)
+        if share == 0.0:
+            return Product(np.zeros(columns))
+        matrix = self._gram(np.arange(columns), columns)
+        matrix /= share
+        on_diagonal = np.einsum("ii->i", matrix)
+        least = 1.0 + diagonal.astype(np.float64)
+        lifted = np.maximum(1.0, least - on_diagonal)
+        on_diagonal += lifted
+        image, probe = share * residual, np.sqrt(lifted) * _random_signs(columns)
+        if not kernels.factorise(matrix, np.empty(columns)):
+            return Product(image / least)  # squares under- or overflow
+        kernels.solve_factorised(matrix, image)
+        solution = probe.copy()
+        kernels.solve_factorised(matrix, solution)
+        trace = columns - float(kernels.dot(probe, solution))
+        return Product(max(1.0 - trace / np.count_nonzero(self.factors), SHORTEST) * image)
+
+    @property
+    def _mass(self) -> float:
+        """Σ f_i."""
+        return float(kernels.dot(self.factors, np.ones(len(self.factors))))
+
+    def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
+        """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""
+        gram = np.zeros((len(head), len(head)))
+        if len(head):
+            places = np.full(length, -1)
+            places[head] = np.arange(len(head))
+            passes.gram_block(self.held.rows, self.factors, self.rho, places, gram)
+        return gram
+
+
+def _random_signs(number: int) -> Vector:
+    """Return ±1, as random as the highest bits of multiples of the golden ratio."""
+    multiples = np.arange(number, dtype=np.uint64) * kernels.SPLITMIX64[0]
+    return np.where(multiples >> np.uint64(63), 1.0, -1.0)

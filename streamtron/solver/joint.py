@@ -1,0 +1,284 @@
+"""Newton's method on the rows in memory of all parts: as maps and sums, a round each.
+
+A solve is a generator: it yields the step that it wants made on its learner's rows in all parts,
+and is sent the sum. Steps of different learners go in one round, so that what a round costs beside
+its work, some milliseconds on workers, is paid once. What a learner finds does not depend on the
+others.
+
+A Newton step is a round for P and ∇P where it leads, and before it those that find its direction:
+where columns are few, one in which every part solves with its own Hessian; else one for every
+product with the Hessian of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.executor import Each, Parts, Wanted
+from streamtron.solver import newton
+from streamtron.solver.ascent import RELAXATION
+from streamtron.solver.held_loss import HeldLoss, LossTerms
+from streamtron.solver.learner import Learner, take_solution
+from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
+from streamtron.solver.part_problem import PartProblem
+from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
+from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import worthwhile_gap
+from streamtron.solver.subproblem import finer_resolution
+from streamtron.solver.weights import DualPoint
+
+THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
+"""Where a line search evaluates P, all in one round; a full Newton step is θ = 1
+(``benchmarks/parts.py``)."""
+
+SAFETY = 0.8
+"""The last step is solved to this part of the ‖∇P‖ that may be left: some rows change sides
+(``benchmarks/parts.py``)."""
+
+ACCEPTED = 0.1
+"""A step d is taken as it is if P falls by this part of −∇P·d, for which the θ of least P has to be
+5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
+more on text (``benchmarks/parts.py``)."""
+
+ALIKE = 0.1
+"""Parts are alike while two steps by their own Hessians leave at most this part of ‖∇P‖²: of Adult
+a hundredth or less, and of Adult sorted by label a half (``benchmarks/parts.py --sorted``)."""
+
+NUMBERS = 1 << 27
+"""What the solves that go together may keep: 1 GB."""
+
+
+def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], columns: int) -> None:
+    """Run solves to their ends, named by the number of their learner in the parts: as many at once
+    as may keep products, or the Hessian and its factor, over so many columns."""
+    kept = max(min(2 * PAIRS * columns, PAIR_NUMBERS), 2 * min(columns, HEAD) ** 2)
+    at_once = max(1, NUMBERS // kept)
+    waiting, gaps = iter(solves), dict[int, float]()
+    steps: dict[int, Wanted] = {}
+    sums: dict[int, Any] = dict.fromkeys(islice(waiting, at_once))
+    while sums:
+        for number, total in sums.items():
+            steps.pop(number, None)
+            try:
+                step = solves[number].send(total)
+                while isinstance(step, GapEstimate):
+                    gaps[number] = step.gap
+                    parts.gap_estimate = max(gaps.values())
+                    step = next(solves[number])
+                steps[number] = step
+            except StopIteration:
+                pass
+        if begun := list(islice(waiting, at_once - len(steps))):
+            sums = dict.fromkeys(begun)
+        elif steps:
+            totals = parts(Each(steps.items()), list(steps.items()))
+            sums = dict(zip(steps, totals, strict=True))
+        else:
+            sums = {}
+
+
+@dataclass(slots=True)
+class JointPoint(Point):
+    """A point, and what parts have summed there."""
+
+    terms: LossTerms
+
+
+class JointObjective(Objective[JointPoint]):
+    """P of the rows in memory of all parts; an approximate inverse of its H = I + Σ f_i (x_i, ρ)
+    (x_i, ρ)ᵀ, corrected by what earlier steps tell of H.
+
+    Where columns are few, the inverse is the mean of the parts' own (GIANT: Wang et al., NeurIPS
+    2018), or, once that has served badly, because the parts are not alike, exact. Else it is exact
+    on the heaviest columns (see ``_heaviest``) and diagonal elsewhere.
+
+    ``alike`` : whether the parts hold so many rows that those of one may tell of all.
+    """
+
+    def __init__(
+        self, center: Vector, outside: Outside | None = None, constant: float = 0.0, *, alike: bool
+    ) -> None:
+        super().__init__(center, outside, constant)
+        columns = len(center)
+        self._few = columns <= HEAD
+        self._columns = np.arange(columns if self._few and not alike else 0)  # of the next head
+        self._head, self._mass = Head(self._columns[:0]), 0.0
+        self._diagonal = np.zeros(columns, dtype=np.float32)
+        self._products, self._excess = KeptProducts(columns), math.inf
+
+    def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
+        """Return the point of least P, see ``newton.minimise``."""
+        return (yield from newton.minimise(self, (yield from self.look(v)), precision))
+
+    def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
+        """Return P and ∇P at v, and take H there."""
+        terms: LossTerms = yield HeldLoss.look, (v, self._columns)
+        self._diagonal, self._mass, self._head = terms.diagonal, terms.mass, Head(self._columns)
+        if len(self._head):
+            gram = np.zeros((len(self._head), len(self._head)))
+            gram[np.tril_indices(len(gram))] = terms.head
+            if self._outside is not None:
+                gram += self._outside.gram
+            if not self._head.factorise(gram):
+                self._few, self._columns = False, self._head.columns
+        point = self.at(v, terms.loss, terms.gradient, steps)
+        return JointPoint(v, point.primal, point.gradient, point.smooth, steps, terms)
+
+    def step(self, here: JointPoint, enough: float, accuracy: float) -> Rounds[JointPoint | None]:
+        """Return where a Newton step leads: as it is if P falls enough, else to the least P along
+        it, if P falls at all."""
+        direction = yield from self._direction(here.gradient, enough)
+        there = yield from self.look(here.v + direction, here.steps + 1)
+        lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
+        if not there.primal <= here.primal + lower:
+            square = self.curvature_along(direction)
+            theta = yield from search(here.smooth, direction, square, looked_at=1.0)
+            if theta > 0.0:
+                there = yield from self.look(here.v + theta * direction, there.steps)
+        if self._few:
+            self._learn(here, there)
+        return there
+
+    def _direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
+        """Return the d that solves H d = −∇P, nearly. Where columns are many, and if no row changes
+        sides, well enough for ``enough`` of ‖∇P‖² to be left; what it learns of H, the products and
+        which columns are the heaviest, serves the next look."""
+        if self._few and (self._head.factorised or not self._mass):
+            return self._head.solve(1.0 + self._diagonal.astype(np.float64), -gradient)
+        if self._few:
+            residual, lengths = self._products.reduce(-gradient)
+            step = HeldLoss.precondition, (residual, self._diagonal, self._mass)
+            return self._products.complete((yield step).image, lengths)
+        accuracy = min(max(newton.EXACT, SAFETY * math.sqrt(enough)), newton.ROUGH)
+        products: list[tuple[Vector, Vector]] = []
+
+        def multiply(v: Vector) -> Rounds[Vector]:
+            products.append((v, v + (yield HeldLoss.product, (v,)).image))
+            return products[-1][1]
+
+        def solve(residual: Vector) -> Vector:
+            return self._head.solve(1.0 + self._diagonal.astype(np.float64), residual)
+
+        direction = yield from newton.conjugate_gradients(
+            multiply, lambda residual: self._products.correct(solve, residual), gradient, accuracy
+        )
+        for pair in products:
+            self._products.add(*pair)
+        self._columns = _heaviest(self._diagonal)
+        return direction
+
+    def _learn(self, here: JointPoint, there: JointPoint) -> None:
+        """Take what a step has changed. If that and the step before have left much of ‖∇P‖², the
+        parts are not alike: the next look takes H itself."""
+        self._products.add(there.v - here.v, there.gradient - here.gradient)
+        if not there.excess <= ALIKE * self._excess:
+            self._columns = np.arange(len(self._diagonal))
+        self._excess = here.excess
+
+
+def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
+    """The √(2n) columns of the largest H_jj, rising: the triangle of H on them has as many numbers
+    as a vector."""
+    size = min(math.isqrt(2 * len(diagonal)), HEAD)
+    return np.sort(np.argsort(-diagonal, kind="stable")[:size])
+
+
+def search(
+    smooth: Vector, direction: Vector, square: float, looked_at: float = 0.0
+) -> Rounds[float]:
+    """Return a θ near the least P(v + θ d); 0 if P does not fall. What is the same quadratic
+    everywhere has the gradient ``smooth`` at v, and changes by θ smooth·d + ½ θ² ``square``.
+    ``looked_at`` : the θ where the parts have looked last.
+
+    P' bends wherever a row changes sides of the margin. So its root is told from the ends of a
+    bracket only where all of the bracket is proven low: no P in it is above the higher end, and
+    that is lower than at 0 by half, at least, of what a tangent leaves P to fall. One θ a round, as
+    ``newton.line_search`` has it, takes 21 rounds for 19 and 325 for 302 on text, even to a tenth
+    of P' (``benchmarks/parts.py --generate 20000``, C = 0.5 and 50).
+    """
+    linear = kernels.dot(smooth, direction)
+    given: Vector | None = direction
+    thetas, begin = THETAS, math.inf
+    for _ in range(newton.LINE_STEPS):
+        primal, first, second = (yield HeldLoss.line, (given, thetas - looked_at)).losses.T
+        primal = primal + thetas * (linear + 0.5 * thetas * square)
+        first, second = linear + thetas * square + first, square + second
+        if given is not None:
+            given, begin = None, float(primal[0])
+            if first[0] >= 0.0:
+                return 0.0
+        if not first[-1] >= 0.0:
+            thetas = thetas[-1] * THETAS
+            continue
+        high = int(np.argmax(first >= 0.0))
+        ends = slice(high - 1, high + 1)
+        low, high = thetas[ends]
+        least = primal[ends][0] + first[ends][0] * (high - low)
+        if begin - primal[ends].max() >= 0.5 * (begin - least):
+            roots = np.clip(thetas[ends] - first[ends] / second[ends], low, high)
+            return float(0.5 * (roots[0] + roots[1]))
+        thetas = np.linspace(low, high, len(THETAS))
+    return 0.0
+
+
+def solve_jointly(learner: Learner) -> Rounds[None]:
+    """Solve the rows in memory of all parts: all that matter, and choose the resolution b of the
+    counts that the next scan makes of the slacks; or a block, the dual variables of all other rows
+    fixed."""
+    if learner.regime == Regime.BLOCKS:
+        yield from _solve_block(learner)
+        return
+    progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
+    if progress.reading == 0:
+        theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
+        v = (theta or 1.0) * v
+    alike = learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET)
+    solution = yield from JointObjective(np.zeros(len(v)), alike=alike).minimise(v, precision)
+    error, largest = precision * solution.primal, max(solution.terms.largest)
+    b = finer_resolution(progress.b, solution.terms.sq_lengths, error, largest)
+    take_solution(learner, b, solution.v, newton_steps=solution.steps)
+
+
+def minimise_jointly(
+    learner: Learner, outside: Outside, precision: float
+) -> Rounds[tuple[Vector, int]]:
+    """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
+    objective = JointObjective(np.zeros(len(outside.v)), outside, alike=False)
+    solution = yield from objective.minimise(outside.v, precision)
+    return solution.v, solution.steps
+
+
+def _start(learner: Learner) -> Vector:
+    """The weights from which to solve, at scale 1: those that were scanned, if there are any."""
+    best, frozen, running = learner.best, learner.frozen, learner.running
+    if best.candidate is not None:
+        return best.candidate
+    if frozen is not None and frozen.w.any():
+        return frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
+    return running.augmented(running.scale)
+
+
+def _solve_block(learner: Learner) -> Rounds[None]:
+    """Solve the rows in memory, and move the counts RELAXATION times as far as to the solution, or
+    just as far if D would fall."""
+    running, b = learner.running, learner.progress.b
+    held: DualPoint = yield PartProblem.sum_held, (len(running.w),)
+    rest = running.dual_point.plus(held, -1)
+    objective = JointObjective(rest.a / b, constant=rest.objective_at(b), alike=False)
+    solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
+    dual = running.objective_at(b)
+    for relaxation in (RELAXATION, 1.0):
+        change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)
+        running.take(running.dual_point.plus(change))
+        if running.objective_at(b) >= dual:
+            break
+    take_solution(learner, b, solution.v, newton_steps=solution.steps)
