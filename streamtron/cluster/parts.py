@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -93,9 +92,10 @@ class WorkerParts(Parts):
         self._tasks_made = self._losses = 0
         self._most_homes = 1
 
-    def open(self) -> None:
+    def open(self) -> set[int]:
         """Open the parts that have no home, evenly on the workers that are there, as they were when
-        they were saved, and have them make the steps since again."""
+        they were saved, and have them make the steps since again; return their numbers."""
+        opened: set[int] = set()
         while numbers := [number for number, home in enumerate(self._homes) if not home]:
             self._find_homes(numbers)
             self._make_actors()  # first, for parts last no longer than they
@@ -109,6 +109,8 @@ class WorkerParts(Parts):
                     for number in numbers:
                         self._homes[number] = ""
                     break
+            opened.update(numbers)
+        return opened
 
     def _find_homes(self, numbers: Sequence[int]) -> None:
         client = self._workers.client
@@ -127,17 +129,14 @@ class WorkerParts(Parts):
 
     def _make_actors(self) -> None:
         """Make an actor on each home that has none."""
-        made = {
+        futures = {
             home: self._workers.client.submit(
-                _Caller,
-                self._token,
-                actor=True,
-                workers=[home],
+                _Caller, self._token, actor=True, workers=[home],
                 key=f"rounds-on-{home}-{secrets.token_hex(8)}",
             )
             for home in set(self._homes) - self._actors.keys()
-        }
-        for home, future in made.items():
+        }  # fmt: skip
+        for home, future in futures.items():
             actor = self._answer(home, future, future)
             if actor is not None:
                 self._actors[home] = future, actor
@@ -153,21 +152,19 @@ class WorkerParts(Parts):
             )
 
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
-        short, every = getattr(step, "short", False), range(len(self._plans))
-        answers: list[tuple[list[int], list[Any]]] = []
-        left = [*every]
-        while left:
-            answers += self._ask(left, _run_step, step, tuple(arguments), short=short)
-            answers = [one for one in answers if all(self._homes[number] for number in one[0])]
-            left = sorted({*every}.difference(*(numbers for numbers, _ in answers)))
-            self.open()
-        found = [one for _, own in answers for one in own]
-        sums = [(height, total) for _, height, total in sorted(found, key=itemgetter(0))]
+        short = getattr(step, "short", False)
+        answers: dict[int, list[Any]] = {}  # what each part's home returned, by the part's number
+        while missing := [n for n, home in enumerate(self._homes) if not home or n not in answers]:
+            for number in self.open():
+                answers.pop(number, None)  # it was lost later than it answered
+            answers |= self._ask(missing, _run_step, step, tuple(arguments), short=short)
+        trees = {tree[0]: tree for answer in answers.values() for tree in answer}
         for home in set(self._homes):
             self.bytes_to[home] += array_bytes(arguments)
-        for number, _, total in found:
+        for number, _, total in trees.values():
             self.bytes_from[self._homes[number]] += array_bytes(total)
         self._losses = 0
+        sums = [(height, total) for _, (_, height, total) in sorted(trees.items())]
         if len(sums) == 1:
             sums = copy.deepcopy(sums)  # what was received is read-only
         return cast(Result, sum_trees(plus, sums))
@@ -178,14 +175,14 @@ class WorkerParts(Parts):
         function: Callable[..., list[Any] | None],
         *arguments: Any,
         short: bool = False,
-    ) -> list[tuple[list[int], list[Any]]]:
-        """Run a function on the homes of these parts; return the parts on each home, and what it
-        returns. A home that is lost returns nothing, and its parts have no home any more."""
-        homes: dict[str, list[int]] = {}
+    ) -> dict[int, list[Any]]:
+        """Run a function on the homes of these parts; return what each part's home returns. A home
+        that is lost returns nothing, and its parts have no home any more."""
+        parts_of: dict[str, list[int]] = {}
         for number in numbers:
-            homes.setdefault(self._homes[number], []).append(number)
-        found = (self._calls if short else self._tasks)(homes, function, arguments)
-        lost = {home for home, own in found.items() if own is None}
+            parts_of.setdefault(self._homes[number], []).append(number)
+        answers = (self._calls if short else self._tasks)(parts_of, function, arguments)
+        lost = {home for home, answer in answers.items() if answer is None}
         if lost:
             self._losses += 1
             if self._losses > MOST_LOSSES:
@@ -196,25 +193,31 @@ class WorkerParts(Parts):
         for home in lost & self._actors.keys():
             self._actors.pop(home)[0].release()
         self._homes = ["" if home in lost else home for home in self._homes]
-        return [(homes[home], own) for home, own in found.items() if own is not None]
+        return {
+            number: answer
+            for home, answer in answers.items()
+            if answer is not None
+            for number in parts_of[home]
+        }
 
     def _calls(
         self,
-        homes: Mapping[str, list[int]],
+        parts_of: Mapping[str, list[int]],
         function: Callable[..., list[Any] | None],
         arguments: Sequence[Any],
     ) -> dict[str, list[Any] | None]:
         """Call the actor of each home and wait for all of them; None where the worker was lost."""
         calls: dict[str, ActorFuture[list[Any] | None]] = {}
         with self._workers.client.as_current():  # where an actor looks for its client
-            for home, own in homes.items():
+            for home, numbers in parts_of.items():
                 with suppress(KeyError, RuntimeError):  # the latter if its worker was lost
-                    calls[home] = self._actors[home][1].call(function, self._token, own, *arguments)
+                    actor = self._actors[home][1]
+                    calls[home] = actor.call(function, self._token, numbers, *arguments)
             return {
                 home: self._answer(home, self._actors[home][0], calls[home])
                 if home in calls
                 else None
-                for home in homes
+                for home in parts_of
             }
 
     def _answer(self, home: str, actor: Future, waiting: Future | ActorFuture[Any]) -> Any:
@@ -234,7 +237,7 @@ class WorkerParts(Parts):
 
     def _tasks(
         self,
-        homes: Mapping[str, list[int]],
+        parts_of: Mapping[str, list[int]],
         function: Callable[..., list[Any] | None],
         arguments: Sequence[Any],
     ) -> dict[str, list[Any] | None]:
@@ -245,10 +248,10 @@ class WorkerParts(Parts):
         with self._workers.submitting() as submit:
             futures = {
                 home: submit(
-                    function, self._token, own, *arguments, workers=[home],
-                    key=f"{name}-parts-{own[0]}-to-{own[-1]}-{end}",
+                    function, self._token, numbers, *arguments, workers=[home],
+                    key=f"{name}-parts-{numbers[0]}-to-{numbers[-1]}-{end}",
                 )
-                for home, own in homes.items()
+                for home, numbers in parts_of.items()
             }  # fmt: skip
             return {home: self._result(home, future) for home, future in futures.items()}
 
@@ -257,8 +260,8 @@ class WorkerParts(Parts):
         patience = LOOK_AFTER
         while True:
             try:
-                found: list[Any] | None = self._workers.result(future, timeout=patience)
-                return found
+                answer: list[Any] | None = self._workers.result(future, timeout=patience)
+                return answer
             except TimeoutError:
                 if not self._is_there(home):
                     return None

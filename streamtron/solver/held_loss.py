@@ -26,21 +26,16 @@ Vector = NDArray[np.float64]
 LARGEST = 1e30
 """What is sent of the diagonal of H is at most this: its sum over the parts fits float32."""
 
-SHORTEST = 0.05
-"""The least θ of ``precondition``: a guard, for the trace is estimated, and may come out too large
-where a part has hardly more rows than columns."""
-
 
 class LossTerms(NamedTuple):
     """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
-    preconditions, so that float32 will do), of H on the head (lower triangle, row by row), Σ f_i;
+    preconditions, so that float32 will do), of H on the head (lower triangle, row by row);
     Σ q_i over the rows with α_i > 0; the largest α."""
 
     gradient: Vector
     loss: float
     diagonal: NDArray[np.float32]
     head: Vector
-    mass: float
     sq_lengths: float
     largest: list[float]
 
@@ -145,7 +140,7 @@ class HeldLoss:
         passes.add(kernels.gram_diagonal, self.held.rows, self.factors, self.rho, diagonal)
         return LossTerms(
             gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
-            self._gram(head, len(v))[np.tril_indices(len(head))], self._mass,
+            self._gram(head, len(v))[np.tril_indices(len(head))],
             self.sq_lengths(alpha), [float(alpha.max(initial=0.0))],
         )  # fmt: skip
 
@@ -163,39 +158,6 @@ class HeldLoss:
         values = [self.along(self.margins, self.slopes, float(theta)) for theta in thetas]
         return Line(np.array(values))
 
-    def precondition(self, residual: Vector, diagonal: NDArray[np.float32], mass: float) -> Product:
-        """Return θ s (I + G/s + E)⁻¹ r, where G is the Hessian of these rows at the v that was
-        last looked at, s their share of the ``mass`` of all parts, and E ≥ 0 is diagonal and lifts
-        what is less than the ``diagonal`` of the Hessian of all: in columns that hardly occur in
-        these rows. Summed over parts that are alike, that is nearly H⁻¹ r.
-
-        θ = 1 − tr(G/s (I + G/s + E)⁻¹)/n, n the rows with a slack, because the mean of inverses of
-        few rows is too large by as much (Dereziński et al., NeurIPS 2020). One vector of random
-        signs estimates the trace (Hutchinson, 1990).
-        """
-        share, columns = self._mass / mass, len(residual)
-        if share == 0.0:
-            return Product(np.zeros(columns))
-        matrix = self._gram(np.arange(columns), columns)
-        matrix /= share
-        on_diagonal = np.einsum("ii->i", matrix)
-        least = 1.0 + diagonal.astype(np.float64)
-        lifted = np.maximum(1.0, least - on_diagonal)
-        on_diagonal += lifted
-        image, probe = share * residual, np.sqrt(lifted) * _random_signs(columns)
-        if not kernels.factorise(matrix, np.empty(columns)):
-            return Product(image / least)  # squares under- or overflow
-        kernels.solve_factorised(matrix, image)
-        solution = probe.copy()
-        kernels.solve_factorised(matrix, solution)
-        trace = columns - float(kernels.dot(probe, solution))
-        return Product(max(1.0 - trace / np.count_nonzero(self.factors), SHORTEST) * image)
-
-    @property
-    def _mass(self) -> float:
-        """Σ f_i."""
-        return float(kernels.dot(self.factors, np.ones(len(self.factors))))
-
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
         """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""
         gram = np.zeros((len(head), len(head)))
@@ -204,9 +166,3 @@ class HeldLoss:
             places[head] = np.arange(len(head))
             passes.gram_block(self.held.rows, self.factors, self.rho, places, gram)
         return gram
-
-
-def _random_signs(number: int) -> Vector:
-    """Return ±1, as random as the highest bits of multiples of the golden ratio."""
-    multiples = np.arange(number, dtype=np.uint64) * kernels.SPLITMIX64[0]
-    return np.where(multiples >> np.uint64(63), 1.0, -1.0)

@@ -5,9 +5,8 @@ and is sent the sum. Steps of different learners go in one round, so that what a
 its work, some milliseconds on workers, is paid once. What a learner finds does not depend on the
 others.
 
-A Newton step is a round for P and ∇P where it leads, and before it those that find its direction:
-where columns are few, one in which every part solves with its own Hessian; else one for every
-product with the Hessian of all.
+A Newton step is a round for P and ∇P where it leads, and, where columns are few, for the Hessian
+there: its direction then needs no round. Else one for every product with the Hessian comes before.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -48,10 +48,6 @@ ACCEPTED = 0.1
 """A step d is taken as it is if P falls by this part of −∇P·d, for which the θ of least P has to be
 5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
 more on text (``benchmarks/parts.py``)."""
-
-ALIKE = 0.1
-"""Parts are alike while two steps by their own Hessians leave at most this part of ‖∇P‖²: of Adult
-a hundredth or less, and of Adult sorted by label a half (``benchmarks/parts.py --sorted``)."""
 
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
@@ -94,26 +90,20 @@ class JointPoint(Point):
 
 
 class JointObjective(Objective[JointPoint]):
-    """P of the rows in memory of all parts; an approximate inverse of its H = I + Σ f_i (x_i, ρ)
-    (x_i, ρ)ᵀ, corrected by what earlier steps tell of H.
-
-    Where columns are few, the inverse is the mean of the parts' own (GIANT: Wang et al., NeurIPS
-    2018), or, once that has served badly, because the parts are not alike, exact. Else it is exact
-    on the heaviest columns (see ``_heaviest``) and diagonal elsewhere.
-
-    ``alike`` : whether the parts hold so many rows that those of one may tell of all.
-    """
+    """P of the rows in memory of all parts, and an approximate inverse of its Hessian: exact where
+    columns are few; else exact on the heaviest columns (see ``_heaviest``) and diagonal elsewhere,
+    corrected by the products that earlier steps have made."""
 
     def __init__(
-        self, center: Vector, outside: Outside | None = None, constant: float = 0.0, *, alike: bool
+        self, center: Vector, outside: Outside | None = None, constant: float = 0.0
     ) -> None:
         super().__init__(center, outside, constant)
         columns = len(center)
         self._few = columns <= HEAD
-        self._columns = np.arange(columns if self._few and not alike else 0)  # of the next head
-        self._head, self._mass = Head(self._columns[:0]), 0.0
+        self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
+        self._head = Head(self._columns)
         self._diagonal = np.zeros(columns, dtype=np.float32)
-        self._products, self._excess = KeptProducts(columns), math.inf
+        self._products = KeptProducts(columns)
 
     def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
         """Return the point of least P, see ``newton.minimise``."""
@@ -122,7 +112,7 @@ class JointObjective(Objective[JointPoint]):
     def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
         """Return P and ∇P at v, and take H there."""
         terms: LossTerms = yield HeldLoss.look, (v, self._columns)
-        self._diagonal, self._mass, self._head = terms.diagonal, terms.mass, Head(self._columns)
+        self._diagonal, self._head = terms.diagonal, Head(self._columns)
         if len(self._head):
             gram = np.zeros((len(self._head), len(self._head)))
             gram[np.tril_indices(len(gram))] = terms.head
@@ -144,20 +134,14 @@ class JointObjective(Objective[JointPoint]):
             theta = yield from search(here.smooth, direction, square, looked_at=1.0)
             if theta > 0.0:
                 there = yield from self.look(here.v + theta * direction, there.steps)
-        if self._few:
-            self._learn(here, there)
         return there
 
     def _direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
-        """Return the d that solves H d = −∇P, nearly. Where columns are many, and if no row changes
-        sides, well enough for ``enough`` of ‖∇P‖² to be left; what it learns of H, the products and
-        which columns are the heaviest, serves the next look."""
-        if self._few and (self._head.factorised or not self._mass):
-            return self._head.solve(1.0 + self._diagonal.astype(np.float64), -gradient)
+        """Return the d that solves H d = −∇P; where columns are many, and if no row changes sides,
+        well enough for ``enough`` of ‖∇P‖² to be left. What it learns of H, the products and which
+        columns are the heaviest, serves the next look."""
         if self._few:
-            residual, lengths = self._products.reduce(-gradient)
-            step = HeldLoss.precondition, (residual, self._diagonal, self._mass)
-            return self._products.complete((yield step).image, lengths)
+            return self._solve(-gradient)
         accuracy = min(max(newton.EXACT, SAFETY * math.sqrt(enough)), newton.ROUGH)
         products: list[tuple[Vector, Vector]] = []
 
@@ -165,24 +149,17 @@ class JointObjective(Objective[JointPoint]):
             products.append((v, v + (yield HeldLoss.product, (v,)).image))
             return products[-1][1]
 
-        def solve(residual: Vector) -> Vector:
-            return self._head.solve(1.0 + self._diagonal.astype(np.float64), residual)
-
         direction = yield from newton.conjugate_gradients(
-            multiply, lambda residual: self._products.correct(solve, residual), gradient, accuracy
+            multiply, partial(self._products.correct, self._solve), gradient, accuracy
         )
         for pair in products:
             self._products.add(*pair)
         self._columns = _heaviest(self._diagonal)
         return direction
 
-    def _learn(self, here: JointPoint, there: JointPoint) -> None:
-        """Take what a step has changed. If that and the step before have left much of ‖∇P‖², the
-        parts are not alike: the next look takes H itself."""
-        self._products.add(there.v - here.v, there.gradient - here.gradient)
-        if not there.excess <= ALIKE * self._excess:
-            self._columns = np.arange(len(self._diagonal))
-        self._excess = here.excess
+    def _solve(self, residual: Vector) -> Vector:
+        """Return about H⁻¹ r, without the products."""
+        return self._head.solve(1.0 + self._diagonal.astype(np.float64), residual)
 
 
 def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -241,8 +218,7 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     if progress.reading == 0:
         theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
         v = (theta or 1.0) * v
-    alike = learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET)
-    solution = yield from JointObjective(np.zeros(len(v)), alike=alike).minimise(v, precision)
+    solution = yield from JointObjective(np.zeros(len(v))).minimise(v, precision)
     error, largest = precision * solution.primal, max(solution.terms.largest)
     b = finer_resolution(progress.b, solution.terms.sq_lengths, error, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
@@ -252,7 +228,7 @@ def minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
-    objective = JointObjective(np.zeros(len(outside.v)), outside, alike=False)
+    objective = JointObjective(np.zeros(len(outside.v)), outside)
     solution = yield from objective.minimise(outside.v, precision)
     return solution.v, solution.steps
 
@@ -273,7 +249,7 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     running, b = learner.running, learner.progress.b
     held: DualPoint = yield PartProblem.sum_held, (len(running.w),)
     rest = running.dual_point.plus(held, -1)
-    objective = JointObjective(rest.a / b, constant=rest.objective_at(b), alike=False)
+    objective = JointObjective(rest.a / b, constant=rest.objective_at(b))
     solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):

@@ -170,8 +170,8 @@ def multiplications(lengths: NDArray[np.int64], size: int) -> float:
 
 
 class KeptProducts:
-    """Products with the H of earlier Newton steps, or what these steps have changed in ∇P, which
-    precondition later ones: few rows change sides from step to step.
+    """Products with the H of earlier Newton steps, which precondition later ones: few rows change
+    sides from step to step.
 
     Pairs (p, H p) correct an approximate inverse so that it maps the last H p to p, by the two
     loops of L-BFGS (Morales and Nocedal, SIAM J. Optim. 2000, section 2). On text they save a
@@ -190,19 +190,11 @@ class KeptProducts:
 
     def correct(self, solve: Callable[[Vector], Vector], residual: Vector) -> Vector:
         """Return about H⁻¹ r, where ``solve`` does without the products."""
-        residual, lengths = self.reduce(residual)
-        return self.complete(solve(residual), lengths)
-
-    def reduce(self, residual: Vector) -> tuple[Vector, list[float]]:
-        """Return what is to be solved without the products, and how far along each r goes."""
         residual, lengths = residual.copy(), []
         for v, image, along in reversed(self._pairs):
             lengths.append(float(kernels.dot(v, residual)) / along)
             residual -= lengths[-1] * image
-        return residual, lengths
-
-    def complete(self, solution: Vector, lengths: list[float]) -> Vector:
-        """Return about H⁻¹ r, given what ``reduce`` has left, solved; it changes in place."""
+        solution = solve(residual)
         for v, image, along in self._pairs:
             solution += (lengths.pop() - float(kernels.dot(image, solution)) / along) * v
         return solution

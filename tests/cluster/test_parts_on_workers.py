@@ -90,9 +90,11 @@ def test_one_three_and_four_workers_find_the_same_bits(
         assert (tmp_path / f"{number}").read_bytes() == alone
 
 
-@pytest.mark.parametrize(("kind", "rows", "d"), [("text", 400, 40_000), ("dense", 8000, 60)])
-def test_a_round_sends_a_vector_of_the_columns_to_each_worker_and_back(
-    workers: Workers, tmp_path: Path, kind: str, rows: int, d: int
+@pytest.mark.parametrize(
+    ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 / 2)]
+)
+def test_a_round_sends_a_vector_of_the_columns_each_way_or_half_a_square_of_few(
+    workers: Workers, tmp_path: Path, kind: str, rows: int, d: int, square: int
 ) -> None:
     generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
     found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
@@ -100,13 +102,15 @@ def test_a_round_sends_a_vector_of_the_columns_to_each_worker_and_back(
     of_a_scan = 2 * 8 * kernels.BINS * kernels.BIN_SUMS
     scans = report["steps"]["scan"]["rounds"]
     assert report["parts"] == 4
-    assert report["bytes_sent"] - scans * of_a_scan <= report["rounds"] * 2 * 2.2 * 8 * d
+    vectors = report["rounds"] * 2 * 2.2 * 8 * d
+    squares = report["steps"]["look"]["rounds"] * 2 * 8 * square
+    assert report["bytes_sent"] - scans * of_a_scan <= vectors + squares
     assert report["bytes_sent"] > report["rounds"] * 8 * d
     each = report["workers"].values()
     assert [*report["workers"]] == sorted(workers.client.nthreads())
     assert sum(own["bytes_to"] + own["bytes_from"] for own in each) == report["bytes_sent"]
     assert min(own["bytes_to"] for own in each) >= 8 * d
-    assert ("precondition" in report["steps"]) == (d <= 1000)
+    assert ("product" in report["steps"]) == (d > 1000)
 
 
 class Killing(WorkerParts):

@@ -362,43 +362,6 @@ def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path: Path) -> N
     assert found.report["rounds"] <= 40  # without those products 54
 
 
-@contextmanager
-def looked_into(
-    made: list[Part], plans: Sequence[parts.PartPlan], scans: Scans
-) -> Iterator[LocalParts]:
-    """Parts that stay open, in ``made``."""
-    made += [parts.open_part(plan, scans) for plan in plans]
-    yield LocalParts(made)
-
-
-def test_a_part_solves_with_its_own_hessian_and_no_less_than_the_diagonal_of_all(
-    corpus: list[Path],
-) -> None:
-    made: list[Part] = []
-    trained(corpus, open_parts=partial(looked_into, made))
-    [problem] = made[2].problems
-    rows, random = problem.learner.active.rows, np.random.default_rng(0)
-    dense = np.zeros((len(problem.factors), rows.indices.max() + 2))
-    for row in range(len(dense)):
-        span = slice(rows.indptr[row], rows.indptr[row + 1])
-        dense[row, rows.indices[span]] = rows.values[span]
-    dense[:, -1] = problem.learner.settings.rho
-    own = (dense * problem.factors[:, None]).T @ dense
-    residual = random.normal(size=len(own))
-    of_all = (np.diag(own) * random.uniform(3.0, 9.0, len(own))).astype(np.float32)
-    of_all[::7] += 50.0
-    share = 0.2
-    wanted = own / share
-    wanted[np.diag_indices(len(own))] = 1.0 + np.maximum(np.diag(wanted), of_all)
-    found = problem.precondition(residual, of_all, problem.factors.sum() / share).image
-    direction = share * np.linalg.solve(wanted, residual)
-    theta = 1.0 - np.trace(np.linalg.solve(wanted, own / share)) / np.count_nonzero(problem.factors)
-    assert found / direction == pytest.approx(found[0] / direction[0], rel=1e-9)
-    assert found[0] / direction[0] == pytest.approx(theta, abs=0.05)
-    problem.factors[:] = 0.0
-    assert not problem.precondition(residual, of_all, 1.0).image.any()
-
-
 def sorted_by_label(shards: Sequence[Path], directory: Path) -> list[Path]:
     """The rows of shards in as many shards, those of one label first."""
     directory.mkdir()
@@ -418,10 +381,9 @@ def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(
     generate(str(tmp_path / "d"), rows=4000, columns=30, seed=1, shards=8, kind="dense")
     shards = sorted((tmp_path / "d").iterdir())
     alike = trained(shards, C=C, parts=8)
-    assert alike.report["steps"]["precondition"]["rounds"] >= 3
     unlike_shards = sorted_by_label(shards, tmp_path / "sorted")
     unlike = trained(unlike_shards, C=C, parts=8)
     assert alike.stop_reason == unlike.stop_reason == "certified"
-    assert alike.report["rounds"] <= 18
-    assert unlike.report["rounds"] <= 24
+    assert alike.report["rounds"] <= 10
+    assert unlike.report["rounds"] <= 12
     assert holds_optimum(unlike.report, unlike_shards)
