@@ -542,6 +542,9 @@ def test_squared_norms_are_summed_in_row_order(case: Case) -> None:
     squares = np.full(len(case.rows), np.nan)
     kernels.squared_norms(csr(case.rows), squares)
     assert squares.tolist() == [sum_in_order(v * v for _, v in row) for row in case.rows]
+    first = squares_of(*csr(case.rows))[1:]
+    tail = Rows(csr(case.rows).indptr[1:], *csr(case.rows)[1:])  # begins past the first nonzero
+    assert squares_of(*tail).tolist() == first.tolist()
 
 
 numbers = st.floats(-1e100, 1e100)
@@ -584,14 +587,6 @@ def test_shuffle_equals_the_oracle(start: int, rows: int) -> None:
 def test_the_numbers_that_shuffle_are_those_of_splitmix64() -> None:
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert list(itertools.islice(splitmix64(1234567), 3)) == published
-
-
-def test_rows_may_begin_past_the_first_nonzero() -> None:
-    whole = csr([[(0, 5.0)], [(1, 2.0), (2, 3.0)], []])
-    tail = Rows(whole.indptr[1:], whole.indices, whole.values)
-    squares = np.zeros(2)
-    kernels.squared_norms(tail, squares)
-    assert squares.tolist() == [13.0, 0.0]
 
 
 @pytest.mark.parametrize("kernel", [kernels.visit, kernels.visit_ascent_batch])

@@ -241,43 +241,6 @@ def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: 
                 assert low <= proven.upper_bound * (1 + SLACK)
 
 
-@prove
-@given(finished("length"), st.lists(st.floats(0.1, 10.0), min_size=5, max_size=5))
-def test_no_other_scale_beats_the_best_scale(run: Finished, factors: list[float]) -> None:
-    oracle, best = run.oracle, run.oracle.certificate()
-    assume(min(oracle.delta2) > 0.0)
-    w, bias = oracle.rebuilt()
-    for s in (best.scale * factor for factor in factors):
-        scaled = [s * x for x in w]
-        slacks = [max(0.0, 1.0 - m) for m in oracle.margins(scaled, s * bias)]
-        P = 0.5 * (sum(x * x for x in scaled) + (s * bias) ** 2)
-        P += sum(x * x / (2 * d2) for x, d2 in zip(slacks, oracle.delta2, strict=True))
-        assert 1.0 / math.sqrt(2.0 * P) <= best.primal_margin * (1 + SLACK)
-
-
-@settings(prove, max_examples=examples(60))
-@given(problems(soft=False), deltas)
-def test_without_an_extension_the_primal_margin_is_the_directional_margin(
-    problem: Problem, delta: float
-) -> None:
-    oracle = problem.oracle(problem.R**2 / delta, 1.0, "steps")
-    oracle.run()
-    proven = oracle.certificate()
-    assert proven.primal_margin == pytest.approx(proven.directional_margin, rel=SLACK)
-
-
-@prove
-@given(problems(), epsilons, variants, orders)
-def test_the_counts_sum_to_t_and_carry_the_weights(problem, epsilon, variant, order) -> None:  # type: ignore[no-untyped-def]
-    oracle = problem.oracle(affordable_b(problem, epsilon, variant, 1.0), epsilon, variant)
-    run = oracle.run(order)
-    assert sum(oracle.counts) == oracle.t == run.updates > 0
-    assert oracle.rebuilt() == (oracle.w, oracle.bias)
-    assert oracle.sq_norm == oracle.certificate().length ** 2 or math.isclose(
-        oracle.sq_norm, oracle.certificate().length ** 2, rel_tol=1e-12
-    )
-
-
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, orders, st.booleans())
 def test_the_implicit_extension_is_the_explicit_one(  # type: ignore[no-untyped-def]

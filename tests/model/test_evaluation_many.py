@@ -225,16 +225,6 @@ def test_a_multiclass_source_is_judged_by_the_highest_decision(block_rows):
     assert found.rows_of_other_classes == np.count_nonzero(y == 9.0) > 0
 
 
-def test_row_weights_enter_the_metrics_of_many_classes():
-    model, X = random_model(("a", "b", "c"))
-    y, weights = model.predict(X), np.linspace(0, 3, 300)
-    y[::3] = "b"
-    found = evaluated(model, ListSource(as_rows(X), y.tolist(), weights.tolist()))
-    expected = metrics.accuracy_score(y, model.predict(X), sample_weight=weights)
-    assert found.accuracy == pytest.approx(expected, **EXACT)
-    assert found.weight == pytest.approx(weights.sum())
-
-
 @pytest.mark.parametrize("labels", [["x", "y", "z"], [1.0, 2.0, 3.0]])
 def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_lists(labels):
     model, X = random_model(("1", "2", "3"))

@@ -59,72 +59,35 @@ def _skops(path: Path) -> Any:
 # --- the rows of Adult ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a model of Adult in every format."""
-    directory = tmp_path_factory.mktemp("adult")
-    model = streamtron.fit(shared_data / "a9a.xz", model=directory / "model")
-    for format_ in FORMATS:
-        export(model, directory / format_, format_)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def predicted(adult: Path, shared_data: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and decisions of the test part, as ``predict`` gives them."""
-    found = [*streamtron.predict(streamtron.load(adult / "model"), shared_data / "a9a.t.xz")]
-    return np.concatenate([a.labels for a in found]), np.concatenate([a.decisions for a in found])
-
-
-@pytest.fixture(scope="module")
-def rows(shared_data: Path) -> Any:
-    """The test part, read by scikit-learn."""
-    with lzma.open(shared_data / "a9a.t.xz") as file:
-        return load_svmlight_file(file, n_features=123)[0]
-
-
-def test_liblinears_own_predict_gives_every_row_of_adult_the_same_label(
-    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
-) -> None:
-    theirs = liblinearutil.load_model(str(adult / "liblinear"))
-    labels, _, values = liblinearutil.predict([], rows, theirs, "-q")
-    assert labels == predicted[0].tolist()
-    assert len(labels) == 16281
-    assert np.array(values)[:, 0] == pytest.approx(predicted[1], **ROUNDING)
-
-
-def test_onnxruntime_gives_every_row_of_adult_the_same_float64_score(
-    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
-) -> None:
-    labels, scores = _onnx(adult / "onnx", rows.toarray())
-    assert scores.dtype == np.float64
-    assert scores == pytest.approx(predicted[1], **ROUNDING)
-    assert labels.tolist() == predicted[0].tolist()
-
-
-def test_the_exported_linear_svc_gives_every_row_of_adult_the_same_label(
-    adult: Path, predicted: tuple[np.ndarray, np.ndarray], rows: Any
-) -> None:
-    theirs = skops.io.load(adult / "sklearn")
-    assert type(theirs) is LinearSVC
-    assert theirs.C == 1.0
-    assert theirs.predict(rows).tolist() == predicted[0].tolist()
-    assert theirs.decision_function(rows) == pytest.approx(predicted[1], **ROUNDING)
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_every_row_of_adult_has_the_same_probability_in_onnx_and_scikit_learn(
-    adult: Path, shared_data: Path, rows: Any, tmp_path: Path, method: Any
+def test_every_row_of_adult_has_the_same_label_decision_and_probability_in_every_format(
+    shared_data: Path, tmp_path: Path, method: Any
 ) -> None:
-    ours = streamtron.calibrate(
-        streamtron.load(adult / "model"), shared_data / "a9a.xz", method=method
-    )
-    wanted = ours.predict_proba(rows)
-    export(ours, tmp_path / "onnx", "onnx")
-    assert _onnx(tmp_path / "onnx", rows.toarray())[2] == pytest.approx(wanted, rel=0, abs=1e-9)
-    export(ours, tmp_path / "sklearn", "sklearn")
-    theirs = _skops(tmp_path / "sklearn").predict_proba(rows)
-    assert theirs == pytest.approx(wanted, rel=0, abs=1e-9)
+    with lzma.open(shared_data / "a9a.t.xz") as file:
+        rows = load_svmlight_file(file, n_features=123)[0]
+    ours = streamtron.fit(shared_data / "a9a.xz", model=tmp_path / "model")
+    [scores] = [*streamtron.predict(ours, shared_data / "a9a.t.xz")][:1]
+    decisions, labels = ours.decision_function(rows), ours.predict(rows).tolist()
+    assert len(labels) == 16281
+    assert scores.decisions.tolist() == decisions[: len(scores.decisions)].tolist()
+    for format_ in FORMATS:
+        export(ours, tmp_path / format_, format_)
+    theirs = liblinearutil.load_model(str(tmp_path / "liblinear"))
+    of_liblinear, _, values = liblinearutil.predict([], rows, theirs, "-q")
+    svc = skops.io.load(tmp_path / "sklearn")
+    assert (type(svc), svc.C) == (LinearSVC, 1.0)
+    of_onnx, in_onnx = _onnx(tmp_path / "onnx", rows.toarray())
+    assert in_onnx.dtype == np.float64
+    assert of_liblinear == of_onnx.tolist() == svc.predict(rows).tolist() == labels
+    for found in (np.array(values)[:, 0], in_onnx, svc.decision_function(rows)):
+        assert found == pytest.approx(decisions, **ROUNDING)
+    calibrated = streamtron.calibrate(ours, shared_data / "a9a.xz", method=method)
+    wanted = calibrated.predict_proba(rows)
+    for format_ in ("onnx", "sklearn"):
+        export(calibrated, tmp_path / format_, format_)
+    shares = _onnx(tmp_path / "onnx", rows.toarray())[2]
+    assert shares == pytest.approx(wanted, rel=0, abs=1e-9)
+    assert _skops(tmp_path / "sklearn").predict_proba(rows) == pytest.approx(wanted, abs=1e-9)
 
 
 # --- every kind of classes -----------------------------------------------------------------------
