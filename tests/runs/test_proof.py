@@ -15,10 +15,8 @@ import pytest
 from liblinear import liblinearutil
 from numpy.typing import NDArray
 
-import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data.writers.corpus import generate
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
@@ -28,10 +26,9 @@ from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import with_places
 from streamtron.runs.outcome import Outcome
-from streamtron.runs.upper_bounds import SEARCH_TOLERANCE
 from streamtron.solver.duals import Counts
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
-from tests.helpers.sources import dense, random_rows, read_libsvm
+from tests.helpers.sources import dense, random_rows
 
 COLUMNS = 6
 ROWS = 600
@@ -214,41 +211,6 @@ def test_a_witness_of_other_rows_is_refused_with_the_shard_named(
     refused(lambda: certify(model, other, witness=tmp_path / "witness"), "other.svm", "witness")
 
 
-def test_a_witness_is_refused_where_one_of_its_rows_has_changed(data: Data, tmp_path: Path) -> None:
-    model = fitted(data, tmp_path).model
-    data.rows[17] = [(0, 0.125)]
-    data.path.write_text(text(data.rows, data.labels))
-    refused(lambda: certify(model, data.path, witness=tmp_path / "witness"), "rows.svm")
-
-
-@pytest.mark.parametrize("rows", [1, ROWS - 1])
-def test_a_witness_with_too_few_rows_is_refused_in_words(
-    data: Data, tmp_path: Path, rows: int
-) -> None:
-    outcome = fitted(data, tmp_path)
-    content, tensors = read_sealed(tmp_path / "witness", "witness")
-    support = np.cumsum(tensors["000000.gaps"], dtype=np.int64)
-    kept = support < rows
-    tensors = {name: array[kept] for name, array in tensors.items()}
-    content["shards"][0]["rows"] = rows
-    write_sealed(tmp_path / "short", content, tensors)
-    refused(
-        lambda: certify(outcome.model, data.path, witness=tmp_path / "short"),
-        f"rows.svm: it holds {ROWS} rows", f"than the {rows} that are known",
-    )  # fmt: skip
-
-
-def test_a_witness_with_too_many_rows_is_refused_in_words(data: Data, tmp_path: Path) -> None:
-    outcome = fitted(data, tmp_path)
-    content, tensors = read_sealed(tmp_path / "witness", "witness")
-    content["shards"][0]["rows"] = ROWS + 1
-    write_sealed(tmp_path / "long", content, dict(tensors))
-    refused(
-        lambda: certify(outcome.model, data.path, witness=tmp_path / "long"),
-        f"rows.svm: it holds {ROWS} rows", f"than the {ROWS + 1} that are known",
-    )  # fmt: skip
-
-
 def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_false_one(
     data: Data, tmp_path: Path
 ) -> None:
@@ -335,14 +297,6 @@ def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
     assert proof.readings <= 5.0
     true_gap = 1.0 - (by_hand / optimum) ** 2
     assert true_gap - 1e-8 <= found.relative_duality_gap <= true_gap + 1e-3
-
-
-def test_an_unfinished_model_is_told_apart_from_a_finished_one(data: Data, tmp_path: Path) -> None:
-    rough, _ = certified_liblinear(data, tmp_path, "-s 2 -e 0.5", 1.0, 1.0)
-    exact, _ = certified_liblinear(data, tmp_path, "-s 2 -e 1e-8", 1.0, 1.0)
-    assert exact.certificate.relative_duality_gap < 1e-3
-    assert rough.certificate.relative_duality_gap > 2 * exact.certificate.relative_duality_gap
-    assert rough.decision_radius > exact.decision_radius
 
 
 def test_a_witness_of_ours_proves_liblinears_model_in_one_reading(
@@ -495,35 +449,16 @@ def scaled(model: LinearModel, factor: float) -> LinearModel:
     return foreign((factor * model.weights).tolist(), factor * model.bias)
 
 
-@pytest.mark.parametrize("factor", [7.0, 1.0 / 7.0])
-def test_a_scaled_model_gets_the_certificate_of_the_model_and_the_scale_back(
+@pytest.mark.parametrize("factor", [7.0, 1 / 7, 1e3, 1e-3, 1e6, 1e-6, 1e20, 1e-20])
+def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back_within_the_readings_allowed(
     data: Data, tmp_path: Path, factor: float
 ) -> None:
-    outcome = fitted(data, tmp_path, C=2.0)
-    problem = Settings(C=2.0)
-    plain = certify(scaled(outcome.model, 1.0), data.path, settings=problem)
-    proof = certify(scaled(outcome.model, factor), data.path, settings=problem)
-    same = pytest.approx(plain.certificate.primal_margin, rel=1e-6)
-    assert proof.certificate.primal_margin == same
-    assert proof.certificate.relative_duality_gap <= SEARCH_TOLERANCE
-    assert proof.weights_scale * factor == pytest.approx(plain.weights_scale, rel=1e-4)
-
-
-@pytest.mark.parametrize("factor", [1e3, 1e-3, 1e6, 1e-6])
-def test_a_proof_stays_true_at_any_scale(data: Data, tmp_path: Path, factor: float) -> None:
     outcome = fitted(data, tmp_path, C=2.0)
     proof = certify(scaled(outcome.model, factor), data.path, settings=Settings(C=2.0))
     sound(proof, best_margin(data, 2.0, 1.0))
-
-
-@pytest.mark.parametrize("factor", [1e3, 1e-3])
-def test_a_model_of_another_size_gets_its_own_best_scale(
-    data: Data, tmp_path: Path, factor: float
-) -> None:
-    outcome = fitted(data, tmp_path, C=2.0)
-    proof = certify(scaled(outcome.model, factor), data.path, settings=Settings(C=2.0))
-    assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-2)
+    assert proof.readings <= 5  # one and the four allowed
     assert proof.certificate.relative_duality_gap <= 2e-3
+    assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-2)
 
 
 @pytest.mark.parametrize("weights", [[0.0] * COLUMNS, [1e-30] * COLUMNS, [-1.0] * COLUMNS])
@@ -670,18 +605,6 @@ def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_on_adults_test_part_our_model_is_as_good_as_liblinears(
-    adult: Path, tmp_path: Path
-) -> None:
-    from liblinear.liblinearutil import save_model
-
-    X, y = svmlight(adult / "train", 123)
-    save_model(str(tmp_path / "theirs"), liblinear(X, y, "-s 1 -B 1 -c 0.5"))
-    ours = run(adult / "train", Settings(C=0.5), machine=MACHINE).model
-    X, y = svmlight(adult / "held-out", 123)
-    as_good(ours, load_any(tmp_path / "theirs"), X[:, : ours.columns], y)
-
-
 @pytest.mark.parametrize(("C", "most"), [(0.5, 1e-3), (50.0, 2e-3)])
 def test_liblinears_model_of_adult_is_certified(
     adult: Path, tmp_path: Path, C: float, most: float
@@ -703,26 +626,6 @@ def test_liblinears_model_of_adult_is_certified(
         assert found.upper_bound is not None
         optimum = (2.0 * 6872.574327) ** -0.5
         assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
-
-
-@pytest.mark.slow
-def test_liblinears_model_of_rcv1_is_certified(shared_data: Path, tmp_path: Path) -> None:
-    from liblinear.liblinearutil import save_model
-    from scipy.sparse import csr_matrix
-
-    file = shared_data / "rcv1_27613.ccat.xz"
-    (tmp_path / "rcv1").write_bytes(lzma.decompress(file.read_bytes()))
-    rows, labels = read_libsvm(file)
-    X = csr_matrix((rows.values.astype(np.float64), rows.indices, rows.indptr))[:, 1:]
-    theirs = liblinear(X, np.array(labels, dtype=np.float64), "-s 1 -B 1 -c 0.5")
-    save_model(str(tmp_path / "theirs"), theirs)
-    model = load_any(tmp_path / "theirs")
-    proof = certify(model, tmp_path / "rcv1", settings=Settings(C=0.5))
-    found = proof.certificate
-    assert found.upper_bound is not None
-    assert found.primal_margin <= 0.015559751 * (1 + 1e-7)  # γ_d at Δ = 1, ρ = 1
-    assert found.upper_bound >= 0.015559751 * (1 - 1e-7)
-    assert found.relative_duality_gap <= 1e-3
 
 
 def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_path: Path) -> None:
@@ -755,23 +658,3 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
         assert found.upper_bound == wanted.upper_bound
     with pytest.raises(SettingsError, match="the model knows where labels"):
         with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))
-
-
-@pytest.mark.parametrize("power", [-20, -3, 3, 20])
-def test_weights_of_any_length_are_certified_within_the_readings_allowed(
-    power: int, tmp_path: Path
-) -> None:
-    rng, shard = np.random.default_rng(0), tmp_path / "rows.svm"
-    X = rng.standard_normal((500, 5))
-    y = np.where(X[:, 0] + 0.7 * rng.standard_normal(500) > 0, 1, -1)
-    lines = (f"{l} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
-             for l, row in zip(y, X, strict=True))  # fmt: skip
-    shard.write_text("\n".join(lines) + "\n")
-    model = streamtron.fit(shard, tol=1e-5)
-    factor = 10.0**power
-    scaled = LinearModel(model.weights * factor, model.bias * factor, model.classes, model.settings,
-                         None, model.reading)  # fmt: skip
-    proof = streamtron.certify(scaled, shard, C=1.0, rho=1.0)
-    assert proof.readings <= 5  # one and the four allowed
-    assert proof.certificate.relative_duality_gap <= 1e-4
-    assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-3)

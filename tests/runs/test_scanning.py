@@ -19,7 +19,6 @@ from sklearn.datasets import load_svmlight_file
 
 from streamtron.cli import main
 from streamtron.cluster.client import Workers
-from streamtron.cluster.connect import connect
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
@@ -39,7 +38,6 @@ from streamtron.runs.scan import scan_shard, scan_tasks
 from streamtron.solver.duals import Counts
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
-from tests.helpers.optimum import holds_optimum
 from tests.helpers.oracle import Row
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
 from tests.helpers.sources import csr
@@ -119,17 +117,6 @@ def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_t
     assert other.upper_bound == pytest.approx(one.upper_bound, rel=1e-12)
     assert other.primal_margin == pytest.approx(one.primal_margin, rel=1e-12)
     assert other.directional_margin == pytest.approx(one.directional_margin, rel=1e-12)
-
-
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_the_bounds_of_a_fit_of_rows_cut_into_other_shards_hold_the_same_optimum(
-    lines: list[str], tmp_path: Path, sizes: list[int]
-) -> None:
-    whole = cut(lines, tmp_path / "whole", [ROWS])
-    shards = cut(lines, tmp_path / "cut", sizes)
-    found = run(shards, Settings(tol=1e-3), machine=Machine()).report
-    assert found["certificate"]["relative_duality_gap"] <= 1e-3
-    assert holds_optimum(found, list(whole.iterdir()))
 
 
 def test_blocks_are_summed_by_themselves_and_then_added(
@@ -252,24 +239,6 @@ def test_workers_prove_of_many_classes_what_one_process_proves(
     assert one.classes
     assert one == many
     assert one.readings == (1.0 if class_weight is None else 2.0)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_in_mid_scan_changes_nothing(
-    workers: Workers, lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
-) -> None:
-    outcome, _ = whole
-    shards = cut(lines, tmp_path / "cut", [2000] * 6 + [ROWS - 12000])
-    witness = witnessed(outcome, shards)
-    proof = certify(outcome.model, shards, witness=witness)
-
-    def executor(function: Any, items: Any, *shared: Any) -> Any:
-        if function is scan_shard:
-            return workers(dies_amid_a_scan, items, *shared, str(tmp_path / "died"))
-        return workers(function, items, *shared)
-
-    assert certify(outcome.model, shards, witness=witness, executor=executor) == proof
-    assert (tmp_path / "died").exists()
 
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
@@ -524,19 +493,6 @@ def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothin
 
     assert proven(one, executor) == proven(one)
     assert mark.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ours of many classes", "too many rows of some classes"])
-def test_one_two_and_four_workers_prove_the_same_without_a_witness(
-    workers: Workers, corpora: Corpora, name: str
-) -> None:
-    one = case(name, corpora)
-    wanted = proven(one, workers)
-    for count in (1, 4):
-        with connect(count) as others:
-            others.client.wait_for_workers(count)
-            assert proven(one, others) == wanted
 
 
 @pytest.mark.slow

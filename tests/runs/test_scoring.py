@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -69,11 +70,12 @@ def test_predictions_are_the_same_bits_however_the_rows_are_cut_into_shards(
     corpus: Path, tmp_path: Path
 ) -> None:
     convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
-    whole, cut = io.BytesIO(), io.BytesIO()
-    write_predictions(_model(), corpus, whole)
-    write_predictions(_model(), tmp_path / "cut", cut)
-    assert whole.getvalue() == cut.getvalue()
-    assert whole.getvalue().count(b"\n") == ROWS
+    for model in (_model(), _many(("a", "b", "c"))):
+        whole, cut = io.BytesIO(), io.BytesIO()
+        write_predictions(model, corpus, whole)
+        write_predictions(model, tmp_path / "cut", cut)
+        assert whole.getvalue() == cut.getvalue()
+        assert whole.getvalue().count(b"\n") == ROWS
 
 
 def test_a_task_a_shard_writes_the_predictions_and_metrics_of_one_process(
@@ -205,16 +207,6 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decisio
     assert table["decisions"].to_pylist()[-1] == rest[2][: len(classes)]
 
 
-def test_predictions_of_many_classes_are_the_same_bits_however_the_rows_are_cut(
-    corpus: Path, tmp_path: Path
-) -> None:
-    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
-    whole, cut = io.BytesIO(), io.BytesIO()
-    write_predictions(_many(("a", "b", "c")), corpus, whole)
-    write_predictions(_many(("a", "b", "c")), tmp_path / "cut", cut)
-    assert whole.getvalue() == cut.getvalue()
-
-
 def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the_model(
     tmp_path: Path,
 ) -> None:
@@ -288,22 +280,21 @@ def test_the_larger_class_is_the_positive_one_whatever_comes_first(tmp_path: Pat
         assert (result.true_positives, result.true_negatives) == (1.0, 1.0)
 
 
-def test_a_label_the_model_does_not_know_is_refused_by_name_and_place(tmp_path: Path) -> None:
-    (tmp_path / "rows").write_text("1 1:1\n-1 1:1\n3 1:1\n")
-    with pytest.raises(DataError, match=r"line 3: label 3\.0.*-1\.0 and 1\.0"):
-        evaluate(_model(), tmp_path / "rows")
-
-
-def test_a_row_without_a_label_is_refused_in_evaluation(tmp_path: Path) -> None:
-    (tmp_path / "rows").write_text("1 1:1\n1:1 2:1\n")
-    with pytest.raises(DataError, match="line 2"):
-        evaluate(_model(), tmp_path / "rows")
-
-
-def test_a_column_below_the_models_base_is_refused_rather_than_shifted(tmp_path: Path) -> None:
-    (tmp_path / "rows").write_text("1 0:1\n")
-    with pytest.raises(DataError, match="column 0"):
-        list(predict(_model(), tmp_path / "rows"))
+@pytest.mark.parametrize(
+    ("use", "text", "sentence"),
+    [
+        (evaluate, "1 1:1\n-1 1:1\n3 1:1\n", r"line 3: label 3\.0.*-1\.0 and 1\.0"),
+        (evaluate, "1 1:1\n1:1 2:1\n", "line 2"),
+        (lambda model, path: list(predict(model, path)), "1 0:1\n", "column 0"),
+    ],
+    ids=["an unknown label", "no label", "a column below the base"],
+)
+def test_rows_that_are_not_the_models_are_refused(
+    use: Callable[..., object], text: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows").write_text(text)
+    with pytest.raises(DataError, match=sentence):
+        use(_model(), tmp_path / "rows")
 
 
 @pytest.mark.parametrize("base", [0, 1])
@@ -355,24 +346,6 @@ def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path)
     for use in (evaluate, streamtron.certify):
         with pytest.raises(DataError, match=r"rows\.svm: libsvm text, and the model has the col"):
             use(model, tmp_path / "rows.svm")
-
-
-def test_converting_there_and_back_gives_the_same_rows(corpus: Path, tmp_path: Path) -> None:
-    convert(corpus, tmp_path / "parquet", to="parquet")
-    convert(tmp_path / "parquet", tmp_path / "text", to="libsvm", rows_per_shard=ROWS // 3)
-    for first, again in zip(
-        sorted(corpus.iterdir()), sorted((tmp_path / "text").iterdir()), strict=True
-    ):
-        assert first.read_bytes() == again.read_bytes()
-
-
-def test_converting_text_to_text_changes_no_column_number(tmp_path: Path) -> None:
-    for base in (0, 1):
-        (tmp_path / "rows").write_text(f"1 {base}:1 7:2\n-1 4:0.5\n")
-        destination = tmp_path / f"out{base}"
-        convert(tmp_path / "rows", destination, to="libsvm")
-        text = (destination / "part-00000.svm").read_text()
-        assert text == (tmp_path / "rows").read_text()
 
 
 def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_prediction(
