@@ -130,7 +130,7 @@ def feature_text(feature: Mapping[str, Any]) -> str:
 def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
-    return words.replace("f1", "F1").replace("hamming", "Hamming")
+    return words.replace("f1", "F1").replace("hamming", "Hamming").replace("newton", "Newton")
 
 
 def parse_size(text: str) -> int:

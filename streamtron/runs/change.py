@@ -203,11 +203,8 @@ class EditableRun(NamedTuple):
             return outcome
         transaction.commit(self.finished.path, self.model_path, plan)
         home = self.finished.path / PARTS
-        counts = (
-            counts.moved(home) if isinstance(counts, SavedCounts) else counts
-            for counts in outcome.counts
-        )  # fmt: skip
-        return replace(outcome, counts=tuple(counts))
+        moved = (c.moved(home) if isinstance(c, SavedCounts) else c for c in outcome.counts)
+        return replace(outcome, counts=tuple(moved))
 
     def _unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""
@@ -239,18 +236,15 @@ def _check_model(finished: FinishedRun, model: LinearModel) -> None:
     for name in ("multiclass", "multilabel"):
         if (value := getattr(settings, name)) != model.settings.get(name):
             raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
-    learners = len(checkpoint.labels) if settings.one_vs_rest else 1
-    if {*checkpoint.labels} != {*model.classes} or (
-        len(checkpoint.state.content["learners"]) != learners
-    ):
+    learners, known = checkpoint.state.content["learners"], {*checkpoint.labels}
+    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
         raise DataError(f"{finished.path}: the checkpoint is not the model's. Fit anew.")
 
 
 class _FinalState:
     """A ``solver.train.Checkpointer`` that keeps the state at the end of training only.
 
-    ``learners`` : of a run that forgets rows; in the end they have no columns that no remaining row
-    has. It is a DataError if one of their shards was skipped or a label is gone.
+    ``learners`` : of a run that forgets rows, whose vectors then have no column that no row has.
     """
 
     state: State
@@ -259,7 +253,7 @@ class _FinalState:
         self.source, self.learners = source, learners
 
     def checkpoint(self, state: Callable[[], State]) -> None:
-        """Check what the first reading has found."""
+        """Raise a DataError if a run that forgets has lost a shard or a label by that."""
         info = self.source.info if self.learners else None
         if info and info.skipped:
             raise DataError(

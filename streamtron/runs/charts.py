@@ -98,7 +98,8 @@ class Axis(NamedTuple):
 
 def line_chart(
     title: str, series: Sequence[Series], x_name: str, y_name: str, *, log_x: bool = False,
-    log_y: bool = False, unit: bool = False, from_zero: str = "", hollow: str = "",
+    log_y: bool = False, unit: bool = False, from_zero: str = "",
+    hollow: str = "an estimate, not proven",
 ) -> str:  # fmt: skip
     """Draw lines through points; ``unit`` : whether both axes go from 0 to 1; ``from_zero`` : which
     begin at 0 at the latest, "x" or "xy"; ``hollow`` : what hollow points mean. On logarithmic axes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
@@ -103,9 +103,6 @@ def _hash_of(element: str, frame: str) -> str:
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
-# --- sections ------------------------------------------------------------------------------------
-
-
 def _head(facts: Facts) -> Iterator[str]:
     report, gap = facts.report, facts.report["certificate"]["relative_duality_gap"]
     good = meets(report["settings"], gap, report["stop_reason"])
@@ -121,7 +118,7 @@ def _head(facts: Facts) -> Iterator[str]:
         "peak memory": format_size(report["peak_rss_bytes"]),
     }
     if facts.validation is not None:
-        tiles["accuracy on held-out rows"] = _digits(facts.validation.evaluation.accuracy)
+        tiles["accuracy on held-out rows"] = _shown(facts.validation.evaluation.accuracy)
     yield f"<header><h1>{escape(facts.name)}</h1>"
     yield _paragraph(verdict, f"verdict {'good' if good else 'bad'}")
     yield from (_paragraph(note, "soft") for note in facts.notes)
@@ -141,46 +138,45 @@ def _certificate(facts: Facts) -> Iterator[str]:
         return
     proven = report["certificate"]
     rows = [
-        ("primal objective", "primal_objective", up),
-        ("dual objective", "dual_objective", down),
-        ("lower bound of the margin", "primal_margin", down),
-        ("upper bound of the margin", "upper_bound", up),
-        ("relative duality gap", "relative_duality_gap", up),
+        [words, _number(proven[key], form(proven[key]))]
+        for words, key, form in (
+            ("primal objective", "primal_objective", up),
+            ("dual objective", "dual_objective", down),
+            ("lower bound of the margin", "primal_margin", down),
+            ("upper bound of the margin", "upper_bound", up),
+            ("relative duality gap", "relative_duality_gap", up),
+        )
+        if proven.get(key) is not None
     ]
-    known = [(name, proven[key], form) for name, key, form in rows if proven.get(key) is not None]
-    cells = [[name, _proven(value, form)] for name, value, form in known]
-    yield table(
-        ["certificate", "value"], [*cells, ["rows that it covers", _number(proven["rows_scanned"])]]
-    )
-
-
-UNPROVEN = "an estimate, not proven"
+    rows.append(["rows that it covers", _number(proven["rows_scanned"])])
+    yield table(["certificate", "value"], rows)
 
 
 def _bounds(history: Sequence[Values], x: str) -> str:
-    upper = _series("upper bound", 2, history, x, "upper")
-    lower = _series("lower bound", 1, history, x, "lower")
+    """Draw the bounds after each reading."""
+    lines = [_series("upper", 2, history, x), _series("lower", 1, history, x)]
     title = f"Bounds on the margin by {x}"
-    return line_chart(title, [upper, lower], x, "margin", from_zero="x", hollow=UNPROVEN)
+    return line_chart(title, lines, x, "margin", from_zero="x")
 
 
 def _gaps(histories: Sequence[Sequence[Values]], x: str, tol: float) -> str:
     """Draw the gap after each reading, of every learner."""
     if len(histories) == 1:
-        lines = [_series("gap", 1, histories[0], x, "gap")]
+        lines = [_series("gap", 1, histories[0], x)]
     else:
         paths = [_points(history, x, "gap") for history in histories]
         lines = [Series("" if k else "gap of a class", path, 0) for k, path in enumerate(paths)]
     places = [place for line in lines for place, _ in line.points]
     if tol > 0 and places:
         lines.append(Series("tolerance", [(0.0, tol), (max(places), tol)], 3))
-    return line_chart(f"Gap by {x}", lines, x, "gap", log_y=True, from_zero="x", hollow=UNPROVEN)
+    return line_chart(f"Gap by {x}", lines, x, "gap", log_y=True, from_zero="x")
 
 
-def _series(name: str, key: int, history: Sequence[Values], x: str, y: str) -> Series:
+def _series(y: str, key: int, history: Sequence[Values], x: str) -> Series:
     """Return a line of what is known after each reading, hollow where it is not proven."""
     known = [row for row in history if row.get(x) is not None and row.get(y) is not None]
     hollow = frozenset(k for k, row in enumerate(known) if not row.get("proven", True))
+    name = y if y == "gap" else f"{y} bound"
     return Series(name, _points(known, x, y), key, True, hollow, down if y == "lower" else up)
 
 
@@ -199,15 +195,7 @@ def _training(facts: Facts) -> Iterator[str]:
             charts.append(line_chart(f"{name} by reading", [line], "reading", "", from_zero="xy"))
     yield _grid(charts)
     names = ("full_epochs", "mini_epochs", "newton_steps", "updates")
-    heads = [
-        "stage",
-        "full epochs",
-        "mini epochs",
-        "Newton steps",
-        "updates",
-        "seconds",
-        "ended because",
-    ]
+    heads = ["stage", *map(metric_words, names), "seconds", "ended because"]
     yield table(heads, [
         [str(stage["epsilon"]), *(_number(stage[name]) for name in names),
          _number(stage["seconds"], f"{stage['seconds']:.3g}"), stage["stop_reason"]]
@@ -233,7 +221,7 @@ def _held_out(facts: Facts) -> Iterator[str]:
         return
     metrics = facts.validation.evaluation.to_dict()
     names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
-    values = {metric_words(name): _digits(metrics[name]) for name in names}
+    values = {metric_words(name): _shown(metrics[name]) for name in names}
     yield _tiles({"rows": number(metrics["rows"]), **values})
     if (curve := facts.validation.curve) is None:
         return
@@ -243,10 +231,10 @@ def _held_out(facts: Facts) -> Iterator[str]:
     pr = [*zip(recall[1:].tolist(), precision.tolist(), strict=True)]
     chance = Series("", [(0, 0), (1, 1)], 0)
     yield _grid([
-        line_chart(f"ROC curve, area {_digits(metrics['roc_auc'])}", [Series("", roc), chance],
+        line_chart(f"ROC curve, area {_shown(metrics['roc_auc'])}", [Series("", roc), chance],
                    "false positive rate", "true positive rate", unit=True),
         line_chart("Precision and recall, average precision "
-                   f"{_digits(metrics['average_precision'])}", [Series("", pr)],
+                   f"{_shown(metrics['average_precision'])}", [Series("", pr)],
                    "recall", "precision", unit=True),
     ])  # fmt: skip
 
@@ -278,7 +266,7 @@ def _classes(facts: Facts) -> Iterator[str]:
         names = [f"{feature_text(feature)} {feature['weight']:+.2g}" for feature in features]
         rows.append([
             label_text(direction.positive),
-            _proven(report["certificate"]["relative_duality_gap"], up),
+            _gap(report["certificate"]["relative_duality_gap"]),
             *(_number((measured or [])[k][name]) for name in metrics),
             _number(report["full_epochs"]), _number(report["newton_steps"]),
             report["stop_reason"], _wide(", ".join(names)),
@@ -312,7 +300,7 @@ def _sweep(facts: Facts) -> Iterator[str]:
     yield _grid(charts)
     names = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
     yield table([*map(metric_words, names), "ended because", "best"], [
-        [*(_proven(row[name], up) if name == BOUNDS[2] else _number(row[name]) for name in names),
+        [*(_gap(row[name]) if name == BOUNDS[2] else _number(row[name]) for name in names),
          row["dropped"] or row["stop_reason"],
          "best" if row["best"] else ""]
         for row in rows
@@ -339,9 +327,8 @@ def _settings(facts: Facts) -> Iterator[str]:
 def _data(facts: Facts) -> Iterator[str]:
     shards, report = facts.manifest.shards, facts.report
     layout = facts.model.reading.get("layout")
-    number_of_shards = f"{len(shards):,} {'shard' if len(shards) == 1 else 'shards'}"
-    facts_of = [number_of_shards, format_size(facts.manifest.bytes), *([layout] if layout else [])]
-    yield _paragraph(f"{', '.join(facts_of)}.")
+    words = [f"{len(shards):,} shard{'s' * (len(shards) != 1)}", format_size(facts.manifest.bytes)]
+    yield _paragraph(f"{', '.join([*words, *([layout] if layout else [])])}.")
     if report.get("forgotten_rows"):
         yield _paragraph(f"{report['forgotten_rows']:,} rows were forgotten.")
     for shard in report["skipped"][:MANY]:
@@ -351,9 +338,6 @@ def _data(facts: Facts) -> Iterator[str]:
         for shard in shards[:MANY]
     ])  # fmt: skip
     yield from (_paragraph(line, "soft") for line in and_more(shards))
-
-
-# --- paragraphs and tables -----------------------------------------------------------------------
 
 
 def _paragraph(text: str, kind: str = "") -> str:
@@ -372,6 +356,10 @@ def _number(value: float | None, text: str | None = None) -> _Cell:
     return _Cell(f"{_NUMBER}{key}>{escape(shown if text is None else text)}</td>")
 
 
+def _gap(value: float) -> _Cell:
+    return _number(value, up(value))
+
+
 _NUMBER = '<td class="n"'
 
 
@@ -379,14 +367,6 @@ def _shown(value: float | None) -> str:
     if not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} is not a number")
     return f"{value:.4g}" if isinstance(value, float) else number(value)
-
-
-def _proven(value: float, form: Callable[[float], str]) -> _Cell:
-    return _number(value, form(value))
-
-
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 def _wide(text: str) -> _Cell:
