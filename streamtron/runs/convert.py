@@ -157,46 +157,42 @@ def _reading_of(
 def _check(
     settings: Settings, to: Format, rows_per_shard: int, text: TextRecipe | None, tfidf: bool
 ) -> None:
-    """Refuse what has no meaning together."""
+    if rows_per_shard < 1:
+        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
     has_weights = settings.weight is not None or settings.weights_in_label
-    of_documents = text is not None
-    bits = text.hash_bits if text is not None else 0
-    places = settings.features or settings.values or settings.vocabulary
-    for refused, sentence in (
-        (
-            rows_per_shard < 1,
-            f"rows per shard {rows_per_shard}. A shard needs at least 1 row.",
-        ),
-        (
-            has_weights and settings.multilabel and to == "libsvm",
+    if has_weights and settings.multilabel and to == "libsvm":
+        raise SettingsError(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
-            "the weight out.",
-        ),
-        (
-            tfidf and not of_documents,
-            "tfidf weights the words of documents: name their column by --text.",
-        ),
-        (
-            text is not None and not text.text,
-            "text: an empty name. Name the column of the documents.",
-        ),
-        (
-            tfidf and bits > TFIDF_BITS,
-            f"hash-bits {bits} with tfidf, which counts every column. Give at most {TFIDF_BITS}.",
-        ),
-        (
-            of_documents and to == "libsvm",
+            "the weight out."
+        )
+    _check_text(settings, to, text, tfidf)
+
+
+def _check_text(settings: Settings, to: Format, text: TextRecipe | None, tfidf: bool) -> None:
+    """Refuse what has no meaning with documents, or without."""
+    if text is None:
+        if tfidf:
+            raise SettingsError(
+                "tfidf weights the words of documents: name their column by --text."
+            )
+        return
+    if not text.text:
+        raise SettingsError("text: an empty name. Name the column of the documents.")
+    if tfidf and text.hash_bits > TFIDF_BITS:
+        raise SettingsError(
+            f"hash-bits {text.hash_bits} with tfidf, which counts every column. Give at most "
+            f"{TFIDF_BITS}."
+        )
+    if to == "libsvm":
+        raise SettingsError(
             "libsvm text has no place for the recipe of the text, without which no model could "
-            "read documents: convert to Parquet.",
-        ),
-        (
-            of_documents and places,
+            "read documents: convert to Parquet."
+        )
+    if settings.features or settings.values or settings.vocabulary:
+        raise SettingsError(
             "with --text the features are made of the documents: leave --features, --values and "
-            "--vocabulary out, and name other columns by --columns.",
-        ),
-    ):
-        if refused:
-            raise SettingsError(sentence)
+            "--vocabulary out, and name other columns by --columns."
+        )
 
 
 class Survey(NamedTuple):
