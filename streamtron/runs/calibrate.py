@@ -60,9 +60,9 @@ def calibrate(
     scores = Scores(() if two else model.classes)
     for rows in score_shards([model], files, executor):
         scores.add(rows.truth, rows.decisions[0], rows.weights)
-        kept = rows.weights > 0
-        used += int(np.count_nonzero(kept))
-        positive += int(np.count_nonzero(rows.truth[kept, 0]))
+        weighted = rows.weights > 0
+        used += int(np.count_nonzero(weighted))
+        positive += int(np.count_nonzero(rows.truth[weighted, 0]))
     if not used or (two and positive in (0, used)):
         raise DataError(
             f"{files[0].name}: probabilities need rows of both classes, and one has none. Give "

@@ -93,7 +93,7 @@ class Proof:
         the proofs with their ``label``."""
         if self.classes:
             learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
-            joint = joint_certificate([each["certificate"] for each in learners])
+            joint = joint_certificate([learner["certificate"] for learner in learners])
             del joint["learners"]
             joint["rows_excluded"] = self.rows_excluded
             return {"certificate": joint, "readings": self.readings, "learners": learners}
@@ -166,10 +166,10 @@ def certify(
             )  # fmt: skip
             if known is not None:
                 return _prove(model, problem, machine, scans, known, run)
-            found, scales = list[Certificate](), _trained_scales(model)
+            certificates, scales = list[Certificate](), _trained_scales(model)
             for group, learners in _groups(problem, machine, source, model):
-                found += find_upper_bounds(scans, learners, scales[group], readings)
-            return _proof(model, found, scans)
+                certificates += find_upper_bounds(scans, learners, scales[group], readings)
+            return _proof(model, certificates, scans)
 
 
 def _prove(
@@ -190,30 +190,34 @@ def _prove(
     running = None if run is None else running_weights(run, model, known)
     known = known.ordered_as(scans.fingerprints())
     scans.rows = known.shard_rows
-    found, distances, drifts = list[Certificate](), list[float](), list[float]()
+    certificates, distances, drifts = list[Certificate](), list[float](), list[float]()
     for group, learners in _groups(problem, machine, scans.source, model, known):
-        found += scan_weights(scans, learners, scales[group])
-        distances += map(_distance, learners, found[group])
+        certificates += scan_weights(scans, learners, scales[group])
+        distances += map(_distance, learners, certificates[group])
         if running is not None:
             drifts += map(_drift, learners, running[group])
-    return _proof(model, _with_drift(found, drifts), scans, distances)
+    return _proof(model, _with_drift(certificates, drifts), scans, distances)
 
 
 def _proof(
     model: LinearModel,
-    found: Sequence[Certificate],
+    certificates: Sequence[Certificate],
     scans: Scans,
     distances: Iterable[float | None] = repeat(None),
 ) -> Proof:
     excluded = deletions.total(deletions_of(scans.source.shards))
     proofs = []
-    for each, scale, distance in zip(found, _trained_scales(model), distances, strict=False):
-        radius = theory.decision_radius(each.primal_margin, each.upper_bound)
-        proof = Proof(each, each.scale / scale, scans.readings, radius, distance, excluded)
+    for certificate, scale, distance in zip(
+        certificates, _trained_scales(model), distances, strict=False
+    ):
+        radius = theory.decision_radius(certificate.primal_margin, certificate.upper_bound)
+        proof = Proof(
+            certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
+        )
         proofs.append(proof)
     if model.kind == "two classes":
         return proofs[0]
-    widest = max(proofs, key=lambda each: each.certificate.relative_duality_gap)
+    widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
@@ -244,8 +248,8 @@ def _groups(
     counts = None if known is None else known.counts
     for start in range(0, len(scales), at_once):
         group = slice(start, start + at_once)
-        own = zip(islice(directions, at_once), scales[group], strict=True)
-        learners = _learners(exact, source, model, weights, own, counts and counts[group])
+        scaled = zip(islice(directions, at_once), scales[group], strict=True)
+        learners = _learners(exact, source, model, weights, scaled, counts and counts[group])
         yield group, learners
         learners.clear()  # before the next ones are made
 
@@ -262,15 +266,15 @@ def _learners(
     numbered as the shards number columns, and its counts."""
     learners = []
     for k, (direction, scale) in enumerate(directions):
-        own, positive = weights, direction.positive
+        class_weights, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
-            own = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
+            class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
         if problem.rho == 0.0 and direction.bias != 0.0:
             raise SettingsError(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
                 "trained with (LIBLINEAR's -B)."
             )
-        learner = Learner(problem, source.labels, own, positive=positive)
+        learner = Learner(problem, source.labels, class_weights, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
         bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
@@ -280,7 +284,7 @@ def _learners(
 
 def _trained_scales(model: LinearModel) -> list[float]:
     certificates = (direction.certificate or {} for direction in model.directions())
-    return [float(each.get("scale") or 1.0) for each in certificates]
+    return [float(certificate.get("scale") or 1.0) for certificate in certificates]
 
 
 def _load(path: str | os.PathLike[str], accepted: bool) -> Witness:
@@ -312,36 +316,36 @@ def running_weights(
     that does not belong to the witness."""
     try:
         with FinishedRun.to_read(run) as ended:
-            found = _learners_of_run(ended, model, witness)
+            learners = _learners_of_run(ended, model, witness)
     except StreamtronError as error:
         _log.warning("%s The drift of the running weights is not told.", error)
         return None
     sign = sign_of_learner(ended.checkpoint.labels, model.classes, ended.settings)
-    vectors = [learner.running.w for learner in found]
+    vectors = [learner.running.w for learner in learners]
     return vectors if sign > 0.0 else [-dense(w) for w in vectors]
 
 
 def _learners_of_run(ended: FinishedRun, model: LinearModel, witness: Witness) -> Sequence[Learner]:
     labels, settings = ended.checkpoint.labels, ended.settings
     learners = ended.learners()
-    wanted = len(labels) if settings.one_vs_rest else 1
-    same = len(labels) == len(model.classes) and set(labels) == set(model.classes)
-    if same and len(learners) == wanted:
-        found = in_order(learners, labels, settings)
+    number = len(labels) if settings.one_vs_rest else 1
+    alike = len(labels) == len(model.classes) and set(labels) == set(model.classes)
+    if alike and len(learners) == number:
+        ordered = in_order(learners, labels, settings)
         rows = [*witness.shard_rows, witness_file.MOST_ROWS]  # and any row behind them
-        own = [split(learner.counts.nonzero(), rows) for learner in found]
+        pieces = [split(learner.counts.nonzero(), rows) for learner in ordered]
         theirs = [split(counts.nonzero(), rows) for counts in witness.counts]
-        if len(own) == len(theirs) and all(map(_equal, own, theirs)):
-            return found
+        if len(pieces) == len(theirs) and all(map(_equal, pieces, theirs)):
+            return ordered
     raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness.path}.")
 
 
 def _equal(first: Iterable[Counts], second: Iterable[Counts]) -> bool:
     """Tell whether two learners have the same counts, given some at a time."""
     return all(
-        np.array_equal(one, other)
+        np.array_equal(ours, theirs)
         for pair in zip(first, second, strict=True)
-        for one, other in zip(*(counts.gaps() for counts in pair), strict=True)
+        for ours, theirs in zip(*(counts.gaps() for counts in pair), strict=True)
     )
 
 
@@ -351,10 +355,10 @@ def _drift(learner: Learner, running: Vector | SparseVector) -> float:
     return learner.frozen.scan_sums.distance(dense(running))
 
 
-def _with_drift(found: Sequence[Certificate], drifts: Sequence[float]) -> list[Certificate]:
+def _with_drift(certificates: Sequence[Certificate], drifts: Sequence[float]) -> list[Certificate]:
     """Return the certificates with the drifts of the running weights, or without any."""
     if not drifts:
-        return [replace(each, drift=None) for each in found]
+        return [replace(certificate, drift=None) for certificate in certificates]
     if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
         _log.warning(
             "the running weights have drifted by %.1g of their length from those that the counts "
@@ -362,4 +366,7 @@ def _with_drift(found: Sequence[Certificate], drifts: Sequence[float]) -> list[C
             "from them, as do forget and fit --resume where they train on.",
             max(drifts),
         )
-    return [replace(each, drift=drift) for each, drift in zip(found, drifts, strict=True)]
+    return [
+        replace(certificate, drift=drift)
+        for certificate, drift in zip(certificates, drifts, strict=True)
+    ]

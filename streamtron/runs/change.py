@@ -89,8 +89,8 @@ class RowChange(NamedTuple):
         """Yield the counts of the run's rows that stay, by their new numbers."""
         for numbers, values in pieces:
             stays = ~np.isin(numbers, self.removed)
-            kept = numbers[stays]
-            yield kept - np.searchsorted(self.removed, kept), values[stays]
+            staying = numbers[stays]
+            yield staying - np.searchsorted(self.removed, staying), values[stays]
 
 
 class EditableRun(NamedTuple):
@@ -346,11 +346,11 @@ def _outcome(
 ) -> Outcome:
     """Build the outcome; ``new`` : source of the new rows, which may be all that was read."""
     settings, seconds = target.settings, time.perf_counter() - target.began
-    before = None
+    run_before = None
     if new is not None and source.rows is None:  # no old shard was read
-        before = target.model, target.manifest, target.shards
+        run_before = target.model, target.manifest, target.shards
     outcome = build_outcome(
-        new if new and before else source, learners, settings, seconds, before=before
+        new if new and run_before else source, learners, settings, seconds, before=run_before
     )
     if new is None:
         return outcome

@@ -108,32 +108,32 @@ def convert(
     paths = as_paths(shards)
     _check(settings, to, rows_per_shard, text, tfidf)
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
-    found = find_shards(paths)
-    reading = _reading_of(found[0], settings, text, keep_names)
+    files = find_shards(paths)
+    reading = _reading_of(files[0], settings, text, keep_names)
     with new_shards(os.fspath(destination), to, overwrite) as path_of:
         return _convert(
-            found, reading, settings, to, tfidf, rows_per_shard, path_of, keep_names, executor
+            files, reading, settings, to, tfidf, rows_per_shard, path_of, keep_names, executor
         )
 
 
 def _convert(
-    found: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format, tfidf: bool,
+    files: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format, tfidf: bool,
     rows_per_shard: int, path_of: Callable[[int | str], str], keep_names: bool, executor: Executor,
 ) -> Written:  # fmt: skip
     """Survey the shards, then write the rows."""
     threads = available_processors() if executor is serial else 1
-    if executor is serial and not tfidf and _first_rows_tell(found, reading, to):
-        surveys = _survey_first_rows(found, reading)
-        ranges = [RowRange(found[0].name, found, 0, sys.maxsize, path_of, rows_per_shard)]
+    if executor is serial and not tfidf and _first_rows_tell(files, reading, to):
+        surveys = _survey_first_rows(files, reading)
+        ranges = [RowRange(files[0].name, files, 0, sys.maxsize, path_of, rows_per_shard)]
     else:
-        surveys, reading = _surveyed(executor(survey, found, reading, tfidf, threads), reading)
-        ranges = _row_ranges(found, surveys, path_of, rows_per_shard)
-    base = _base(surveys, found, reading, to)
-    shift = -base if to == "parquet" else 0 if found[0].format == "libsvm" else 1 - base
+        surveys, reading = _surveyed(executor(survey, files, reading, tfidf, threads), reading)
+        ranges = _row_ranges(files, surveys, path_of, rows_per_shard)
+    base = _base(surveys, files, reading, to)
+    shift = -base if to == "parquet" else 0 if files[0].format == "libsvm" else 1 - base
     style = _style(surveys, to, shift, settings, reading.text)
     based = replace(reading, index_base=base)
     if keep_names:
-        counts = add_up(executor(names_of, found, based, threads))
+        counts = add_up(executor(names_of, files, based, threads))
         write_names(path_of(NAMES), counts, based, shift)
     return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
 
@@ -149,8 +149,8 @@ def _reading_of(
         )
     reading = reading_from_settings(settings)
     if text is not None:
-        own = replace(text, label=settings.label, weight=settings.weight)
-        reading = replace(reading, text=own, names=None)
+        recipe = replace(text, label=settings.label, weight=settings.weight)
+        reading = replace(reading, text=recipe, names=None)
     return resolve_reading(first, reading)
 
 
@@ -251,11 +251,13 @@ def _survey_first_rows(shards: Sequence[ShardFile], reading: ReaderConfig) -> li
     return surveys
 
 
-def _surveyed(found: Iterable[Survey], reading: ReaderConfig) -> tuple[list[Survey], ReaderConfig]:
+def _surveyed(
+    known_surveys: Iterable[Survey], reading: ReaderConfig
+) -> tuple[list[Survey], ReaderConfig]:
     """Return the surveys without their frequencies, and the reading with the sum of these."""
     surveys: list[Survey] = []
     total: NDArray[np.int64] | None = None
-    for known in found:
+    for known in known_surveys:
         if known.frequencies is not None:
             total = known.frequencies if total is None else total + known.frequencies
         surveys.append(known._replace(frequencies=None))
@@ -273,8 +275,8 @@ def _base(
         raise no_rows(shards)
     if reading.index_base != "auto":
         return reading.index_base
-    kept = shards[0].format != "libsvm" or to == "libsvm"  # whatever the numbers begin with
-    return 0 if kept or any(known.has_column_0 for known in surveys) else 1
+    is_kept = shards[0].format != "libsvm" or to == "libsvm"  # whatever the numbers begin with
+    return 0 if is_kept or any(known.has_column_0 for known in surveys) else 1
 
 
 def _style(
@@ -318,10 +320,13 @@ def _row_ranges(
     for at, numbers in groupby(
         range(-(-end // rows_per_shard)), lambda n: bisect_right(firsts, n * rows_per_shard) - 1
     ):
-        own = list(numbers)
-        first, stop = own[0] * rows_per_shard, min((own[-1] + 1) * rows_per_shard, end)
+        new_numbers = list(numbers)
+        first, stop = (
+            new_numbers[0] * rows_per_shard,
+            min((new_numbers[-1] + 1) * rows_per_shard, end),
+        )
         old = shards[at : bisect_right(firsts, stop - 1)]
-        new = [path_of(number) for number in own].__getitem__
+        new = [path_of(number) for number in new_numbers].__getitem__
         ranges.append(
             RowRange(old[0].name, old, first - firsts[at], stop - first, new, rows_per_shard)
         )

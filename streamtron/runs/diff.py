@@ -60,12 +60,12 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
             f"{some(second.classes, form=str)}. Compare models of the same classes."
         )
     names, places = _places(first, second)
-    before, after = settled(first.settings), settled(second.settings)
+    settings, later_settings = settled(first.settings), settled(second.settings)
     return {
         "settings": {
-            name: [before.get(name), after.get(name)]
-            for name in dict.fromkeys((*before, *after))
-            if before.get(name) != after.get(name)
+            name: [settings.get(name), later_settings.get(name)]
+            for name in dict.fromkeys((*settings, *later_settings))
+            if settings.get(name) != later_settings.get(name)
         },
         "only_in_first": [one for one in first.classes if one not in second.classes],
         "only_in_second": [one for one in second.classes if one not in first.classes],
@@ -82,7 +82,7 @@ def _positives(model: LinearModel) -> set[Label]:
 
 def _of(model: LinearModel, positives: set[Label]) -> Iterator[Direction]:
     """Yield the directions of some classes, by rising class; each has all its weights."""
-    return (each for each in model.directions() if each.positive in positives)
+    return (direction for direction in model.directions() if direction.positive in positives)
 
 
 def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Places]]:
@@ -96,21 +96,21 @@ def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Pl
 
 
 def _compare(
-    one: Direction, other: Direction, names: list[str], places: list[Places], most: int
+    first: Direction, second: Direction, names: list[str], places: list[Places], most: int
 ) -> dict[str, Any]:
-    width = 1 + max(int(each.max(initial=-1)) for each in places)
+    width = 1 + max(int(columns.max(initial=-1)) for columns in places)
     a, b = np.zeros(width), np.zeros(width)
-    a[places[0]], b[places[1]] = one.weights, other.weights
+    a[places[0]], b[places[1]] = first.weights, second.weights
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     differing = np.flatnonzero(a != b)
     by_size = np.argsort(-np.abs(a - b)[differing], kind="stable")
     changed = differing[by_size[:most]].tolist()
-    gaps = [(each.certificate or {}).get("relative_duality_gap") for each in (one, other)]
+    gaps = [(columns.certificate or {}).get("relative_duality_gap") for columns in (first, second)]
     return {
-        "positive": one.positive,
+        "positive": first.positive,
         "cosine": float(a @ b) / (lengths[0] * lengths[1]) if all(lengths) else None,
         "distance": float(np.linalg.norm(a - b)) / lengths[0] if lengths[0] else None,
-        "bias": [one.bias, other.bias],
+        "bias": [first.bias, second.bias],
         "relative_duality_gap": gaps,
         "features": [
             {

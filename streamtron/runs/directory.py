@@ -124,15 +124,15 @@ class Run:
 
     def load(self) -> Checkpoint | None:
         """Read the last intact checkpoint; remove damaged ones, which never replace another."""
-        found, damaged = last_checkpoint(self.path)
+        checkpoint, damaged = last_checkpoint(self.path)
         for path in damaged:
             path.unlink()
-        return found
+        return checkpoint
 
     def forget(self) -> None:
         """Remove the files of an earlier run, except the cache."""
-        own = ("witness", "manifest.json", "report.json", "run.json", "deletions")
-        for name in (CHECKPOINT, BEFORE, *own):
+        names = ("witness", "manifest.json", "report.json", "run.json", "deletions")
+        for name in (CHECKPOINT, BEFORE, *names):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
@@ -162,10 +162,10 @@ def open_run(
         remove_temporary(run.path)
         if model is not None:
             transaction.recover(run.path, model, cache)
-        there = (run.path / "run.json").exists()
+        exists = (run.path / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)
-        if there and resume:
+        if exists and resume:
             _check_same(run.path, settings, stamps)
         else:
             run.forget()
@@ -176,7 +176,7 @@ def open_run(
             if isinstance(error, signals.Signalled) and (run.begun or settings.parts is not None):
                 error.run = os.fspath(path)
                 error.at_checkpoint |= not run.begun  # the record alone says how many parts
-            elif not run.begun or (isinstance(error, SettingsError) and not there):
+            elif not run.begun or (isinstance(error, SettingsError) and not exists):
                 run.forget()  # nothing to resume, or nothing that these settings could end
                 (run.path / LOCK).unlink(missing_ok=True)
             raise
@@ -272,17 +272,17 @@ def read_record(path: Path) -> Record:
 
 def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
     """Refuse settings or shards other than the run's."""
-    before, known = read_record(path)
-    now = json.loads(json.dumps(settings.to_dict()))
-    names = sorted({*before, *now} - set(MAY_CHANGE))
-    changed = [name for name in names if before.get(name) != now.get(name)]
+    recorded, known = read_record(path)
+    current = json.loads(json.dumps(settings.to_dict()))
+    names = sorted({*recorded, *current} - set(MAY_CHANGE))
+    changed = [name for name in names if recorded.get(name) != current.get(name)]
     if changed:
-        name, *others = changed
-        more = f" (and {', '.join(others)})" if others else ""
+        name, *further_names = changed
+        further = f" (and {', '.join(further_names)})" if further_names else ""
         raise SettingsError(
-            f"{path}: {name} is {now.get(name)}, the run has {before.get(name)}{more}. A resumed "
-            f"run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over with "
-            "--overwrite."
+            f"{path}: {name} is {current.get(name)}, the run has {recorded.get(name)}{further}. A "
+            f"resumed run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over "
+            "with --overwrite."
         )
     ours, theirs = [name for name, *_ in known], [name for name, *_ in stamps]
     if ours != theirs:
@@ -292,10 +292,10 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
             f"{path}: the run has other shards ({what}). Give the same ones, start over with "
             "--overwrite, or add shards with streamtron update."
         )
-    for old, found in zip(known, stamps, strict=True):
-        if old != tuple(found):
+    for old, stamp in zip(known, stamps, strict=True):
+        if old != tuple(stamp):
             raise DataError(
-                f"{old[0]}: changed since the run began ({old[1]} bytes then, {found[1]} now, or "
+                f"{old[0]}: changed since the run began ({old[1]} bytes then, {stamp[1]} now, or "
                 "touched). Put it back as it was, or start over with --overwrite."
             )
 

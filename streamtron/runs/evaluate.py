@@ -79,7 +79,7 @@ def evaluate_many(
     one reading of the shards; see ``evaluate``. ``at_optimum`` : whether to bound the accuracy of
     the optimum, for models of two classes that have certificates."""
     first = models[0]
-    if any((one.classes, one.reading) != (first.classes, first.reading) for one in models):
+    if any((model.classes, model.reading) != (first.classes, first.reading) for model in models):
         raise SettingsError(
             "models with different classes or reader's contracts: one reading cannot serve them "
             "all. Evaluate them one by one."
@@ -93,8 +93,8 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
     """Return, as ``columns_not_used``, the columns of a table that a model leaves aside, and their
     types, if there are any; the first shard tells."""
     first = find_shards(as_paths(shards))[0]
-    found = unused_columns(first, reading_to_score(as_model(model), first, labelled=False))
-    return {"columns_not_used": found} if found else {}
+    unused = unused_columns(first, reading_to_score(as_model(model), first, labelled=False))
+    return {"columns_not_used": unused} if unused else {}
 
 
 def score_shards(
@@ -162,8 +162,8 @@ def score(
         truth, others = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
         if first.kind == "two classes":
             truth = truth[:, 1:]  # one problem: the larger class against the other
-        own = np.sqrt(chunk.squares) if lengths else None
-        yield ScoredRows(decisions, truth, weights, others, own, tuple(source.labels))
+        row_lengths = np.sqrt(chunk.squares) if lengths else None
+        yield ScoredRows(decisions, truth, weights, others, row_lengths, tuple(source.labels))
 
 
 def summarise(

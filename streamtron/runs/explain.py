@@ -66,17 +66,17 @@ def explain(
     paths = as_paths(shards)
     if bool(paths) != (row is not None):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
-    kept = load_names(model, as_paths(names))
+    column_names = load_names(model, as_paths(names))
     if row is not None:
-        return _explain_row(model, paths, row, most, kept)
+        return _explain_row(model, paths, row, most, column_names)
     return {
         "directions": [
             {
-                "positive": each.positive,
-                "bias": each.bias,
-                "features": heaviest(model, each, most, kept),
+                "positive": direction.positive,
+                "bias": direction.bias,
+                "features": heaviest(model, direction, most, column_names),
             }
-            for each in model.directions()
+            for direction in model.directions()
         ]
     }
 
@@ -86,8 +86,8 @@ def heaviest(
 ) -> list[dict[str, Any]]:
     """Return column, name and weight of the features of the largest |weight|, 0 left out."""
     columns, weights = direction.nonzero.indices, direction.nonzero.data
-    found = ((int(columns[k]), float(weights[k])) for k in _largest(weights, most))
-    return [_feature(model, j, names, weight=weight) for j, weight in found]
+    pairs = ((int(columns[k]), float(weights[k])) for k in _largest(weights, most))
+    return [_feature(model, j, names, weight=weight) for j, weight in pairs]
 
 
 def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
@@ -109,13 +109,13 @@ def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
     """Return the directories of shards in which ``convert`` kept the names of this model's
     columns."""
     places = dict.fromkeys(map(os.path.dirname, shards))
-    kept = [place for place in places if os.path.isfile(os.path.join(place, NAMES))]
-    if not kept:
+    directories = [place for place in places if os.path.isfile(os.path.join(place, NAMES))]
+    if not directories:
         return []
     from streamtron.data.column_names import ColumnNames
 
     reading = reading_from_model(model)
-    return [place for place in kept if not ColumnNames([place]).difference(reading)]
+    return [place for place in directories if not ColumnNames([place]).difference(reading)]
 
 
 def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
@@ -127,22 +127,26 @@ def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
 
 
 def _feature(
-    model: LinearModel, j: int, kept: ColumnNames | None, **signed: float
+    model: LinearModel, j: int, column_names: ColumnNames | None, **signed: float
 ) -> dict[str, Any]:
     """Return ``column`` of the weight j, as the shards number it, ``name`` if it has one, and
     ``weight`` and ``value`` with the signs that they have for that name."""
     column, names = j + model.index_base, model.feature_names
     name, sign = names[j] if j < len(names) else None, 1
-    if name is None and kept and (told := kept.get(column, signed.get("value", 0.0))):
-        name, sign = told
+    if (
+        name is None
+        and column_names
+        and (pair := column_names.get(column, signed.get("value", 0.0)))
+    ):
+        name, sign = pair
     signed = {key: sign * number for key, number in signed.items()}
     return {"column": column, **({} if name is None else {"name": name}), **signed}
 
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
     """Return the positions of the largest |values|, the first of equals first."""
-    found: list[int] = np.argsort(-np.abs(values), kind="stable")[:most].tolist()
-    return found
+    positions: list[int] = np.argsort(-np.abs(values), kind="stable")[:most].tolist()
+    return positions
 
 
 def _explain_row(
@@ -157,8 +161,8 @@ def _explain_row(
     inside = columns < model.columns
     columns, values = columns[inside], rows.values[start:stop][inside].astype(np.float64)
     directions = []
-    for each, decision in zip(model.directions(), decisions.reshape(-1).tolist(), strict=True):
-        weights = each.weights[columns]
+    for direction, decision in zip(model.directions(), decisions.reshape(-1).tolist(), strict=True):
+        weights = direction.weights[columns]
         added = weights * values
         shown = _largest(added, most)
         features = [
@@ -169,7 +173,7 @@ def _explain_row(
             for k in shown
         ]
         directions.append({
-            "positive": each.positive, "decision": decision, "bias": each.bias,
+            "positive": direction.positive, "decision": decision, "bias": direction.bias,
             "features": features, "other_features": len(columns) - len(shown),
             "other_contributions": float(np.delete(added, shown).sum()),
         })  # fmt: skip
@@ -184,15 +188,15 @@ def _explain_row(
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
     """Return a row, and the name of its shard."""
-    files, before = find_shards(paths), 0
+    files, first_row = find_shards(paths), 0
     reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:
         with open_one(shard, reading) as source:
             for chunk in source.chunks():
-                if 0 <= (at := number - before) < len(chunk):
+                if 0 <= (at := number - first_row) < len(chunk):
                     indptr, indices, values = chunk.rows
                     return shard.name, Rows(indptr[at : at + 2], indices, values)
-                before += len(chunk)
-    if not before:
+                first_row += len(chunk)
+    if not first_row:
         raise no_rows(files)
-    raise DataError(f"row {number}: the shards have {before:,} rows, numbered from 0.")
+    raise DataError(f"row {number}: the shards have {first_row:,} rows, numbered from 0.")

@@ -256,14 +256,16 @@ def _opened(
 ) -> Iterator[_Fitting]:
     """Open the shards, and the run in its directory, which is locked meanwhile."""
     began, directory = time.perf_counter(), place.directory
-    before = directory if place.resume and directory and is_run(directory) else None
-    candidates, read = with_active_set(shards, candidates, machine, cache, before, listen)
+    resumed = directory if place.resume and directory and is_run(directory) else None
+    candidates, read = with_active_set(shards, candidates, machine, cache, resumed, listen)
     with open_training_shards(shards, candidates[0], machine, cache) as source:
         source.nonzeros_read, source.bytes_read = read
-        if before is not None and candidates[0].parts is None:  # a resumed run keeps its own
-            parts = read_record(Path(before)).settings.get("parts")
+        if resumed is not None and candidates[0].parts is None:  # a resumed run keeps its own
+            parts = read_record(Path(resumed)).settings.get("parts")
             candidates = [settings.but(parts=parts) for settings in candidates]
-        candidates = [with_parts(one, source.shards, workers=workers) for one in candidates]
+        candidates = [
+            with_parts(settings, source.shards, workers=workers) for settings in candidates
+        ]
         training = Training(source, candidates[0], machine, listen)
         fitting = _Fitting(training, candidates, began, bool(read[0]))
         if directory is None:
@@ -288,9 +290,9 @@ def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
     training, began, state = fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
-    if (before := run.load()) is not None:
-        source.restore(before.labels, before.nonzeros_read, before.bytes_read)
-        began, state = began - before.seconds, before.state
+    if (checkpoint := run.load()) is not None:
+        source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
+        began, state = began - checkpoint.seconds, checkpoint.state
     elif place.resume and place.model is not None:
         _log.warning("%s: no checkpoint there; the run starts over.", run.path)
     states = None
@@ -310,12 +312,12 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
     first = candidates[0].to_dict()
     if "parts" in first:
         raise SettingsError(f"parts is {first['parts']}: only fit trains on parts. Leave it out.")
-    for other in candidates[1:]:
-        now = other.to_dict()
-        differing = (name for name in first if name not in OWN and now[name] != first[name])
+    for candidate in candidates[1:]:
+        values = candidate.to_dict()
+        differing = (name for name in first if name not in OWN and values[name] != first[name])
         if (name := next(differing, None)) is not None:
             raise SettingsError(
-                f"{name} is {first[name]} in one candidate and {now[name]} in another. "
+                f"{name} is {first[name]} in one candidate and {values[name]} in another. "
                 f"Candidates that share readings may differ in {', '.join(OWN)}."
             )
 
@@ -369,10 +371,10 @@ def fit_until_certain(
         )
     while True:
         outcome = run(shards, settings, resume=resume, overwrite=overwrite, **files)
-        found = count_certain(outcome.model, valid)
+        certain = count_certain(outcome.model, valid)
         tighter = settings.tolerance / 10
-        if found.share >= share or outcome.stop_reason != "certified" or tighter < LEAST_TOL:
-            return outcome, found
+        if certain.share >= share or outcome.stop_reason != "certified" or tighter < LEAST_TOL:
+            return outcome, certain
         settings, resume, overwrite = settings.but(tol=tighter), True, False
 
 

@@ -79,7 +79,7 @@ def as_shards(
 
 
 def _are_paths(rows: Any) -> bool:
-    return isinstance(rows, Sequence) and all(isinstance(one, str | os.PathLike) for one in rows)
+    return isinstance(rows, Sequence) and all(isinstance(path, str | os.PathLike) for path in rows)
 
 
 def as_paths(shards: Paths) -> list[str]:
@@ -99,7 +99,7 @@ def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
     a SettingsError where a model of another program does not say C or rho."""
     if "source" not in model.settings:
         return Settings.from_dict(model.settings).but(**one_price(given))
-    known = {name: own for name, own in model.settings.items() if name == "rho"} | dict(given)
+    known = {name: value for name, value in model.settings.items() if name == "rho"} | dict(given)
     if "C" not in known and "delta" not in known:
         raise SettingsError(
             "another program's model does not say the price of a slack. Give --C as it was trained "
@@ -273,28 +273,28 @@ def check_outputs(
     streamtron.core.errors.SettingsError: report ./m: the model is written there \
 too. Name another file.
     """
-    given = {name: as_path(path) for name, path in files.items() if path is not None}
+    outputs = {name: as_path(path) for name, path in files.items() if path is not None}
     places = {name: path for name, path in (directories or {}).items() if path is not None}
-    whole = {name: None if path is None else absolute(path) for name, path in files.items()}
+    paths = {name: None if path is None else absolute(path) for name, path in files.items()}
     for name, path in places.items():
         if os.path.exists(absolute(path)) and not os.path.isdir(path):
             raise MachineError(
                 f"{path}: a file, where the {name} would be. Move it away, or name another place."
             )
-    if "model" in given and is_stream(given["model"]):
+    if "model" in outputs and is_stream(outputs["model"]):
         raise SettingsError(
-            f"model {given['model']}: a pipe or a device, and a model is a file with its run "
+            f"model {outputs['model']}: a pipe or a device, and a model is a file with its run "
             "beside it. Name a file."
         )
-    given = {name: path for name, path in given.items() if not is_stream(path)}
+    outputs = {name: path for name, path in outputs.items() if not is_stream(path)}
     owned = {_identity(path): name for name, path in places.items()}
-    _refuse_shared(given, owned, cache)
-    there = {_identity(path): name for name, path in given.items() if os.path.exists(path)}
-    if there or any(map(os.path.isdir, places.values())):  # otherwise all outputs are new
+    _refuse_shared(outputs, owned, cache)
+    existing = {_identity(path): name for name, path in outputs.items() if os.path.exists(path)}
+    if existing or any(map(os.path.isdir, places.values())):  # otherwise all outputs are new
         read = [os.fspath(path) for path in inputs if path is not None]
         for path in _local_files([*read, *(path for run in runs for path in _inputs_of(run))]):
-            _refuse_input(path, given, there, owned)
-    return whole
+            _refuse_input(path, outputs, existing, owned)
+    return paths
 
 
 def _refuse_shared(
@@ -304,9 +304,9 @@ def _refuse_shared(
     if cache is not None:
         writers[_identity(cache)] = "cache"
     for name, path in files.items():
-        if (other := writers.setdefault(_identity(path), name)) != name:
+        if (writer := writers.setdefault(_identity(path), name)) != name:
             raise SettingsError(
-                f"{name} {path}: the {other} is written there too. Name another file."
+                f"{name} {path}: the {writer} is written there too. Name another file."
             )
         inside = [os.path.dirname(os.path.realpath(path))]
         if os.path.basename(inside[0]) in (CACHE, PARTS, STAGED, COMMITTED):
@@ -323,10 +323,10 @@ def _refuse_shared(
 def _refuse_input(
     path: str,
     files: Mapping[str, str],
-    there: Mapping[_Identity, str],
+    existing: Mapping[_Identity, str],
     directories: Mapping[_Identity, str],
 ) -> None:
-    if (name := there.get(_identity(path))) is not None:
+    if (name := existing.get(_identity(path))) is not None:
         raise SettingsError(
             f"{name} {files[name]}: this is the input {path}, which would be replaced. Name "
             "another file."
@@ -342,10 +342,10 @@ def _refuse_input(
 def _identity(path: StrPath) -> _Identity:
     """Return device and inode of a file, or the real path of a missing one."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return os.path.realpath(path)
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 def _inputs_of(run: StrPath) -> Iterator[str]:

@@ -71,22 +71,22 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Describe a model, and of many classes each of its ``learners``."""
-    kept, two = model.sparse_weights, model.kind == "two classes"
+    weights, two = model.sparse_weights, model.kind == "two classes"
     learners = [
         {
-            "label": each.positive,
-            "nonzero_weights": int(each.nonzero.nnz),
-            "bias": each.bias,
-            "certificate": each.certificate,
-            "largest_weights": heaviest(model, each, LARGEST),
+            "label": direction.positive,
+            "nonzero_weights": int(direction.nonzero.nnz),
+            "bias": direction.bias,
+            "certificate": direction.certificate,
+            "largest_weights": heaviest(model, direction, LARGEST),
         }
-        for each in model.directions()
+        for direction in model.directions()
     ]
     facts = {
         "kind": "model",
         "classification": model.kind,
         "columns": model.columns,
-        "nonzero_weights": int(kept.nnz),
+        "nonzero_weights": int(weights.nnz),
         "classes": list(model.classes),
         "settings": settled(model.settings),
         "certificate": dict(model.certificate) or None,
@@ -108,21 +108,21 @@ def _reading(model: LinearModel) -> dict[str, Any]:
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a witness: its shards, the rows with a count, and t, the sum of all counts."""
-    found = witness.load(path)
+    loaded = witness.load(path)
     rows, steps, largest = 0, 0, 0
-    for own in found.counts:
-        for _, counts in own.nonzero():
+    for learner_counts in loaded.counts:
+        for _, counts in learner_counts.nonzero():
             rows, steps = rows + len(counts), steps + int(counts.sum(dtype=np.int64))
             largest = max(largest, int(counts.max(initial=0)))
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
-        "rows": sum(found.shard_rows),
-        "learners": len(found.counts),
+        "rows": sum(loaded.shard_rows),
+        "learners": len(loaded.counts),
         "support_rows": rows,
         "steps": steps,
         "largest_count": largest,
-        "shards": [shard._asdict() for shard in found.shards],
+        "shards": [shard._asdict() for shard in loaded.shards],
     }
 
 
@@ -193,7 +193,7 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     checkpoint, _ = last_checkpoint(directory)
     if checkpoint is None:
         return None
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "reading": checkpoint.state.reading + 1,
         "seconds": checkpoint.seconds,
         "nonzeros_read": checkpoint.nonzeros_read,
@@ -205,12 +205,12 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
         settings = Settings.from_dict(record.settings)
         learners = restore_finished(checkpoint.state, settings, checkpoint.labels, None)
     except StreamtronError:
-        return found  # of another version
-    gaps = [one.certificate.relative_duality_gap for one in learners if one.certificate]
-    return found | {
-        "finished": bool(learners) and all(one.finished is not None for one in learners),
-        "full_epochs": max((one.progress.full_epochs for one in learners), default=0),
-        "stage": max((one.stage.name for one in learners), default=None),
+        return facts  # of another version
+    gaps = [learner.certificate.relative_duality_gap for learner in learners if learner.certificate]
+    return facts | {
+        "finished": bool(learners) and all(learner.finished is not None for learner in learners),
+        "full_epochs": max((learner.progress.full_epochs for learner in learners), default=0),
+        "stage": max((learner.stage.name for learner in learners), default=None),
         "relative_duality_gap": max(gaps) if len(gaps) == len(learners) > 0 else None,
     }
 
@@ -268,11 +268,11 @@ def describe_shards(
             if chunk.width > len(occurs):
                 occurs = np.append(occurs, np.zeros(chunk.width - len(occurs) // 2, dtype=bool))
             occurs[chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]] = True
-            found = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
-            found[: len(counts)] += counts
-            counts = found
-            own = chunk.code_offsets  # of the labels of each row, where a row may have several
-            unlabelled += int(np.sum(chunk.codes < 0 if own is None else np.diff(own) == 0))
+            chunk_counts = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
+            chunk_counts[: len(counts)] += counts
+            counts = chunk_counts
+            offsets = chunk.code_offsets  # of the labels of each row, where a row may have several
+            unlabelled += int(np.sum(chunk.codes < 0 if offsets is None else np.diff(offsets) == 0))
             tell(chunk.ranges[-1][1], source.nonzeros_read)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
@@ -307,11 +307,11 @@ def _plan(
     learners = len(source.labels) if settings.one_vs_rest else 1
 
     def needed(number: int, active_set: int) -> list[Need]:
-        own = settings.but(active_set=active_set)
+        chosen = settings.but(active_set=active_set)
         return memory_needed(
-            own, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
+            chosen, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
             learners=number, threads=machine.thread_count,
-            shared=rows_are_shared(own, rows, nonzeros),
+            shared=rows_are_shared(chosen, rows, nonzeros),
         )  # fmt: skip
 
     active_set, limit = settings.active_set_bytes, machine.memory_limit

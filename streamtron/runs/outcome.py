@@ -93,16 +93,18 @@ def build_outcome(
     shards = [*source.shards]
     if before is not None:
         _, first, files = before
-        added = (replace(one, first_row=one.first_row + first.rows) for one in manifest.shards)
+        added = (
+            replace(shard, first_row=shard.first_row + first.rows) for shard in manifest.shards
+        )
         manifest, shards = Manifest((*first.shards, *added)), [*files, *shards]
     read: dict[str, Any] = {
         "readings": source.readings if readings is None else readings,
         "seconds": seconds,
         "bytes_read": source.bytes_read,
     }
-    if (settled := source.reading.settled) and settled.unused is not None:
+    if (layout := source.reading.settled) and layout.unused is not None:
         features = list(source.reading.features or ())
-        read |= {"features": features, "columns_not_used": dict(settled.unused)}
+        read |= {"features": features, "columns_not_used": dict(layout.unused)}
     deleted = deletions_of(shards)
     return outcome_of(read, model, learners, settings, manifest, source.skipped, deleted)
 
@@ -123,14 +125,14 @@ def outcome_of(
 ) -> Outcome:
     """Build the outcome of learners, in the order of the model; ``read``: what was read."""
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
-    own = [_report_of(learner, skipped, excluded) for learner in learners]
-    stop_reason = max((each["stop_reason"] for each in own), key=STOP_REASONS.index)
+    reports = [_report_of(learner, skipped, excluded) for learner in learners]
+    stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
     report: dict[str, Any] = {
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         **read,
         "columns": model.columns,
-        "full_epochs": max(each["full_epochs"] for each in own),
+        "full_epochs": max(entry["full_epochs"] for entry in reports),
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,
@@ -139,12 +141,12 @@ def outcome_of(
     if deleted:
         report["forgotten_rows"] = excluded["rows_excluded"]
     if model.kind == "two classes":
-        report |= own[0]
+        report |= reports[0]
     else:
         report["certificate"] = {**(model.certificate or {}), **excluded}
         del report["certificate"]["learners"]
         report["learners"] = [
-            {"label": label, **each} for label, each in zip(model.classes, own, strict=True)
+            {"label": label, **entry} for label, entry in zip(model.classes, reports, strict=True)
         ]
     counts = tuple(learner.counts for learner in learners)
     return Outcome(model, report, stop_reason, counts, manifest, deleted)
@@ -224,10 +226,10 @@ def _model(
     sign = sign_of_learner(source.labels, classes, settings)
     base = source.index_base if before is None else before.index_base
     width = max(source.width - (base or 0), 0 if before is None else before.columns)
-    kept = [learner.best.nonzero(base or 0, width) for learner in learners]
-    starts = np.cumsum([0, *(len(columns) for columns, _ in kept)])
-    columns, values = map(np.concatenate, zip(*kept, strict=True))
-    del kept
+    sparse_weights = [learner.best.nonzero(base or 0, width) for learner in learners]
+    starts = np.cumsum([0, *(len(columns) for columns, _ in sparse_weights)])
+    columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
+    del sparse_weights
     values *= sign
     bias = np.array([sign * settings.rho * learner.best.bias for learner in learners])
     certificates = [certificate_of(learner, source.skipped) for learner in learners]
@@ -245,7 +247,7 @@ def _model(
 def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:
     """Return what a model keeps of a learner's certificate: with the bounds of every reading, but
     not the time."""
-    history = [each.to_dict(timed=False) for each in learner.progress.history]
+    history = [row.to_dict(timed=False) for row in learner.progress.history]
     return {**_certificate(learner, skipped), "history": history}
 
 
@@ -259,7 +261,7 @@ def _report_of(
         "radius": math.sqrt(learner.extent.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
         "drift_repaired": learner.best.drift_repaired,
-        "history": [each.to_dict() for each in learner.progress.history],
+        "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": {**_certificate(learner, skipped), **excluded},
     }

@@ -53,10 +53,10 @@ class Scores(NamedTuple):
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return what is written beside the labels, by name; lists have names in the plural."""
         many = self.decisions.ndim == 2
-        found: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
+        columns: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
         if self.probabilities is not None:
-            found["probabilities" if many else "probability"] = self.probabilities
-        return found if self.certain is None else {**found, "certain": self.certain}
+            columns["probabilities" if many else "probability"] = self.probabilities
+        return columns if self.certain is None else {**columns, "certain": self.certain}
 
 
 class Predicted(NamedTuple):
@@ -191,9 +191,9 @@ def _csv(scores: Iterator[Scores], model: LinearModel) -> Iterator[bytes]:
         if number == 0:
             names = ["labels" if model.kind == "multilabel" else "label"]
             for name, column in some.columns().items():
-                one = {"decisions": "decision", "probabilities": "probability"}.get(name)
-                classes = model.classes if one and column.ndim == 2 else ()
-                names += [f"{one} {label_text(label)}" for label in classes] or [name]
+                singular = {"decisions": "decision", "probabilities": "probability"}.get(name)
+                classes = model.classes if singular and column.ndim == 2 else ()
+                names += [f"{singular} {label_text(label)}" for label in classes] or [name]
             yield f"{_line(names, ',')}\n".encode()
         lines = csv.reader(io.StringIO(_text(some).decode(), newline=""), delimiter="\t")
         yield "".join(f"{_line(fields, ',')}\n" for fields in lines).encode()

@@ -99,7 +99,7 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
     """Return what a run directory tells, with the margins of its rows if wanted and possible."""
     with shared(place.directory):
         check_recovered(place.directory)
-        told = _read_report(place.directory / REPORT)
+        content = _read_report(place.directory / REPORT)
         manifest = read_manifest(place.directory)
         model = LinearModel.load(place.model)
         notes: list[str] = []
@@ -111,9 +111,11 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
                 training = _measure(model, shards, executor, ranked=False)
             except DataError as error:
                 notes.append(f"The margins of the training rows are not shown: {error}")
-    kept = load_names(model, names or names_beside(model, (one.path for one in manifest.shards)))
+    column_names = load_names(
+        model, names or names_beside(model, (shard.path for shard in manifest.shards))
+    )
     title = os.path.basename(place.model)
-    return Facts(title, model, told, manifest, training, None, notes, kept)
+    return Facts(title, model, content, manifest, training, None, notes, column_names)
 
 
 def _read_report(path: Path) -> dict[str, Any]:
@@ -142,8 +144,8 @@ def _measure(
         chosen = None if two else model.chosen(decisions)
         scores.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
         if two:
-            own = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
-            margins += np.histogram(np.clip(own, EDGES[0], EDGES[-1]), EDGES)[0]
-    found = scores.evaluation()
-    both = two and ranked and found.roc_auc is not None
-    return Measured(found, margins if two else None, scores.curve() if both else None)
+            row_margins = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
+            margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
+    evaluation = scores.evaluation()
+    has_curve = two and ranked and evaluation.roc_auc is not None
+    return Measured(evaluation, margins if two else None, scores.curve() if has_curve else None)

@@ -118,7 +118,7 @@ def _drop_stale(run: Path, plan: Plan, cache: str | os.PathLike[str] | None) -> 
             "that were forgotten. Clear it: streamtron cache --clear %s", run, plan.elsewhere,
         )  # fmt: skip
         return
-    drop_cached(directory, plan.fingerprints, [os.path.join(directory, one) for one in plan.used])
+    drop_cached(directory, plan.fingerprints, [os.path.join(directory, name) for name in plan.used])
 
 
 def _read(path: Path) -> Plan:

@@ -56,18 +56,18 @@ class WitnessCounts(StreamedCounts):
 
     def in_order(self, order: Sequence[int]) -> WitnessCounts:
         """Return the same counts with the rows numbered in another order of the shards."""
-        found = copy(self)
-        found._order = order
-        return found
+        reordered = copy(self)
+        reordered._order = order
+        return reordered
 
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a shard at a time."""
         start = 0
         for number in self._order:
-            own = self._before[number : number + 2].tolist()
-            gaps, counts = self._gaps.read(*own), self._counts.read(*own)
-            before = start - self._first[number] + self._last_row[number]
-            yield before + np.cumsum(gaps, dtype=np.int64), counts
+            entries = self._before[number : number + 2].tolist()
+            gaps, counts = self._gaps.read(*entries), self._counts.read(*entries)
+            offset = start - self._first[number] + self._last_row[number]
+            yield offset + np.cumsum(gaps, dtype=np.int64), counts
             start += self._rows[number]
 
     def _find_shards(self) -> None:
@@ -82,9 +82,9 @@ class WitnessCounts(StreamedCounts):
             if number and not gaps[0]:
                 raise ValueError("a row named twice")
             numbers = last + np.cumsum(gaps, dtype=np.int64)
-            here = np.searchsorted(numbers, self._first)
-            self._before += here
-            self._last_row = np.where(here, numbers[here - 1], self._last_row)
+            places = np.searchsorted(numbers, self._first)
+            self._before += places
+            self._last_row = np.where(places, numbers[places - 1], self._last_row)
             last = int(numbers[-1])
         if self._gaps.length and last >= self._first[-1]:
             raise ValueError(f"a count beyond the {self._first[-1]} rows that there are")
@@ -125,7 +125,7 @@ class Witness(NamedTuple):
             )
         return self._replace(
             shards=[self.shards[number] for number in order],
-            counts=[own.in_order(order) for own in self.counts],
+            counts=[counts.in_order(order) for counts in self.counts],
         )
 
 
@@ -138,10 +138,14 @@ def save(
     """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}
-    for number, own in enumerate(counts):
-        found = own.streamed() if isinstance(own, StreamedCounts) else own.gaps()
-        tensors |= dict(zip(_names(number), found, strict=True))
-    shards = [{"fingerprint": one.fingerprint, "rows": one.rows} for one in manifest.shards]
+    for number, learner_counts in enumerate(counts):
+        arrays = (
+            learner_counts.streamed()
+            if isinstance(learner_counts, StreamedCounts)
+            else learner_counts.gaps()
+        )
+        tensors |= dict(zip(_names(number), arrays, strict=True))
+    shards = [{"fingerprint": shard.fingerprint, "rows": shard.rows} for shard in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
 
