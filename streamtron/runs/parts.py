@@ -131,23 +131,23 @@ def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) 
         allow_duplicate=settings.allow_duplicate, allow_empty=True,
         on_bad_shard=settings.on_bad_shard, keep_buffers=False,
     )  # fmt: skip
-    made = Part(source, settings, plan.weights, plan.path)
+    part = Part(source, settings, plan.weights, plan.path)
     if scans is not None:
-        made.restore(scans)
-    return made
+        part.restore(scans)
+    return part
 
 
 @contextmanager
 def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iterator[Parts]:
     """Open parts in this process, mapped over by so many threads."""
-    made = [open_part(plan, scans) for plan in plans]
+    parts = [open_part(plan, scans) for plan in plans]
     try:
-        parts = LocalParts(made, threads)
-        parts.scans = scans
-        yield parts
+        local = LocalParts(parts, threads)
+        local.scans = scans
+        yield local
     finally:
-        for one in made:
-            one.close()
+        for part in parts:
+            part.close()
 
 
 def train_in_parts(
@@ -174,9 +174,7 @@ def train_in_parts(
         reopened = [learner for learner in learners if reopen(learner)]
         resumed = Resumed(state.reading, state.chunks, (), reopened)
     with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
-        plans = plans_of(training, cache, where)
-        if settings.class_weight == "balanced" and not learners:
-            plans = balanced_plans(training, plans, open_parts)
+        plans = plans_of(training, cache, where, open_parts, weighed=bool(learners))
         report = train_on(training, plans, learners, open_parts, resumed)
         take_saved_counts(where, settings, learners)
         if directory is None:
@@ -216,20 +214,6 @@ def _opened(
     open_parts: OpenParts | None,
 ) -> AbstractContextManager[Parts]:
     return (open_parts or partial(open_here, threads=training.machine.thread_count))(plans, scans)
-
-
-def balanced_plans(
-    training: Training[ShardSource], plans: Sequence[PartPlan], open_parts: OpenParts | None
-) -> list[PartPlan]:
-    """Return the plans with the balanced weights of the labels in all parts, by a reading of its
-    own."""
-    with _opened(training, plans, None, open_parts) as parts:
-        found = parts(Part.describe, _weighed).facts
-    for _, nonzeros, size in found:
-        training.source.nonzeros_read += nonzeros
-        training.source.bytes_read += size
-    weights = balanced(own for own, _, _ in found)
-    return [plan._replace(weights=weights) for plan in plans]
 
 
 def _weighed(source: ShardSource) -> tuple[tuple[float, dict[Label, float]], int, int]:
@@ -275,11 +259,9 @@ def train_changed(
     source, settings = training.source, training.settings
     check_settings(settings)
     os.makedirs(directory, exist_ok=True)
-    plans = plans_of(training, cache, directory, source.labels)
-    if settings.class_weight == "balanced":
-        plans = balanced_plans(training, plans, open_parts)
-    left = iter(rows)
-    own = [sum(islice(left, len(plan.shards))) for plan in plans]
+    plans = plans_of(training, cache, directory, open_parts, source.labels)
+    rows_left = iter(rows)
+    sizes = [sum(islice(rows_left, len(plan.shards))) for plan in plans]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
         best, progress = learner.best, learner.progress
         best.candidate, learner.mode, learner.counts = best.augmented, "scan", Counts()
@@ -288,7 +270,7 @@ def train_changed(
         which = number if settings.one_vs_rest else None
         if which is not None and positive is not None and weights_of is not None:
             weights_of = {positive: weights_of.get(positive, 1.0)}
-        for plan, counts in zip(plans, split(pieces, own), strict=True):
+        for plan, counts in zip(plans, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
             label = source.labels[0] if positive is None else positive
             write_first_state(path, counts, progress.b, label, weights_of)
@@ -315,20 +297,34 @@ def plans_of(
     training: Training[ShardSource],
     cache: str,
     directory: str,
+    open_parts: OpenParts | None,
     labels: Sequence[Label] | None = None,
+    *,
+    weighed: bool = False,
 ) -> list[PartPlan]:
-    """Return the plan of every part."""
+    """Return the plan of every part; a reading of its own finds the balanced weights of the labels
+    in all parts, if the settings want them and they are not ``weighed``."""
     source, settings, threads = training.source, training.settings, training.machine.thread_count
     assert settings.parts is not None
-    own = settings.but(
+    part_settings = settings.but(
         active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
     )
-    weights, reading = settings.label_weights or None, source.resolve()
-    return [
+    weights: ClassWeights | None = settings.label_weights or None
+    reading = source.resolve()
+    plans = [
         PartPlan(
-            number, shards, own, reading, None if labels is None else tuple(labels), weights,
-            os.path.abspath(cache), _state_path(directory, number),
+            number, shards, part_settings, reading, None if labels is None else tuple(labels),
+            weights, os.path.abspath(cache), _state_path(directory, number),
             max(1, threads // settings.parts),
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
     ]  # fmt: skip
+    if settings.class_weight != "balanced" or weighed:
+        return plans
+    with _opened(training, plans, None, open_parts) as parts:
+        facts = parts(Part.describe, _weighed).facts
+    for _, nonzeros, size in facts:
+        source.nonzeros_read += nonzeros
+        source.bytes_read += size
+    weights = balanced(weighed_labels for weighed_labels, _, _ in facts)
+    return [plan._replace(weights=weights) for plan in plans]

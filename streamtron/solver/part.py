@@ -22,7 +22,7 @@ from streamtron.core.executor import changes_part
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import batched, few_columns, order
 from streamtron.solver.batched import Threads
-from streamtron.solver.checkpoint import RestoredLearner
+from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed
 from streamtron.solver.duals import saved_at
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import Classes
@@ -184,24 +184,15 @@ class Part:
     def restore(self, readings: Sequence[int]) -> None:
         """Restore every problem as it was after a reading: read what was saved, and the rows held,
         if there are any, in their order."""
-        orders: dict[int, list[RestoredLearner]] = {}  # by the reading in which they held the rows
+        held: list[RestoredLearner] = []
         for number, reading in enumerate(readings):
             learner = Learner(self.settings, self.source.labels, pool=self.pool)
-            problem = PartProblem(learner)
-            self.problems.append(problem)
-            held = problem.restore(self._saved_at(number, reading), reading)
-            if len(held) or learner.regime == Regime.ALL_ROWS:
-                restored = RestoredLearner(learner, held, knows_columns=False)
-                came = reading if problem.shuffled and learner.regime != Regime.ALL_ROWS else 0
-                orders.setdefault(came, []).append(restored)
-        if any(orders) and not self.source.blocks:
-            for _ in self.source.chunks():  # the order is one of blocks, which are not known yet
-                pass
-        for came, restored_learners in orders.items():
-            groups = order.reading_order(self.settings, came, self.source)
-            for chunk in self.source.chunks(groups):
-                for restored in restored_learners:
-                    restored.take(chunk)
+            self.problems.append(PartProblem(learner))
+            rows = self.problems[number].restore(self._saved_at(number, reading), reading)
+            if len(rows) or learner.regime == Regime.ALL_ROWS:
+                held.append(RestoredLearner(learner, rows, knows_columns=False))
+        if held:
+            Resumed(NOT_BEGUN, NOT_BEGUN, held).restore_rows(self.source, self.settings)
         for problem in self.problems:
             problem.renew()
         self._reading = max(readings)
@@ -239,8 +230,6 @@ class Part:
         groups = None
         if self.source.blocks:
             groups = order.reading_order(self.settings, self._reading, self.source)
-        for problem in problems:
-            problem.shuffled = groups is not None
         for chunk in self.source.chunks(groups):
             together = len(learners) >= batched.LEAST
             dots = batched.dots(chunk, learners, ONE_THREAD) if together else {}

@@ -71,14 +71,13 @@ class PartProblem(HeldLoss):
     """One learner's problem on the rows of a part. ``learner`` : numbers rows from 0 in the part.
 
     ``new``, ``few`` : whether this reading observes the rows, and makes those far from the margin
-    one quadratic. ``keepers`` : rows that it keeps, whatever it finds. ``shuffled`` : whether the
-    last reading took blocks in another order.
+    one quadratic. ``keepers`` : rows that it keeps, whatever it finds.
     """
 
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.loss, learner.active, learner.settings.rho)
         self.learner = learner
-        self.few = self.new = self.shuffled = False
+        self.few = self.new = False
         self.keepers = np.zeros(0, dtype=np.int64)
         self._certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self._base = NO_COUNTS  # the dual point of all parts from which rows are visited
@@ -161,7 +160,7 @@ class PartProblem(HeldLoss):
         weights = learner.targets.class_weights
         write_state(
             path, learner.counts, self._certified, held,
-            b=learner.progress.b, positive=learner.targets.positive, shuffled=self.shuffled,
+            b=learner.progress.b, positive=learner.targets.positive,
             shuffles=learner.shuffles, regime=learner.regime, rows=rows,
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
@@ -174,7 +173,7 @@ class PartProblem(HeldLoss):
         weights = content["class_weights"]
         learner.targets.class_weights = None if weights is None else dict(weights)
         learner.targets.positive = content["positive"]
-        self.shuffled, learner.regime = content["shuffled"], Regime(content["regime"])
+        learner.regime = Regime(content["regime"])
         if "certified.gaps" in arrays:
             self._certified = arrays["certified.gaps"], arrays["certified.counts"]
         learner.shuffles = content["shuffles"]
