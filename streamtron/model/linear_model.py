@@ -99,8 +99,7 @@ class LinearModel:
         None, if nothing is.
     reading : JSON; the reader's contract. ``index_base`` (0 or 1) must be there; ``columns`` is
         filled in.
-    calibration : JSON; how decisions become probabilities, see ``streamtron.calibrate``; None if
-        they do not.
+    calibration : JSON; how decisions become probabilities (``streamtron.calibrate``), or None.
 
     Raises
     ------
