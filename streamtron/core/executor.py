@@ -43,12 +43,12 @@ class Each:
     short = True
     """it takes milliseconds, where steps of parts read files"""
 
-    def __init__(self, wanted: Iterable[tuple[int, Wanted]]) -> None:
-        names = {step.__name__ for _, (step, _) in wanted}
+    def __init__(self, steps: Iterable[tuple[int, Wanted]]) -> None:
+        names = {step.__name__ for _, (step, _) in steps}
         self.__name__ = names.pop() if len(names) == 1 else "mixed"
 
-    def __call__(self, part: Any, wanted: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
-        return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in wanted)
+    def __call__(self, part: Any, steps: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
+        return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in steps)
 
 
 Wanted = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -77,33 +77,28 @@ class StepLog:
         self.steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def add(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """Add a step that all parts have made."""
-        if not isinstance(step, Each):
-            if hasattr(step, "leaves"):
-                self.steps.append((step, arguments))
-            return
-        [wanted] = arguments
-        looking = {k for k, (own, _) in wanted if own.__name__ == "look"}
-        if looking:
-            self._forget_looks(looking)
-        if left := [(k, one) for k, one in wanted if hasattr(one[0], "leaves")]:
-            self.steps.append((Each(left), (left,)))
+        """Add a step that all parts have made, if it leaves something in them."""
+        if isinstance(step, Each):
+            [steps] = arguments
+            looking = {k for k, (problem_step, _) in steps if problem_step.__name__ == "look"}
+            self.steps = [entry for old in self.steps if (entry := _without_looks(old, looking))]
+            left = [(k, entry) for k, entry in steps if hasattr(entry[0], "leaves")]
+            if left:
+                self.steps.append((Each(left), (left,)))
+        elif hasattr(step, "leaves"):
+            self.steps.append((step, arguments))
 
-    def _forget_looks(self, problems: set[int]) -> None:
-        """Leave out what the looks of problems have left, which is replaced."""
-        steps, self.steps = self.steps, []
-        for step, arguments in steps:
-            if isinstance(step, Each):
-                [wanted] = arguments
-                arguments = (
-                    [
-                        (k, one)
-                        for k, one in wanted
-                        if k not in problems or one[0].leaves == "state"
-                    ],
-                )
-            if arguments != ([],):
-                self.steps.append((step, arguments))
+
+def _without_looks(
+    entry: tuple[Callable[..., Any], tuple[Any, ...]], problems: set[int]
+) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Leave out what the looks of problems have left, which is replaced; None if nothing stays."""
+    step, arguments = entry
+    if not problems or not isinstance(step, Each):
+        return entry
+    [steps] = arguments
+    left = [(k, done) for k, done in steps if k not in problems or done[0].leaves == "state"]
+    return (step, (left,)) if left else None
 
 
 class Parts(ABC):
