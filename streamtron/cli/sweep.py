@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from streamtron.cli import options
+from streamtron.cli import options, terminal
 from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
-from streamtron.cli.terminal import complain, is_verbose, say, table
 from streamtron.core.text import METRICS, METRICS_OF_MANY, Lines, metric_words, up
 
 Rows = Sequence[Mapping[str, Any]]
@@ -36,9 +35,9 @@ Rows = Sequence[Mapping[str, Any]]
               "precision, recall, f1, roc_auc, average_precision; of many classes accuracy (all "
               "labels of a row are right), micro_precision, micro_recall, micro_f1, or macro_ and "
               "one of the six but accuracy.")  # fmt: skip
-@click.option("--table", "table_file", type=click.Path(dir_okay=False),
+@click.option("--table", type=click.Path(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
-@click.option("--plot", "plot_file", type=click.Path(dir_okay=False),
+@click.option("--plot", type=click.Path(dir_okay=False),
               help="File for a plot of the metric against C, .png or .svg.")  # fmt: skip
 @click.option("--model", type=click.Path(dir_okay=False), help="File for the best model.")
 @click.option("--report", type=click.Path(dir_okay=False), help="File for its JSON report.")
@@ -51,8 +50,8 @@ Rows = Sequence[Mapping[str, Any]]
 @options.cluster_options
 @options.verbose_option
 def sweep(
-    shards: tuple[str, ...], valid: tuple[str, ...], metric: str, table_file: str | None,
-    plot_file: str | None, model: str | None, report: str | None, witness: str | None,
+    shards: tuple[str, ...], valid: tuple[str, ...], metric: str, table: str | None,
+    plot: str | None, model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
@@ -74,17 +73,17 @@ def sweep(
     from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
-    if table_file:
-        check_table(table_file)
-    if plot_file:
-        check_plot(plot_file)
+    if table:
+        check_table(table)
+    if plot:
+        check_plot(plot)
     check_files(
-        {"table": table_file, "plot": plot_file, **files, "log": log},
+        {"table": table, "plot": plot, **files, "log": log},
         [*shards, *valid, config, settings.vocabulary, given["scheduler"]],
         directories={"run directory": model and (machine.run_dir or run_directory(model))},
         cache=machine.cache_dir,
     )
-    with progress(verbose=is_verbose(), log=log) as listen, workers_of(**given) as workers:
+    with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
             from streamtron.cluster.sweep import sweep_executor
 
@@ -94,13 +93,15 @@ def sweep(
             machine=machine, listen=listen, **files, **how,
         )  # fmt: skip
     rows, proven = result.rows(), result.report
-    if table_file:
-        write_table(table_file, rows)
-    if plot_file:
-        plot_sweep(plot_file, rows, metric)
-    say([*_summary(rows, metric, proven), *(place_lines(model, machine) if model else ())])
+    if table:
+        write_table(table, rows)
+    if plot:
+        plot_sweep(plot, rows, metric)
+    terminal.say([*_summary(rows, metric, proven), *(place_lines(model, machine) if model else ())])
     if result.exit_code == STOPPED:
-        complain(not_certified(proven, model) if proven and model else _best_not_certified(rows))
+        terminal.complain(
+            not_certified(proven, model) if proven and model else _best_not_certified(rows)
+        )
     return result.exit_code
 
 
@@ -115,7 +116,7 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     widths = (9 if head in ("gap", "readings") else max(10, len(head)) for head in columns)
     stars = ["*" if row["best"] else " " for row in rows]
     reasons = [_stop_reason(row) for row in rows]
-    yield from table({"best": stars, **columns, "ended because": reasons}, (-1, *widths))
+    yield from terminal.table({"best": stars, **columns, "ended because": reasons}, (-1, *widths))
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
@@ -124,7 +125,7 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
     if report is not None:
         yield ""
-        yield from learned_lines(report, verbose=is_verbose())
+        yield from learned_lines(report, verbose=terminal.is_verbose())
 
 
 def _columns(rows: Rows, metric: str) -> dict[str, str]:

@@ -97,21 +97,21 @@ def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch
     for name in _ordered(where, tables):
         jobs[name] = job = _job(where, tables[name], jobs, command_line)
         for output in map(os.path.normpath, job.outputs):
-            other = writer.setdefault(output, name)
-            if other != name and job.words[0] not in ("update", "forget"):  # they change a run
-                raise _refused(where, name, f"{output} is what {other!r} writes too")
+            first = writer.setdefault(output, name)
+            if first != name and job.words[0] not in ("update", "forget"):  # they change a run
+                raise _refused(where, name, f"{output} is what {first!r} writes too")
     return Batch(where, tuple(jobs.values()))
 
 
 def _tables(path: str) -> dict[str, dict[str, Any]]:
     """Return the tables of the file by name, with a checked ``command`` and list ``after``."""
     content = read_toml(path, "jobs")
-    found = content.get("job")
-    if set(content) != {"job"} or not isinstance(found, list) or not found:
+    entries = content.get("job")
+    if set(content) != {"job"} or not isinstance(entries, list) or not entries:
         raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")
     tables: dict[str, dict[str, Any]] = {}
-    for number, given in enumerate(found, start=1):
-        table = given if isinstance(given, dict) else {}
+    for number, entry in enumerate(entries, start=1):
+        table = entry if isinstance(entry, dict) else {}
         name = table.get("name")
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
             raise SettingsError(
@@ -125,16 +125,15 @@ def _tables(path: str) -> dict[str, dict[str, Any]]:
         if reason := _table_error(tables[name]):
             raise _refused(path, name, reason)
     for name, table in tables.items():
-        for before in table["after"]:
-            if before not in tables:
-                raise _refused(path, name, f"after names {before!r}, which is no job")
+        if strange := [earlier for earlier in table["after"] if earlier not in tables]:
+            raise _refused(path, name, f"after names {strange[0]!r}, which is no job")
     return tables
 
 
 def _table_error(table: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a job's own settings, or None."""
     after, accept = table["after"], table.get("accept_uncertified", False)
-    if not isinstance(after, list) or not all(isinstance(one, str) for one in after):
+    if not isinstance(after, list) or not all(isinstance(name, str) for name in after):
         return f"after is {after!r}, wanted names of jobs"
     if accept not in (True, False):
         return f"accept_uncertified is {accept!r}, wanted true or false"
@@ -159,26 +158,26 @@ def _job(
     path: str, table: Mapping[str, Any], jobs: Mapping[str, Job], command_line: CommandLine
 ) -> Job:
     name, command, directory = table["name"], table["command"], os.path.dirname(path)
-    own = ("name", "command", "after", "accept_uncertified")
-    given = {key: value for key, value in table.items() if key not in own}
+    names = ("name", "command", "after", "accept_uncertified")
+    values = {key: value for key, value in table.items() if key not in names}
     try:
         with chdir(directory):  # relative paths of settings files start here
-            words = command_line(command, given)
+            words = command_line(command, values)
     except SettingsError as error:
         raise _refused(path, name, str(error).rstrip(".")) from error
-    lists = {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in values.items()}
     inputs, outputs = (
-        [str(one) for key in keys for one in lists.get(key, [])] for keys in COMMANDS[command]
+        [str(file) for key in keys for file in lists.get(key, [])] for keys in COMMANDS[command]
     )
-    before = [jobs[other].digest for other in table["after"]]
+    earlier = [jobs[name].digest for name in table["after"]]
     lasting = [word for word in words if word.partition("=")[0].lstrip("-") not in WATCHING]
     return Job(
         name,
         (command, *words),
         after=tuple(table["after"]),
-        inputs=tuple(_absolute(directory, one) for one in inputs),
-        outputs=tuple(os.path.join(directory, one) for one in outputs),
-        digest=_digest([command, lasting, before]),
+        inputs=tuple(_absolute(directory, file) for file in inputs),
+        outputs=tuple(os.path.join(directory, file) for file in outputs),
+        digest=_digest([command, lasting, earlier]),
         accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
     )
 
@@ -208,8 +207,8 @@ def _stamps(path: str) -> list[Any]:
             return [_stamp(path)]
         if os.path.isfile(manifest):
             shards = Manifest.load(manifest).shards
-            own = [[shard.fingerprint, *_stamp(shard.path)] for shard in shards]
-            return [_stamp(os.path.join(path, "witness")), *own]
+            stamps = [[shard.fingerprint, *_stamp(shard.path)] for shard in shards]
+            return [_stamp(os.path.join(path, "witness")), *stamps]
         return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
     except (StreamtronError, OSError) as error:
         return [str(error)]  # the job itself will report it

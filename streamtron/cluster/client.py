@@ -104,10 +104,12 @@ class Workers:
 
         token, finished = secrets.token_hex(4), as_completed(loop=self.client.loop)
         with self.submitting() as submit:
-            finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
+            finished.update(submit(function, item, key=f"{item.name}-{token}") for item in ready())
             for future in finished:
                 yield self.result(future)
-                finished.update(submit(function, one, key=f"{one.name}-{token}") for one in ready())
+                finished.update(
+                    submit(function, item, key=f"{item.name}-{token}") for item in ready()
+                )
 
     @contextmanager
     def submitting(self) -> Iterator[Callable[..., Future]]:
@@ -184,15 +186,6 @@ def still_wanted() -> Callable[[], bool]:
         return state is not None and state.state != "cancelled"
 
     return wanted
-
-
-def worker_memory() -> int | None:
-    """Return the bytes that each thread of this worker may use; None = no limit."""
-    from distributed import get_worker
-
-    worker = get_worker()
-    limit = worker.memory_manager.memory_limit
-    return None if limit is None else int(limit) // worker.state.nthreads
 
 
 def usable_memory() -> int | None:

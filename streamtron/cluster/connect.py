@@ -228,7 +228,7 @@ def _check_workers(client: Client, timeout: float) -> None:
         ) from error
     try:  # a function of the standard library, which runs on a worker without streamtron too
         with asked(client):
-            found = client.sync(
+            versions = client.sync(
                 client.run, version, "streamtron", on_error="return", callback_timeout=timeout
             )
     except TimeoutError as error:
@@ -236,7 +236,7 @@ def _check_workers(client: Client, timeout: float) -> None:
             f"{address}: a worker there has not answered for {timeout:g} s. Look for one that is "
             "stopped or hangs, end it, and run the command again."
         ) from error
-    for worker, theirs in sorted(found.items()):
+    for worker, theirs in sorted(versions.items()):
         if theirs != ours and not isinstance(theirs, OSError):  # else it died meanwhile
             has = f"streamtron {theirs}" if isinstance(theirs, str) else "no streamtron"
             raise MachineError(

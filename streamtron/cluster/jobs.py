@@ -79,15 +79,15 @@ def run_batch(
     except OSError as error:
         raise MachineError(f"{batch.logs}: cannot be made ({error.strerror}).") from error
     with locked(Path(batch.logs)):
-        before = _read_status(batch.status_file)
-        done = set() if again else _done(batch.jobs, before)
+        earlier = _read_status(batch.status_file)
+        done = set() if again else _done(batch.jobs, earlier)
         jobs = {job.name: job for job in batch.jobs}
         new = {job.name: JobStatus(job.name, job.words[0], job.digest) for job in batch.jobs}
-        statuses = new | {name: before[name] for name in done}
+        statuses = new | {name: earlier[name] for name in done}
         order = TopologicalSorter({job.name: job.after for job in batch.jobs})
 
-        def record(name: str, state: State, **more: Any) -> None:
-            statuses[name] = replace(statuses[name], state=state, **more)
+        def record(name: str, state: State, **changes: Any) -> None:
+            statuses[name] = replace(statuses[name], state=state, **changes)
             _write_status(batch.status_file, statuses.values())
             tell(statuses[name])
 
@@ -97,13 +97,13 @@ def run_batch(
                 for job in map(jobs.__getitem__, names):
                     if job.name in done:
                         order.done(job.name)
-                    elif any(statuses[earlier].state != "done" for earlier in job.after):
+                    elif any(statuses[name].state != "done" for name in job.after):
                         record(job.name, "skipped")
                         order.done(job.name)
                     else:
                         record(job.name, "running", started=_now(), inputs=state_of(job.inputs))
                         anew = again or not done.issuperset(job.after)
-                        yield words_again(job, before.get(job.name), anew=anew)
+                        yield words_again(job, earlier.get(job.name), anew=anew)
 
         _write_status(batch.status_file, statuses.values())
         order.prepare()
@@ -114,7 +114,7 @@ def run_batch(
                     record(name, state, exit_code=code, sentence=sentence, finished=_now())
                     order.done(name)
         finally:
-            for status in [one for one in statuses.values() if one.state == "running"]:
+            for status in [status for status in statuses.values() if status.state == "running"]:
                 record(status.name, "stopped", finished=_now())
         return list(statuses.values())
 
@@ -125,16 +125,16 @@ def exit_code(statuses: Iterable[JobStatus]) -> int:
     return next((code if code > 0 else MachineError.exit_code for code in failed), 0)
 
 
-def words_again(job: Job, before: JobStatus | None, *, anew: bool = False) -> Job:
+def words_again(job: Job, earlier: JobStatus | None, *, anew: bool = False) -> Job:
     """Return the job with the option that its command needs where it has run before: a fit that
     was interrupted goes on from its checkpoint unless its settings or inputs changed, or ``anew``
     is given; any other fit or sweep overwrites its own run directory."""
     command, *rest = job.words
     chosen = not {"--resume", "--overwrite"}.isdisjoint(rest)
-    if before is None or command not in ("fit", "sweep") or chosen:
+    if earlier is None or command not in ("fit", "sweep") or chosen:
         return job
-    interrupted = before.digest == job.digest and before.state in ("running", "stopped")
-    unchanged = command == "fit" and not anew and before.inputs == state_of(job.inputs)
+    interrupted = earlier.digest == job.digest and earlier.state in ("running", "stopped")
+    unchanged = command == "fit" and not anew and earlier.inputs == state_of(job.inputs)
     option = "--resume" if interrupted and unchanged else "--overwrite"
     return replace(job, words=(command, option, *rest))
 
@@ -143,9 +143,13 @@ def _done(jobs: Iterable[Job], known: dict[str, JobStatus]) -> set[str]:
     done: set[str] = set()
     for job in jobs:
         status = known.get(job.name)
-        same = status is not None and (status.state, status.digest) == ("done", job.digest)
-        there = done.issuperset(job.after) and all(map(os.path.exists, job.outputs))
-        if status is not None and same and there and status.inputs == state_of(job.inputs):
+        if (
+            status is not None
+            and (status.state, status.digest) == ("done", job.digest)
+            and done.issuperset(job.after)
+            and all(map(os.path.exists, job.outputs))
+            and status.inputs == state_of(job.inputs)
+        ):
             done.add(job.name)
     return done
 
@@ -179,15 +183,14 @@ def _run_all(
     if workers is None:
         yield from (execute(batch, job, lambda: True) for job in ready())
     else:
-        memory = workers.memory_each
-        yield from workers.as_ready(partial(_on_worker, batch, memory), ready)
+        yield from workers.as_ready(partial(_on_worker, batch, workers.memory_each), ready)
 
 
 def _on_worker(batch: Batch, memory: int | None, job: Job) -> Ended:
     """Run a job as a task; a --memory of its own comes later and wins."""
-    limit = () if memory is None else (f"--memory={memory}",)
-    job = replace(job, words=(job.words[0], *limit, *job.words[1:]))
-    return execute(batch, job, still_wanted())
+    command, *rest = job.words
+    limit = [] if memory is None else [f"--memory={memory}"]
+    return execute(batch, replace(job, words=(command, *limit, *rest)), still_wanted())
 
 
 def execute(batch: Batch, job: Job, wanted: Callable[[], bool]) -> Ended:
@@ -196,32 +199,25 @@ def execute(batch: Batch, job: Job, wanted: Callable[[], bool]) -> Ended:
     out, err = (os.path.join(batch.logs, f"{job.name}.{name}") for name in ("out", "err"))
     # -P: the directory that it runs in holds data, and nothing is imported from there
     command = [sys.executable, "-P", "-c", _CHILD, *job.words]
+    directory = os.path.dirname(batch.path)
+    code: int | None = None
     try:
         with (
             open(out, "wb") as output,
             open(err, "wb") as errors,
             subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=errors,
-                cwd=os.path.dirname(batch.path),
+                command, stdin=subprocess.PIPE, stdout=output, stderr=errors, cwd=directory
             ) as process,  # it ends when its stdin is closed, at the latest with the block
         ):
-            code = _wait(process, wanted)
+            while code is None:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(POLL)
+                if code is None and process.stdin is not None and not wanted():
+                    process.stdin.close()
         last = Path(err).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
     except OSError as error:
         code, last = MachineError.exit_code, [f"job {job.name!r} cannot be run: {error}."]
     return Ended(job.name, code, "".join(last) if code else "")
-
-
-def _wait(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int:
-    while True:
-        try:
-            return process.wait(POLL)
-        except subprocess.TimeoutExpired:
-            if not wanted() and process.stdin is not None:
-                process.stdin.close()
 
 
 _CHILD = """

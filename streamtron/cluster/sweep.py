@@ -1,4 +1,4 @@
-"""Distributed sweep: tasks of ``run_sweep`` on Dask's workers.
+"""Distributed sweep: its tasks on Dask's workers.
 
 A candidate's trial is the same beside any others, on any worker, and when it is fitted again
 because its first worker died. It goes on from its last checkpoint then if the workers share the
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from streamtron.cluster.client import Workers, still_wanted, worker_memory
+from streamtron.cluster.client import Workers, still_wanted
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError
 from streamtron.core.events import Event
@@ -26,7 +26,7 @@ SHARE = 0.7
 
 
 def sweep_executor(workers: Workers) -> Executor:
-    """Return the ``executor`` of ``run_sweep`` that fits its tasks on these workers.
+    """Return the ``executor`` of ``sweep`` that fits its tasks on these workers.
 
     Each task has ``machine.threads`` threads, by default 1, and of its worker's memory limit the
     part SHARE. Tasks on one disk share the flat copy of the shards. A cancelled task ends after its
@@ -45,8 +45,10 @@ def _with_absolute_paths(task: Task) -> Task:
         for paths in (task.fold.shards, task.fold.valid)
     )
     candidates = {
-        number: one.but(vocabulary=one.vocabulary and os.path.abspath(one.vocabulary))
-        for number, one in task.candidates.items()
+        number: settings.but(
+            vocabulary=settings.vocabulary and os.path.abspath(settings.vocabulary)
+        )
+        for number, settings in task.candidates.items()
     }
     return task._replace(
         fold=task.fold._replace(shards=shards, valid=valid),
@@ -63,17 +65,19 @@ def fit_on_worker(
     memory."""
     from distributed import get_worker
 
-    limit, wanted = worker_memory(), still_wanted()
-    memory = machine.memory if limit is None else min(int(SHARE * limit), machine.memory_limit)
-    threads = machine.threads or 1
-    own = replace(machine, cache_dir=task.cache_dir, run_dir=None, threads=threads, memory=memory)
+    worker, wanted, memory = get_worker(), still_wanted(), machine.memory
+    if (limit := worker.memory_manager.memory_limit) is not None:
+        memory = min(int(SHARE * (limit // worker.state.nthreads)), machine.memory_limit)
+    machine = replace(
+        machine, cache_dir=task.cache_dir, run_dir=None, threads=machine.threads or 1, memory=memory
+    )
 
     def listen(_: Event) -> None:
         if not wanted():
             raise MachineError(f"{task.name}: the task was cancelled.")
 
-    name = str(get_worker().name)
-    return fit(task, own, *shared, listen=listen, run_dir=checkpoints_of(task), worker=name)
+    where: Any = {"run_dir": checkpoints_of(task), "worker": str(worker.name)}
+    return fit(task, machine, *shared, listen=listen, **where)
 
 
 def checkpoints_of(task: Task) -> str | None:

@@ -25,7 +25,7 @@ import streamtron
 from streamtron.cli import options
 from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import SETTINGS, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.text import METRICS, METRICS_OF_MANY
 from streamtron.data.writers.corpus import generate
@@ -291,6 +291,7 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
         ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
         ("train", "late.svm", ("late.svm, line 5001", "3.0")),
         ("train", "nonesuch", ("nonesuch",)),
+        ("nonesuch", "held-out", ("nonesuch", "no such file")),
     ],
 )
 def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wrong(
@@ -682,17 +683,6 @@ def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(
     assert found.exit_code == 0
 
 
-def test_random_candidates_in_python_are_those_of_the_command(run: Run, place: Path) -> None:
-    words = ("--C", "0.01..10", "--rho", "0,1", "--random", 4, "--seed", 3, "--tol", 0.5)
-    assert run("sweep", "train", "--valid", "held-out", *words, "--table", "r.csv").returncode == 0
-    found = streamtron.sweep(
-        place / "train", valid=place / "held-out", C="0.01..10", rho=[0, 1], random=4,
-        settings=Settings(seed=3, tol=0.5),
-    )  # fmt: skip
-    assert lasting(found.rows()) == lasting(table(place / "r.csv"))
-    assert len({trial.settings.C for trial in found.trials}) == 4
-
-
 @pytest.mark.parametrize("valid", [None, "held-out"])
 def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
     valid: str | None, place: Path
@@ -704,9 +694,3 @@ def test_candidates_tried_one_by_one_give_the_table_of_one_scan(
             for tasks in (12, 1)
         )  # fmt: skip
     assert lasting(one) == lasting(many)
-
-
-def test_shards_that_are_gone_are_a_data_error(tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path)
-    with pytest.raises(DataError, match="no such file"):
-        streamtron.sweep(tmp_path)
