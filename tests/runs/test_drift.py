@@ -153,25 +153,6 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     assert max(drifts.values()) <= ROUNDING
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_workers_find_the_drift_of_one_process_to_the_last_bit(
-    lines: list[str],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    _, run = run_in(tmp_path, lines, C=2.0)
-    plant(run)
-    said = []
-    for more in ([], ["--workers", "2"]):
-        assert main._run(["certify", str(run), "--json", *more]) == 0
-        said.append(capfd.readouterr().out)
-    assert said[0] == said[1]
-    assert json.loads(said[0])["certificate"]["drift"] == pytest.approx(PLANTED, rel=1e-9)
-    assert caplog.text.count("have drifted by 0.01 of their length") == 2
-
-
 def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
     lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -493,34 +490,6 @@ def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothin
 
     assert proven(one, executor) == proven(one)
     assert mark.exists()
-
-
-@pytest.mark.slow
-def test_workers_killed_at_random_moments_of_a_certify_without_a_witness_change_nothing(
-    workers: Workers, corpora: Corpora
-) -> None:
-    one, pick = case("ours of many classes", corpora), random.Random(0)
-    wanted = proven(one)
-    amid: list[bool] = []
-    while sum(amid) < 5:  # a kill behind the end is no trial
-        over = threading.Event()
-        killer = threading.Timer(pick.uniform(0.0, 0.4), _kill_one, [workers, pick, over, amid])
-        killer.start()
-        found = proven(one, workers)
-        over.set()
-        killer.join()
-        assert found == wanted
-
-
-def _kill_one(
-    workers: Workers, pick: random.Random, over: threading.Event, amid: list[bool]
-) -> None:
-    """Kill a worker; ``amid`` gets whether it was before it was ``over``."""
-    processes: dict[str, int] = {}
-    while not processes:  # those that die of the kill before do not answer
-        processes = workers.client.run(os.getpid, on_error="ignore")
-    os.kill(pick.choice(list(processes.values())), signal.SIGKILL)
-    amid.append(not over.is_set())
 
 
 BAD = {
