@@ -127,6 +127,33 @@ def test_the_house_does_not_grow(name: str) -> None:
     assert house.figures()[name] <= LIMITS[name]
 
 
+OWNERS_OF_STATE = {"solver/learner", "solver/progress", "solver/part_problem"}
+"""What may assign the state of a learner; the last one that of a part's learner."""
+
+
+def _assigned(path: Path) -> Iterator[list[str]]:
+    """The attributes that a module assigns, each as the names that lead to it."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield ast.unparse(node).split(".")
+
+
+@pytest.mark.parametrize("path", _named(SOURCES))
+def test_the_state_of_a_learner_is_assigned_by_its_own_modules_alone(path: Path) -> None:
+    if str(path.relative_to(PACKAGE).with_suffix("")) in OWNERS_OF_STATE:
+        return
+    for names in _assigned(path):
+        assert not {"learner", "progress", "best"} & set(names[:-1]), f"{path}: {'.'.join(names)}"
+
+
+@pytest.mark.parametrize("path", _named(SOURCES))
+def test_rows_are_scanned_and_readings_looped_over_in_one_module_each(path: Path) -> None:
+    callers = {"kernels.scan": "solver/scan", "data.read": "solver/train"}
+    calls = {ast.unparse(node.func) for node in ast.walk(_tree(path)) if isinstance(node, ast.Call)}
+    module = str(path.relative_to(PACKAGE).with_suffix(""))
+    assert {call for call, owner in callers.items() if owner != module} & calls == set()
+
+
 def test_theory_imports_math_and_nothing_else() -> None:
     assert set(_imports(PACKAGE / "core" / "theory.py")) - {"__future__"} == {"math"}
 

@@ -38,11 +38,12 @@ from streamtron.solver.checkpoint import (
     densify,
     sparsify,
 )
-from streamtron.solver.learner import Learner, go_on, reopen
+from streamtron.solver.learner import Learner, hold_in
 from streamtron.solver.one_part import train_here
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group
 from streamtron.solver.working_set import release_rows
 
@@ -129,7 +130,7 @@ class Training(Generic[Source]):
         many memory has room for, if the first reading shows that it has not for all: they are of no
         use then. ``how`` : of ``OnePart``."""
         for learner in learners:
-            learner.pool = pool
+            hold_in(learner, pool)
         guard = MemoryGuard(self.settings, self.machine, pool)
         if (resumed := how.get("resumed")) is not None:
             guard.shared &= any(held.learner.regime == Regime.ALL_ROWS for held in resumed.held)
@@ -165,7 +166,7 @@ class Training(Generic[Source]):
                 stop = min(stop, start + (size if at_once is None else min(size, at_once)))
             group, pool = learners[start:stop], Pool()
             for learner in group:
-                learner.pool = pool
+                hold_in(learner, pool)
             resumed = _resumed_group(state, restored[start:stop])
             begin(group)
             train_here(
@@ -175,7 +176,7 @@ class Training(Generic[Source]):
             )  # fmt: skip
             for learner in group:
                 release_rows(learner)
-                learner.pool = Pool()
+                hold_in(learner, Pool())
                 sparsify(learner)
             return_memory()
             start = stop
@@ -189,7 +190,7 @@ class Training(Generic[Source]):
         """Train the learners of a finished run on, together if they fit in memory, else in groups.
         ``begin``, ``known`` : see ``in_groups``."""
         for learner in learners:
-            go_on(learner)  # also of those whose group has not begun
+            learner.progress.finish(None)  # also of those whose group has not begun
         if self._group_size(learners, 0, known) < len(learners):
             self.in_groups(learners, begin=begin, known=known)
         else:
@@ -297,8 +298,8 @@ class MemoryGuard:
             )
         extent = self.rows, self.columns, self.settings.active_set_bytes
         fit = most_that_fit(self.machine.memory_limit, learners, lambda n: self._needed(n, *extent))
-        self.at_once = None if fit >= learners else max(1, fit)
-        return self.at_once in (None, learners)
+        self.at_once = max(1, fit) if max(1, fit) < learners else None
+        return self.at_once is None
 
     def can_batch(self, learners: Sequence[Learner]) -> bool:
         """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""

@@ -27,9 +27,10 @@ from streamtron.runs.learners import (
 )
 from streamtron.solver.checkpoint import Resumed, State, densify
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
-from streamtron.solver.learner import Learner, reopen
+from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_counts
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
+from streamtron.solver.stopping import reopen
 from streamtron.solver.train import train
 
 MOST_PARTS = 64
@@ -236,7 +237,7 @@ def take_saved_counts(
     for number, learner in enumerate(learners):
         which = number if settings.one_vs_rest else None
         files = [saved_at(path, which, learner.progress.reading) for path in paths]
-        learner.counts = SavedCounts(files)
+        leave_counts(learner, SavedCounts(files))
 
 
 def _state_path(directory: str | os.PathLike[str], number: int) -> str:
@@ -263,9 +264,11 @@ def train_changed(
     rows_left = iter(rows)
     sizes = [sum(islice(rows_left, len(plan.shards))) for plan in plans]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
-        best, progress = learner.best, learner.progress
-        best.candidate, learner.mode, learner.counts = best.augmented, "scan", Counts()
-        learner.elsewhere = 0
+        progress = learner.progress
+        learner.best.propose(learner.best.augmented)
+        choose_mode(learner, "scan")
+        leave_counts(learner, Counts())
+        hold_elsewhere(learner, 0)
         positive, weights_of = learner.targets.positive, plans[0].weights
         which = number if settings.one_vs_rest else None
         if which is not None and positive is not None and weights_of is not None:

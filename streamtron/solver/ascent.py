@@ -20,7 +20,7 @@ from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.subproblem import MiniEpoch, Solution, Subproblem, Turns, Vector
+from streamtron.solver.subproblem import RELAXATION, MiniEpoch, Solution, Subproblem, Turns, Vector
 from streamtron.solver.targets import relax_counts
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
 
@@ -87,10 +87,6 @@ EXACT = 1e-12
 
 SMALL = 1 << 12
 """So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
-
-RELAXATION = 1.25
-"""How many times as far as to its solution the counts of a block go: above 1, as the other blocks
-will follow, and below 2, as in successive over-relaxation."""
 
 REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""

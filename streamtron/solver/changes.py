@@ -135,7 +135,7 @@ def _solve_new_rows(learner: Learner) -> None:
     scan_next(learner)
     learner.best.take_candidate()
     if learner.frozen is None:  # else its scan goes on, and certifies them with the rows before
-        learner.best.candidate = learner.best.augmented
+        learner.best.propose(learner.best.augmented)
 
 
 def _end_or_train(learner: Learner) -> None:
@@ -166,8 +166,8 @@ def narrow(learner: Learner, columns: int) -> None:
         return done.setdefault(id(w), cut(w, columns))
 
     running, best, frozen = learner.running, learner.best, learner.frozen
-    running.w, best.w = narrowed(running.w), narrowed(best.w)
+    running.w = narrowed(running.w)
+    best.cut(narrowed(best.w), columns)
     if frozen is not None:
         frozen.w, frozen.scan_sums.fresh = narrowed(frozen.w), narrowed(frozen.scan_sums.fresh)
         frozen.running = None if frozen.running is None else narrowed(frozen.running)
-    best.cut_candidate(columns)

@@ -23,7 +23,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, enter
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen
@@ -131,7 +131,7 @@ class State:
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
         vars(learner).update(fields)
-        learner.regime = Regime(learner.regime)
+        enter(learner, Regime(learner.regime))
         learner.progress.restart_clock(learner.progress.seconds)
         for report in learner.progress.reports:
             report.restart_clock()

@@ -20,13 +20,12 @@ from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.learner import Learner, enter
+from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
 from streamtron.solver.newton import HeldObjective, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import counts_of_slacks
-from streamtron.solver.stages import ROUNDING_GAP, Regime
-from streamtron.solver.subproblem import finer_resolution
+from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
 from streamtron.solver.vectors import mark_columns
 
@@ -70,9 +69,9 @@ def begin(learner: Learner) -> None:
         v = running.augmented(running.scale if running.steps else 0.0)
     else:
         v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
-        learner.unsummed = True  # the counts are about to change
-    learner.outside = Outside(v, math.inf if known is None else known.primal)
-    learner.outside.meet(learner.active.rows)
+    outside = Outside(v, math.inf if known is None else known.primal)
+    outside.meet(learner.active.rows)
+    begin_quadratic(learner, outside)
 
 
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
@@ -90,7 +89,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
     assert outside is not None
     if not outside.meet(rows, HEAD):
-        learner.outside = None
+        end_quadratic(learner)
         enter(learner, Regime.BLOCKS)
         return False
     cost = costs(targets.signs, targets.delta2)
@@ -169,18 +168,19 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
     if outside is None:  # the run had ended, or the parts have made their local starts
-        best.candidate = best.augmented if best.candidate is None else best.candidate
+        if best.candidate is None:
+            best.propose(best.augmented)
         return
     lowered = known is None or known.primal < outside.known
     if not lowered and learner.progress.reading == 0:
-        best.candidate = best.augmented
+        best.propose(best.augmented)
     elif not lowered and not _close(outside.v, best.augmented):
-        best.candidate = 0.5 * (best.augmented + outside.v)
+        best.propose(0.5 * (best.augmented + outside.v))
     else:
         yield from solve(learner, minimise)
-        best.candidate = outside.v
+        best.propose(outside.v)
     if learner.settings.parts is None or learner.elsewhere is not None:
-        learner.outside = None  # that of a part is summed with those of the others
+        end_quadratic(learner)  # that of a part is summed with those of the others
     if known is not None:
         error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
         largest = SLACK / learner.extent.least_delta2

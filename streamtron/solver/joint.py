@@ -24,16 +24,15 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import newton
-from streamtron.solver.ascent import RELAXATION
 from streamtron.solver.held_loss import HeldLoss, LossTerms
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.stages import Regime
+from streamtron.solver.stages import Regime, finer_resolution
 from streamtron.solver.stopping import worthwhile_gap
-from streamtron.solver.subproblem import finer_resolution
+from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])

@@ -149,8 +149,7 @@ class Learner:
     def observe(self, chunk: Chunk, targets: Targets) -> None:
         """Make room for the columns of rows not read before, and update R²."""
         self.widen(chunk.width)
-        self.extent.columns = max(self.extent.columns, chunk.width)
-        self.extent.add(targets, self.settings)
+        self.extent.add(targets, self.settings, chunk.width)
 
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
@@ -166,12 +165,12 @@ class Learner:
         self.shuffles += 1
         return order.drawn_order(self.settings.seed, self.progress.reading, self.shuffles, weights)
 
-    def copy_for(self, positive: Label) -> Learner:
+    def copy_for(self, positive: Label, weights: Mapping[Label, float] | None) -> Learner:
         """A learner of another class that has read the same rows, all of them negative so far."""
         constant = (self.settings, self.pool, self.targets.labels)
         memo = {id(part): part for part in constant} | {id(self.active): self.active.copy()}
         learner = copy.deepcopy(self, memo)
-        learner.targets.positive = positive
+        learner.targets.positive, learner.targets.class_weights = positive, weights
         return learner
 
 
@@ -298,6 +297,27 @@ def take_solution(
         best.candidate = best.average.add(candidate)
 
 
+def begin_quadratic(learner: Learner, outside: Outside) -> None:
+    """Begin the quadratic of rows outside memory. In a scan their counts are about to change."""
+    learner.outside = outside
+    learner.unsummed |= learner.frozen is not None
+
+
+def end_quadratic(learner: Learner) -> None:
+    """Give up the quadratic of rows outside memory."""
+    learner.outside = None
+
+
+def hold_elsewhere(learner: Learner, rows: int) -> None:
+    """Note how many rows many parts hold in memory for the learner."""
+    learner.elsewhere = rows
+
+
+def hold_in(learner: Learner, pool: Pool) -> None:
+    """Hold all rows, while they fit, in a pool."""
+    learner.pool = pool
+
+
 def choose_mode(learner: Learner, mode: Mode) -> None:
     """Choose what the next reading does."""
     learner.mode = mode
@@ -306,26 +326,6 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 def enter(learner: Learner, regime: Regime) -> None:
     """Note what memory holds from now on."""
     learner.regime = regime
-
-
-def reopen(learner: Learner) -> bool:
-    """Whether a finished learner has more to do by its settings now: smaller tol, more epochs."""
-    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
-    if progress.finished is None or certificate is None:
-        return False
-    if not learner.valid:
-        return True
-    reached = certificate.relative_duality_gap <= settings.tolerance
-    if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
-        progress.finished = "certified"
-    if progress.finished == "epoch limit":
-        return progress.full_epochs < settings.epoch_limit
-    return progress.finished == "certified" and not reached
-
-
-def go_on(learner: Learner) -> None:
-    """Let a finished learner train again."""
-    learner.progress.finished = None
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:
@@ -362,6 +362,11 @@ def replace_counts(learner: Learner, counts: Counts) -> None:
     """Replace the counts; the next reading sums a afresh from them."""
     learner.counts = counts
     _sum_afresh(learner)
+
+
+def leave_counts(learner: Learner, counts: Counts) -> None:
+    """Leave the counts to parts, or to their files."""
+    learner.counts = counts
 
 
 def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None = None) -> None:

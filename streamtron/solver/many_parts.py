@@ -35,13 +35,13 @@ from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.joint import in_lockstep
-from streamtron.solver.learner import Learner, begin_stage, enter
+from streamtron.solver.learner import Learner, begin_quadratic, begin_stage, enter, hold_elsewhere
 from streamtron.solver.part import LabelsAndWidths, Part
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import solve_block
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.stages import ASCENT, Regime
-from streamtron.solver.subproblem import LARGEST_COUNT, Solve
+from streamtron.solver.stages import LARGEST_COUNT, Regime
+from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Extent
 from streamtron.solver.train import Checkpointer, Data
 
@@ -223,7 +223,8 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     if (columns := len(scan_sums.fresh)) > len(frozen.w):  # of rows that no scan had met
         frozen.widen(columns)
         learner.running.widen(columns)
-    frozen.scan_sums, learner.elsewhere = scan_sums, reading_sums.held
+    frozen.scan_sums = scan_sums
+    hold_elsewhere(learner, reading_sums.held)
     if not frozen.beside_training:
         frozen.running = scan_sums.fresh
     enter(learner, _worst([learner.regime, *reading_sums.regimes]))
@@ -235,15 +236,16 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
     """Take the sums of the local starts. Where memory does not hold all rows that have a count, the
     sum of the dual points is the one to begin with: return a unit b for its counts, and θ, its best
     scale."""
-    learner.elsewhere = start.held
-    learner.progress.plan = (ASCENT,)
+    hold_elsewhere(learner, start.held)
+    learner.progress.plan_ascent()
     _observe(learner, start.extents)
     enter(learner, _worst(start.regimes))
     begin_stage(learner)
     learner.running.widen(len(start.dual) - 1)
-    learner.best.candidate = start.weights / len(start.regimes)
+    mean = start.weights / len(start.regimes)
+    learner.best.propose(mean)
     if learner.regime == Regime.FEW_COLUMNS:
-        learner.outside = Outside(learner.best.candidate, math.inf)
+        begin_quadratic(learner, Outside(mean, math.inf))
     if learner.regime != Regime.BLOCKS:
         return None
     theta = start.steps / (kernels.square_sum(start.dual) + start.extension)
@@ -259,9 +261,7 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
 def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
     """Take what is known of the rows of all parts."""
     for extent in extents:
-        learner.extent.observe(extent.sq_radius, extent.least_delta2)
-        learner.extent.rows += extent.rows
-        learner.extent.columns = max(learner.extent.columns, extent.columns)
+        learner.extent.join(extent)
 
 
 def _labels(parts: LabelsAndWidths, settings: Settings) -> list[Label]:

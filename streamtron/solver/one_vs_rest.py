@@ -62,8 +62,7 @@ class Classes:
         for learner in self.learners:
             if learner.targets.positive == label:
                 return learner
-        learner = self.placeholder.copy_for(label)
-        learner.targets.class_weights = self._own(label)
+        learner = self.placeholder.copy_for(label, self._own(label))
         self.learners.append(learner)
         return learner
 

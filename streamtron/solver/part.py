@@ -262,8 +262,7 @@ def _take_chunk(
     frozen = learner.frozen
     assert frozen is not None
     if problem.new:
-        learner.extent.columns = max(learner.extent.columns, chunk.width)
-        learner.extent.add(learner.targets(chunk), learner.settings)
+        learner.extent.add(learner.targets(chunk), learner.settings, chunk.width)
     if chunk.width > len(frozen.w):
         frozen.widen(chunk.width)
     keepers = _positions(problem.keepers, chunk)

@@ -14,8 +14,7 @@ from streamtron.core import kernels, theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.text import BOUNDS
-from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Stage
+from streamtron.solver.stages import ASCENT, Stage
 from streamtron.solver.vectors import SparseVector, dense
 from streamtron.solver.weights import WeightState
 
@@ -217,6 +216,14 @@ class Progress:
             replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - counted))
         )
 
+    def finish(self, reason: str | None) -> None:
+        """End the run for a reason; None = it goes on."""
+        self.finished = reason
+
+    def plan_ascent(self) -> None:
+        """Plan the ascent alone: parts have no other stage."""
+        self.plan = (ASCENT,)
+
     def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
         """Begin the stage at ``stage_number`` with this b, after so many updates."""
         self.b = b
@@ -317,14 +324,18 @@ class BestWeights:
         """scale · w, shape (columns,)."""
         return self.scale * dense(self.w)
 
-    def take(self, scanned: Frozen, proof: Certificate) -> None:
+    def take(self, w: Vector, bias: float, proof: Certificate) -> None:
         """Keep scanned weights if their P is the least so far, and what is proven of the best."""
         known, self.certificate = self.certificate, proof
         self.gap_before = math.inf if known is None else known.relative_duality_gap
         if known is None or proof.primal <= known.primal:
-            self.w, self.scale, self.bias = scanned.w, proof.scale, proof.scale * scanned.bias
+            self.w, self.scale, self.bias = w, proof.scale, proof.scale * bias
         else:
             self.certificate = replace(proof, primal=known.primal, scale=known.scale)
+
+    def propose(self, v: Vector) -> None:
+        """Have the next scan certify augmented weights, at scale 1."""
+        self.candidate = v
 
     def take_candidate(self) -> Vector | None:
         """Take out the candidate, and begin a new average."""
@@ -350,6 +361,11 @@ class BestWeights:
         sparse = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
         inside = slice(*np.searchsorted(sparse.columns, (first, first + columns)))
         return sparse.columns[inside] - np.uint32(first), self.scale * sparse.values[inside]
+
+    def cut(self, w: Vector, columns: int) -> None:
+        """Take the weights w, cut to so many columns, and cut what the next scan certifies."""
+        self.w = w
+        self.cut_candidate(columns)
 
     def cut_candidate(self, columns: int) -> None:
         """Cut what the next scan certifies to so many columns: the others have no weight."""

@@ -17,6 +17,9 @@ ASCENT_B = 500.0
 """b/R² of the ascent stage, the resolution of the integer grid: 5 stalls between gaps of 10⁻² and
 10⁻³, from 50 on 10⁻³ is reached (``benchmarks/certified.py``); more leaves less room to 2³¹."""
 
+LARGEST_COUNT = float(1 << 29)
+"""Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
+
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
 
@@ -138,3 +141,15 @@ def choose_b(
         relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
         return float(sq_radius * relative * ACCURACY**-epsilon)
     return theory.b_length(radius, epsilon, 1.0 if settings.faithful else ACCURACY, gamma_up)
+
+
+def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) -> float:
+    """Return a resolution, at least b, that is fine enough for rounding counts b α to cost D under
+    a tenth of ``error``: ‖Σ δ_k y_k‖² is about Σ q_k / 12, with Σ q_k the ``sq_lengths`` of the
+    rows with α > 0. But counts b α, of which α ≤ ``largest``, are at most LARGEST_COUNT.
+
+    >>> finer_resolution(5.0, 240.0, 1.0, 0.5), finer_resolution(5.0, 240.0, 1.0, 1e9)
+    (10.0, 0.536870912)
+    """
+    b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
+    return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b

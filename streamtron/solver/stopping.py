@@ -60,6 +60,21 @@ def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
         end_stage(learner, "epoch limit", f"the limit of {limit} full epochs")
 
 
+def reopen(learner: Learner) -> bool:
+    """Whether a finished learner has more to do by its settings now: smaller tol, more epochs."""
+    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
+    if progress.finished is None or certificate is None:
+        return False
+    if not learner.valid:
+        return True
+    reached = certificate.relative_duality_gap <= settings.tolerance
+    if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
+        progress.finish("certified")
+    if progress.finished == "epoch limit":
+        return progress.full_epochs < settings.epoch_limit
+    return progress.finished == "certified" and not reached
+
+
 def _has_no_margin(learner: Learner) -> bool:
     """Hard margin: whether the upper bound is below NO_MARGIN of the rows' mean length."""
     certificate = learner.best.certificate
@@ -95,7 +110,7 @@ _log = logging.getLogger(__name__)
 def certify(learner: Learner, frozen: Frozen) -> None:
     """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
     proof = frozen.certificate(hard=learner.settings.hard)
-    learner.best.take(frozen, proof)
+    learner.best.take(frozen.w, frozen.bias, proof)
     drift = proof.drift or 0.0
     drifted = drift > LARGE_DRIFT and not learner.unsummed
     if drifted:

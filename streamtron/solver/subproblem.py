@@ -15,12 +15,14 @@ from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective, best_scale, drive
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
+from streamtron.solver.stages import finer_resolution
 from streamtron.solver.targets import round_counts
 from streamtron.solver.vectors import ColumnSubset, mark_columns
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
-LARGEST_COUNT = float(1 << 29)
-"""Counts that Newton's method makes stay below this: visits then have room to 2³¹."""
+RELAXATION = 1.25
+"""How many times as far as to its solution the counts of a block go: above 1, as the other blocks
+will follow, and below 2, as in successive over-relaxation."""
 
 Turns = Callable[[], Turn]
 """The turn of the next mini-epoch, each time it is asked."""
@@ -173,18 +175,6 @@ class Subproblem:
         self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         return factor > 1
-
-
-def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) -> float:
-    """Return a resolution, at least b, that is fine enough for rounding counts b α to cost D under
-    a tenth of ``error``: ‖Σ δ_k y_k‖² is about Σ q_k / 12, with Σ q_k the ``sq_lengths`` of the
-    rows with α > 0. But counts b α, of which α ≤ ``largest``, are at most LARGEST_COUNT.
-
-    >>> finer_resolution(5.0, 240.0, 1.0, 0.5), finer_resolution(5.0, 240.0, 1.0, 1e9)
-    (10.0, 0.536870912)
-    """
-    b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
-    return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b
 
 
 @dataclass(frozen=True, slots=True)

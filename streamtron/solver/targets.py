@@ -155,8 +155,15 @@ class Extent:
         self.sq_radius = max(self.sq_radius, sq_radius)
         self.least_delta2 = min(self.least_delta2, least_delta2)
 
-    def add(self, targets: Targets, settings: Settings) -> None:
-        """Add the rows of a chunk that have not been observed before."""
+    def join(self, extent: Extent) -> None:
+        """Add rows of another part."""
+        self.observe(extent.sq_radius, extent.least_delta2)
+        self.rows += extent.rows
+        self.columns = max(self.columns, extent.columns)
+
+    def add(self, targets: Targets, settings: Settings, columns: int) -> None:
+        """Add the rows of a chunk of so many columns, which have not been observed before."""
+        self.columns = max(self.columns, columns)
         sq_lengths = targets.sq_lengths(settings.rho)
         if not len(sq_lengths):
             return

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
-from streamtron.solver.learner import Learner, discard_weights, go_on
+from streamtron.solver.learner import Learner, discard_weights
 from streamtron.solver.reading import begin_reading, continue_training, finish_reading
 from streamtron.solver.subproblem import Solve
 
@@ -177,7 +177,7 @@ class Data(ABC):
 
 def _reopen(learner: Learner) -> Solve:
     """Continue after an end that today's settings would not have made."""
-    go_on(learner)
+    learner.progress.finish(None)
     if learner.valid:
         yield from continue_training(learner)
     else:
