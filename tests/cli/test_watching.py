@@ -29,7 +29,7 @@ from streamtron.core.events import (
     log_events,
 )
 from streamtron.data.writers.corpus import generate
-from tests.helpers.certificates import of_margins
+from tests.helpers.optimum import of_margins
 from tests.helpers.processes import COMMAND, Process, Run, one_sentence
 from tests.helpers.terminals import Terminal
 

@@ -26,8 +26,8 @@ from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.certificates import of_margins
 from tests.helpers.examples import examples
+from tests.helpers.optimum import of_margins
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
 

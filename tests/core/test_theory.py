@@ -20,8 +20,8 @@ from streamtron.core import theory
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run as fit
 from tests.helpers import paper
-from tests.helpers.certificates import of_margins
 from tests.helpers.examples import examples
+from tests.helpers.optimum import of_margins
 from tests.helpers.oracle import Oracle, Row, explicit, gamma_d
 
 SLACK = 1e-9

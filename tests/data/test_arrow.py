@@ -20,9 +20,9 @@ from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
-from tests.helpers.batch_rows import rows_of
 from tests.helpers.layouts import LAYOUTS, NAMES, named
 from tests.helpers.processes import Process
+from tests.helpers.shard_rows import rows_of
 
 Rows = list[dict[int, float]]
 Write = Callable[[pa.Table, Path], None]

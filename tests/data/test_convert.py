@@ -31,7 +31,7 @@ from streamtron.data.writers.shards import (
     write_shards,
 )
 from streamtron.runs.convert import convert as convert_files
-from tests.helpers import batch_rows
+from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.processes import COMMAND, Process, command, one_sentence, until
 
@@ -76,7 +76,7 @@ def convert(
 def rows_of(batches: Iterable[RowBatch]) -> list[Row]:
     return [
         (label, dict(zip(columns, values, strict=True)), weight)
-        for label, columns, values, weight in batch_rows.rows_of(batches)
+        for label, columns, values, weight in shard_rows.rows_of(batches)
     ]
 
 

@@ -31,10 +31,10 @@ from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.targets import TargetRule
-from tests.helpers import batch_rows
+from tests.helpers import shard_rows
 from tests.helpers.examples import examples
-from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.shard_rows import small_blocks
+from tests.helpers.sources import RowsInMemory
 
 SEVERAL = ReaderConfig(multilabel=True)
 NAMED = ReaderConfig(multiclass=True)
@@ -47,7 +47,7 @@ def rows_of(batch: RowBatch) -> list[Row]:
     """A batch as plain rows."""
     return [
         (label if isinstance(label, list) else [label], dict(zip(columns, values, strict=True)))
-        for label, columns, values, _ in batch_rows.rows_of([batch])
+        for label, columns, values, _ in shard_rows.rows_of([batch])
     ]
 
 
@@ -229,7 +229,7 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path: Path) -> None:
         chunks = [*source.chunks(), *source.chunks([[2], [1]])]
     assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
     for chunk in chunks:
-        found = batch_rows.labels_of(chunk.codes, chunk.code_offsets, source.labels)
+        found = shard_rows.labels_of(chunk.codes, chunk.code_offsets, source.labels)
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
         assert chunk.code_offsets is not None
         assert not chunk.code_offsets.flags.writeable

@@ -28,7 +28,6 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
-from tests.helpers.batch_rows import rows_of
 from tests.helpers.examples import slow_but
 from tests.helpers.layouts import (
     LAYOUTS,
@@ -42,6 +41,7 @@ from tests.helpers.layouts import (
     one,
     sparse,
 )
+from tests.helpers.shard_rows import rows_of
 
 FAST = (
     "lists", "large list of pairs", "map of names", "lists of names, dictionary-encoded",

@@ -11,8 +11,8 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.data import MemorySource, open_shards
-from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.shard_rows import bits, small_blocks
+from tests.helpers.sources import RowsInMemory
 
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 

@@ -20,7 +20,7 @@ from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
-from tests.helpers.batch_rows import rows_of
+from tests.helpers.shard_rows import rows_of
 
 Write = Callable[..., str]
 

@@ -37,8 +37,8 @@ from streamtron.data.reader_config import Settled
 from streamtron.data.source import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
-from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
+from tests.helpers.sources import RowsInMemory
 
 
 def reading_threads() -> list[str]:

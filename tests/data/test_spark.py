@@ -13,7 +13,7 @@ from streamtron.data import open_shards
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.runs.fit import fit
-from tests.helpers.batch_rows import rows_of
+from tests.helpers.shard_rows import rows_of
 
 DATA = Path(__file__).parents[1] / "files"
 FORMS = ("", "-legacy")

@@ -28,8 +28,8 @@ from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
-from tests.helpers.batch_rows import rows_of
 from tests.helpers.examples import examples
+from tests.helpers.shard_rows import rows_of
 
 RNG = np.random.default_rng(0)
 TABLE = {

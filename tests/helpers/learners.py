@@ -1,19 +1,26 @@
-"""Learners on rows in memory: plans to train by, and the bits that training leaves."""
+"""Learners on rows in memory: plans to train by, the bits that training leaves, and Newton's method
+as one call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
-from streamtron.core.rows import Label
+from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.rows import Label, Rows
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.learners import restore_finished
 from streamtron.solver.checkpoint import State, densify
+from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
+from streamtron.solver.newton import HeldObjective
+from streamtron.solver.row_store import NarrowRows
 from tests.helpers.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
@@ -78,3 +85,20 @@ def restored_whole(state: State, settings: Settings, labels: Sequence[Label]) ->
     for learner in learners:
         densify(learner)
     return learners
+
+
+def held_loss(rows: Rows, signs: NDArray[Any], cost: Vector, rho: float) -> HeldLoss:
+    """The loss of rows, of which those of cost 0 are left out."""
+    with np.errstate(divide="ignore"):
+        held = NarrowRows(rows, signs, 0.5 / cost, np.zeros(len(signs)))
+    return HeldLoss(SQUARED_HINGE, held, rho)
+
+
+def minimise(
+    rows: Rows, signs: NDArray[Any], cost: Vector, rho: float, start: Vector, center: Vector,
+    precision: float, *, proven: bool, outside: Any = None,
+) -> tuple[Vector, Vector, int]:  # fmt: skip
+    """The v of least P, the margins there, and how many steps that took."""
+    objective = HeldObjective(held_loss(rows, signs, cost, rho), center, outside)
+    best = objective.minimise(start, precision, proven=proven)
+    return best.v, best.margins, best.steps

@@ -15,7 +15,7 @@ from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
-from tests.helpers import batch_rows
+from tests.helpers import shard_rows
 
 PLAIN = ReaderConfig()
 
@@ -38,7 +38,7 @@ def rows_of(batch: RowBatch) -> list[Row]:
     """A batch as plain rows."""
     return [
         Row(label, columns, np.array(values, np.float32).view(np.uint32).tolist(), weight)
-        for label, columns, values, weight in batch_rows.rows_of([batch])
+        for label, columns, values, weight in shard_rows.rows_of([batch])
     ]
 
 

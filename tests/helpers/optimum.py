@@ -1,8 +1,8 @@
-"""The optimum of a set of rows, found by LIBLINEAR from the rows alone: what bounds are held
-against."""
+"""The optimum of a set of rows, which LIBLINEAR finds from the rows alone; bounds that hold it."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,8 @@ from sklearn.datasets import load_svmlight_files
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 from sklearn.utils.class_weight import compute_sample_weight
+
+from streamtron.core.certificate import Certificate
 
 ROUNDING = 1e-7
 """The relative error of a margin that LIBLINEAR finds."""
@@ -47,8 +49,8 @@ def least_primal(
 def holds(report: Mapping[str, Any], primal: float) -> bool:
     """Whether the bounds of a report's certificate hold the best margin, 1/√(2P)."""
     margin = 1.0 / np.sqrt(2.0 * primal)
-    found = report["certificate"]
-    least, most = found["primal_margin"], found["upper_bound"]
+    certificate = report["certificate"]
+    least, most = certificate["primal_margin"], certificate["upper_bound"]
     return bool(least <= margin * (1 + ROUNDING) and margin <= most * (1 + ROUNDING))
 
 
@@ -63,3 +65,9 @@ def holds_optimum(report: Mapping[str, Any], shards: Sequence[Path]) -> bool:
         settings["class_weight"],
     )  # fmt: skip
     return holds(report, primal)
+
+
+def of_margins(directional: float, margin: float, upper: float, rows: int = 10) -> Certificate:
+    """The certificate of P and D that mean these margins."""
+    primal = 0.5 / margin / margin if margin else math.inf
+    return Certificate(directional, primal, 0.5 / upper / upper, rows, scale=1.0)

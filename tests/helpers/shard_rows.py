@@ -1,10 +1,11 @@
-"""Shards of JSON rows with a reader of their own, and everything a chunk holds."""
+"""Shards of JSON rows with a reader of their own, and everything a batch or a chunk holds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import xxhash
 
-from streamtron.core.rows import Chunk
+from streamtron.core.rows import Chunk, Label
 from streamtron.data import (
     ReaderConfig,
     RowBatch,
@@ -109,3 +110,27 @@ TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 
 def chunks_of(source: ShardSource) -> list[object]:
     return [bits(chunk) for chunk in source.chunks()]
+
+
+def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[Any]:
+    """The label of every row, None without one; where rows may have several, a list of them."""
+    labels = [None if code < 0 else classes[code] for code in codes]
+    if offsets is None:
+        return labels
+    assert offsets[-1] == len(labels)
+    assert None not in labels
+    return [labels[start:stop] for start, stop in pairwise(offsets)]
+
+
+def rows_of(batches: Iterable[RowBatch]) -> list[tuple[Any, list[int], list[float], float]]:
+    """Plain (label or labels, columns, values, weight) of every row."""
+    rows = []
+    for batch in batches:
+        labels = labels_of(batch.codes, batch.code_offsets, batch.classes)
+        for i, label in enumerate(labels):
+            span = slice(batch.indptr[i], batch.indptr[i + 1])
+            columns = batch.indices[span].tolist()
+            values = [1.0] * len(columns) if batch.values is None else batch.values[span].tolist()
+            weight = 1.0 if batch.weights is None else float(batch.weights[i])
+            rows.append((label, columns, values, weight))
+    return rows

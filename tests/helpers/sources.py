@@ -1,19 +1,22 @@
-"""Small random sets, and a ChunkSource over rows in memory with blocks as small as wished."""
+"""Small random sets, and chunks of rows in memory, from blocks as small as wished."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from streamtron.core.config import Settings
-from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, make_rows
+from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, freeze, make_rows
+from streamtron.data import MemorySource
 from streamtron.data.blocks import squares_of
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
@@ -84,6 +87,43 @@ class ListSource:
         rows = make_rows(offsets, indices[cells], values[cells])
         squares = squares_of(*rows)
         return Chunk(rows, self.codes[chosen], tuple(spans), squares, weights=weights)
+
+
+class RowsInMemory(MemorySource):
+    """A ``MemorySource`` whose labels come in order of appearance, as they do from shards.
+
+    Parameters
+    ----------
+    X : anything that becomes a CSR matrix.
+    y : a label for each row; with ``multilabel`` a list of them.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        y: Sequence[Label] | Sequence[Collection[Label]],
+        weights: Sequence[float] | None = None,
+        *,
+        multilabel: bool = False,
+    ) -> None:
+        sets: list[list[Any]] = [list(row) if multilabel else [row] for row in y]  # type: ignore[arg-type]
+        labels = list(dict.fromkeys(itertools.chain(*sets)))
+        self.sets = [[labels.index(label) for label in row] for row in sets] if multilabel else None
+        first = np.array([labels.index(row[0]) if row else -1 for row in sets])
+        of_rows = None if weights is None else np.array(weights, np.float64)
+        super().__init__(sparse.csr_array(X), first, labels, of_rows)
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
+        for chunk in super().chunks(order):
+            yield chunk if self.sets is None else self._with_sets(chunk)
+
+    def _with_sets(self, chunk: Chunk) -> Chunk:
+        assert self.sets is not None
+        sets = [codes for a, b in chunk.ranges for codes in self.sets[a:b]]
+        codes = np.array(list(itertools.chain(*sets)), np.int32)
+        offsets = np.cumsum([0, *map(len, sets)])
+        freeze(codes, offsets)
+        return replace(chunk, codes=codes, code_offsets=offsets)
 
 
 def trained(

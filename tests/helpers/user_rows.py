@@ -52,14 +52,14 @@ class Corpus:
         return path
 
     def shards(self, suffix: str, place: Path | None = None) -> list[Path]:
-        found = sorted(self.directory.glob(f"*.{suffix}"))
-        return found if place is None else [Path(shutil.copy2(path, place)) for path in found]
+        shards = sorted(self.directory.glob(f"*.{suffix}"))
+        return shards if place is None else [Path(shutil.copy2(path, place)) for path in shards]
 
     def numbers(self, *users: str) -> NDArray[np.int64]:
         return np.flatnonzero(np.isin(self.users, users))
 
 
 def list_rows(path: Path, rows: dict[str, Sequence[int]]) -> Path:
-    lines = [f"{shard},{row}" for shard, own in rows.items() for row in own]
+    lines = [f"{shard},{row}" for shard, numbers in rows.items() for row in numbers]
     path.write_text("\n".join(["shard,row", *lines]) + "\n")
     return path

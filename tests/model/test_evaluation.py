@@ -17,7 +17,7 @@ from sklearn import metrics
 from streamtron.cli.evaluate import _lines
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.metrics import Evaluation, Scores
-from tests.helpers.rows_judged import evaluate
+from tests.helpers.models import evaluate
 
 EXACT = {"rel": 0, "abs": 1e-12}
 

@@ -22,7 +22,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.predict import predict, write_predictions
-from tests.helpers.rows_judged import evaluate as evaluate_rows
+from tests.helpers.models import evaluate as evaluate_rows
 from tests.helpers.runs import pickled
 
 COLUMNS = 200

@@ -20,9 +20,8 @@ from streamtron.solver.one_part import train_here as train
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.certificates import of_margins
-from tests.helpers.held import minimise
-from tests.helpers.optimum import least_primal
+from tests.helpers.learners import minimise
+from tests.helpers.optimum import least_primal, of_margins
 from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
 
 COLUMNS = 20

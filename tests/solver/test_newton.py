@@ -17,8 +17,8 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
-from tests.helpers.held import held_loss, minimise
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
+from tests.helpers.learners import held_loss, minimise
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
 

@@ -25,8 +25,8 @@ from streamtron.solver.preconditioner import (
     Preconditioner,
     head_size,
 )
-from tests.helpers.held import minimise
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, factors_of, frozen, numbers, prove
+from tests.helpers.learners import minimise
 from tests.helpers.sources import csr, dense, random_rows
 
 Matrix = NDArray[np.float64]

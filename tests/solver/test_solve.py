@@ -24,7 +24,7 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
-from tests.helpers.held import minimise
+from tests.helpers.learners import minimise
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
 

@@ -24,11 +24,11 @@ from streamtron.solver.one_part import train_here as train
 from streamtron.solver.reading import Solve, finish_reading
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
-from tests.helpers.rows_in_memory import RowsInMemory
 from tests.helpers.sources import (
     ADULT_MARGIN,
     RCV1_MARGIN,
     ListSource,
+    RowsInMemory,
     csr,
     dense,
     random_rows,
