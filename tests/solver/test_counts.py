@@ -20,21 +20,24 @@ row_numbers = st.one_of(
 puts = st.lists(st.dictionaries(row_numbers, st.integers(0, 2**31 - 1), max_size=20), max_size=6)
 
 
-def put(counts: Counts, given: dict[int, int]) -> None:
-    numbers = np.array(list(given), dtype=np.int64)
-    counts.put(numbers, np.array(list(given.values()), dtype=np.int32))
+def counts_of(entries: list[dict[int, int]]) -> tuple[Counts, dict[int, int]]:
+    """Counts after some have been put, and as a plain dictionary."""
+    counts, plain = Counts(), {}
+    for put in entries:
+        numbers = np.array(list(put), dtype=np.int64)
+        counts.put(numbers, np.array(list(put.values()), dtype=np.int32))
+        plain |= put
+    return counts, plain
 
 
 @prove
-@given(puts, st.lists(row_numbers, max_size=30))
+@given(puts, st.lists(row_numbers, max_size=30), st.integers(2, 5))
 def test_what_was_put_last_is_taken_and_0_where_nothing_was(
-    made: list[dict[int, int]], asked: list[int]
+    entries: list[dict[int, int]], questions: list[int], factor: int
 ) -> None:
-    counts, plain = Counts(), {}
-    for given_now in made:
-        put(counts, given_now)
-        plain |= given_now
-    assert counts.take(np.array(asked, dtype=np.int64)).tolist() == [plain.get(k, 0) for k in asked]
+    counts, plain = counts_of(entries)
+    taken = counts.take(np.array(questions, dtype=np.int64))
+    assert taken.tolist() == [plain.get(k, 0) for k in questions]
     assert counts.dense(50).tolist() == [plain.get(k, 0) for k in range(50)]
     assert counts.largest() == max(plain.values(), default=0)
     assert counts.total() == sum(plain.values())
@@ -44,6 +47,16 @@ def test_what_was_put_last_is_taken_and_0_where_nothing_was(
         for number, count in zip(numbers, values, strict=True)
     ]
     assert nonzero == sorted((k, count) for k, count in plain.items() if count)
+    gaps, values = counts.gaps()
+    assert np.cumsum(gaps).tolist() == [number for number, _ in nonzero]
+    again = Counts.of_gaps(gaps, values)
+    assert again.dense(6 * PAGE).tolist() == counts.dense(6 * PAGE).tolist()
+    if counts.largest() * factor < 2**31:
+        counts.scale(factor)
+        assert counts.dense(50).tolist() == [factor * plain.get(k, 0) for k in range(50)]
+    counts.clear()
+    assert not counts.dense(6 * PAGE).any()
+    assert counts.nbytes == 0
 
 
 borders = st.lists(row_numbers, max_size=8, unique=True).map(sorted)
@@ -52,15 +65,12 @@ borders = st.lists(row_numbers, max_size=8, unique=True).map(sorted)
 @prove
 @given(puts, borders, st.randoms(use_true_random=False))
 def test_ranges_are_their_rows_one_behind_the_other(
-    made: list[dict[int, int]], ends: list[int], chance: random.Random
+    entries: list[dict[int, int]], ends: list[int], chance: random.Random
 ) -> None:
     ranges = list(zip(ends[::2], ends[1::2], strict=False))
     chance.shuffle(ranges)
     numbers = np.array([k for a, z in ranges for k in range(a, z)], dtype=np.int64)
-    by_ranges, by_numbers = Counts(), Counts()
-    for given_now in made:
-        put(by_ranges, given_now)
-        put(by_numbers, given_now)
+    by_ranges, by_numbers = counts_of(entries)[0], counts_of(entries)[0]
     taken = by_ranges.take_ranges(ranges)
     assert taken.dtype == np.int32
     assert taken.tolist() == by_numbers.take(numbers).tolist()
@@ -74,47 +84,20 @@ def test_ranges_are_their_rows_one_behind_the_other(
 
 
 def test_a_count_far_away_costs_nothing_in_between() -> None:
-    counts = Counts()
-    put(counts, {10**9: 3, 1: 0})
+    counts, _ = counts_of([{10**9: 3, 1: 0}])
     assert counts.nbytes == 4 * PAGE
     assert counts.take(np.array([10**9])).tolist() == [3]
 
 
-@pytest.mark.parametrize("rows", [10, PAGE])
-def test_scaling_multiplies_every_count(rows: int) -> None:
-    counts = Counts()
-    counts.put(np.arange(rows, dtype=np.int64), np.arange(rows, dtype=np.int32))
-    counts.scale(3)
-    assert counts.dense(rows).tolist() == list(range(0, 3 * rows, 3))
-
-
-def test_taking_gives_a_copy_and_putting_takes_one() -> None:
+def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly() -> None:
     counts, values = Counts(), np.arange(PAGE, dtype=np.int32)
     numbers = np.arange(PAGE, dtype=np.int64)
     counts.put(numbers, values)
     values[:] = 0
     taken = counts.take(numbers)
     taken[:] = 0
-    assert counts.take(numbers).tolist() == list(range(PAGE))
-
-
-def test_after_clear_all_are_0() -> None:
-    counts = Counts()
-    put(counts, {3: 4})
-    counts.clear()
-    assert counts.dense(10).tolist() == [0] * 10
-    assert counts.nbytes == 0
-
-
-@prove
-@given(st.dictionaries(row_numbers, st.integers(0, 2**31 - 1), max_size=20))
-def test_gaps_and_counts_tell_all(given_now: dict[int, int]) -> None:
-    counts = Counts()
-    put(counts, given_now)
-    gaps, values = counts.gaps()
-    again = Counts.of_gaps(gaps, values)
-    assert again.dense(6 * PAGE).tolist() == counts.dense(6 * PAGE).tolist()
-    assert np.cumsum(gaps).tolist() == sorted(k for k, count in given_now.items() if count)
+    counts.scale(3)
+    assert counts.take(numbers).tolist() == list(range(0, 3 * PAGE, 3))
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event, ReadingStarted
-from streamtron.data import ReaderConfig, open_shards
+from streamtron.data import open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
-from streamtron.runs.learners import MemoryGuard, Training, train_candidates
+from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.solver.learner import Learner
@@ -28,19 +28,14 @@ COLUMNS = 3000
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of two classes, and some of them with one of four topics in place of their label."""
     path = tmp_path_factory.mktemp("learning")
     generate(str(path / "two"), rows=9000, columns=COLUMNS, seed=3)
-    lines = [
-        line for shard in sorted((path / "two").iterdir()) for line in shard.read_text().split("\n")
-    ]
-    rng = np.random.default_rng(0)
-    topics = [f"c{k}" for k in rng.integers(4, size=len(lines))]
-    many = [
-        f"{topic} {line.split(' ', 1)[1]}"
-        for topic, line in zip(topics, lines, strict=True)
-        if line
-    ]
-    (path / "many.svm").write_text("\n".join(many[:6000]) + "\n")
+    shards = sorted((path / "two").iterdir())
+    rows = [line.split(" ", 1)[1] for shard in shards for line in shard.read_text().splitlines()]
+    topics = np.random.default_rng(0).integers(4, size=6000)
+    lines = [f"c{topic} {row}\n" for topic, row in zip(topics, rows, strict=False)]
+    (path / "many.svm").write_text("".join(lines))
     return path
 
 
@@ -51,7 +46,7 @@ def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
         needs = memory_needed(
             settings, rows=9000, columns=COLUMNS + 1, learners=number, threads=2, shared=shared
         )
-        return sum(each.size for each in needs)
+        return sum(part.size for part in needs)
 
     return Machine(memory=(need(learners) + need(learners + 1)) // 2, threads=2)
 
@@ -68,10 +63,9 @@ def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
         fit_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
         for machine in machines
     )
-    assert [one.model for one in tight] == [one.model for one in wide]
-    assert [one.report["stages"][-1]["updates"] for one in tight] == [
-        one.report["stages"][-1]["updates"] for one in wide
-    ]
+    for outcome, expected in zip(tight, wide, strict=True):
+        assert outcome.model == expected.model
+        assert outcome.report["stages"][-1]["updates"] == expected.report["stages"][-1]["updates"]
     assert tight[0].report["bytes_read"] > wide[0].report["bytes_read"]
 
 
@@ -79,20 +73,14 @@ def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
     place: Path, tmp_path: Path
 ) -> None:
     settings = Settings(multiclass=True, tol=0.1)
-    found = []
-    for machine in (Machine(threads=2), room_for(3, settings, shared=True)):
-        with open_shards(
-            [str(place / "many.svm")], ReaderConfig(multiclass=True), cache_dir=str(tmp_path),
-            most_labels=None,
-        ) as source:  # fmt: skip
-            training = Training(source, settings, machine)
-            [learners] = train_candidates(training, [settings])
-            labels = [learner.targets.positive for learner in learners]
-            found.append((labels, [one.weights.tobytes() for one in learners], source.readings))
-    (labels, weights, readings), (again, same, more) = found
-    assert sorted(map(str, labels)) == ["c0", "c1", "c2", "c3"]
-    assert (again, same) == (labels, weights)
-    assert more > readings
+    machines = {"wide": Machine(threads=2), "tight": room_for(3, settings, shared=True)}
+    wide, tight = (
+        run(place / "many.svm", settings, model=tmp_path / name, machine=machine)
+        for name, machine in machines.items()
+    )
+    assert [learner["label"] for learner in wide.report["learners"]] == ["c0", "c1", "c2", "c3"]
+    assert (tmp_path / "tight").read_bytes() == (tmp_path / "wide").read_bytes()
+    assert tight.report["readings"] > wide.report["readings"]
 
 
 class Stopped(Exception):
@@ -105,15 +93,15 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
     settings = Settings(multiclass=True, tol=0.1)
     tight = room_for(2, settings, shared=True)
 
-    def fit(model: str, **more: Any) -> Outcome:
+    def fit(model: str, tol: float = 0.1, **options: Any) -> Outcome:
         machine = Machine(memory=tight.memory, threads=2, checkpoint_every=0.0)
         return run(
-            place / "many.svm", settings.but(tol=more.pop("tol", 0.1)), model=tmp_path / model,
-            machine=machine, **more,
+            place / "many.svm", settings.but(tol=tol), model=tmp_path / model,
+            machine=machine, **options,
         )  # fmt: skip
 
-    wanted = fit("wanted")
-    assert wanted.report["readings"] > 4.0
+    expected = fit("expected")
+    assert expected.report["readings"] > 4.0
     begun = 0
     for chunks in (3, 5, 6, 7, 9, 11):
         left = chunks
@@ -129,13 +117,13 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
             fit("model", listen=listen, resume=True)
     fit("model", listen=listen, resume=True)
     for name in ("", ".run/witness"):
-        ours = (tmp_path / f"model{name}").read_bytes()
-        assert ours == (tmp_path / f"wanted{name}").read_bytes()
+        content = (tmp_path / f"model{name}").read_bytes()
+        assert content == (tmp_path / f"expected{name}").read_bytes()
     finer = fit("model", resume=True, tol=1e-3)
     assert finer.exit_code == 0
     for learner in finer.report["learners"]:
         assert learner["certificate"]["relative_duality_gap"] <= 1e-3
-        assert learner["certificate"]["rows_scanned"] == wanted.report["rows"]
+        assert learner["certificate"]["rows_scanned"] == expected.report["rows"]
 
 
 def test_a_single_learner_is_never_crowded(place: Path) -> None:
@@ -156,12 +144,16 @@ def test_learners_scan_rows_together_only_where_there_is_memory_for_it() -> None
     def room(memory: int) -> MemoryGuard:
         return MemoryGuard(settings, Machine(memory=memory, threads=2), Pool())
 
-    own = replace(settings, active_set=0)
-    one, several = (
+    single, several = (
         sum(
             need.size
             for need in memory_needed(
-                own, rows=0, columns=columns, learners=12, threads=2, batch_width=width
+                replace(settings, active_set=0),
+                rows=0,
+                columns=columns,
+                learners=12,
+                threads=2,
+                batch_width=width,
             )
         )
         for width in (1, kernels.BATCH_WIDTH)
@@ -169,6 +161,6 @@ def test_learners_scan_rows_together_only_where_there_is_memory_for_it() -> None
     side_by_side = 8 * kernels.BATCH_WIDTH * 2 * columns
     vectors = 8 * 12 * 10 * columns  # of ten more that are being solved
     heads = 16 * 10 * HEAD**2
-    assert several == one + side_by_side + vectors + heads
+    assert several == single + side_by_side + vectors + heads
     assert room(several).can_batch(learners)
     assert not room(several - 1).can_batch(learners)

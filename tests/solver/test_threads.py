@@ -1,4 +1,4 @@
-"""Threads that share out what is to be done."""
+"""Threads that take items of work from one queue."""
 
 from __future__ import annotations
 
@@ -41,11 +41,41 @@ def test_after_an_error_or_a_signal_nothing_is_begun(error: type[BaseException])
     assert begun == [1]
 
 
-def test_after_an_error_no_thread_is_left_waiting() -> None:
-    def task(item: str) -> None:
-        if item == "fails":
-            raise RuntimeError("as it should")
+@pytest.mark.parametrize("failing", [[0], [1], [0, 1]], ids=str)
+def test_the_error_of_the_first_item_comes_out_whichever_failed_first_and_no_thread_is_left_waiting(
+    failing: list[int],
+) -> None:
+    both, last_failed = threading.Barrier(2), threading.Event()
 
-    with open_threads(2) as opened, pytest.raises(RuntimeError, match="as it should"):
-        opened.work(task, ["fails", "short"])
-    assert eventually(lambda: not any("learner" in one.name for one in threading.enumerate()))
+    def task(item: int) -> None:
+        both.wait(60.0)
+        if item == 0 and failing == [0, 1]:
+            assert last_failed.wait(60.0)
+        try:
+            if item in failing:
+                raise RuntimeError(f"of item {item}")
+        finally:
+            if item == 1:
+                last_failed.set()
+
+    with open_threads(2) as opened, pytest.raises(RuntimeError, match=f"of item {failing[0]}"):
+        opened.work(task, [0, 1])
+    assert eventually(lambda: not any("learner" in t.name for t in threading.enumerate()))
+
+
+def test_a_signal_in_the_calling_thread_waits_for_no_task_of_another() -> None:
+    caller, begun, ended = threading.current_thread(), threading.Event(), threading.Event()
+
+    def task(item: int) -> None:
+        if threading.current_thread() is caller:
+            assert begun.wait(60.0)
+            raise KeyboardInterrupt
+        begun.set()
+        assert ended.wait(60.0)
+
+    try:
+        with pytest.raises(KeyboardInterrupt), open_threads(2) as opened:
+            opened.work(task, [1, 2])
+        assert not ended.is_set()
+    finally:
+        ended.set()
