@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.utils.class_weight import compute_class_weight
 
 import streamtron
 from streamtron.runs import witness
@@ -90,68 +92,60 @@ Change = Callable[[Place], tuple[Outcome, NDArray[np.int64]]]
 """What is done: its outcome, and the numbers of the rows that the run then has, in its order."""
 
 
-def few_rows_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
-    place.fit(place.shards[:-1])
-    return streamtron.update(place.model, place.shards[-1:]), of_shards(range(SHARDS))
+def more(place: Place, known: int) -> tuple[Outcome, NDArray[np.int64]]:
+    """Update a run of so many shards with the others."""
+    place.fit(place.shards[:known])
+    return streamtron.update(place.model, place.shards[known:]), of_shards(range(SHARDS))
 
 
-def many_rows_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
-    place.fit(place.shards[:2])
-    return streamtron.update(place.model, place.shards[2:]), of_shards(range(SHARDS))
-
-
-def a_shard_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+def shard_less(place: Place, *, removed: bool) -> tuple[Outcome, NDArray[np.int64]]:
+    """Forget a shard, whose file is there or not."""
     place.fit(place.shards)
+    if removed:
+        shutil.rmtree(f"{place.model}.run/cache")
+        place.shards[1].unlink()
     return streamtron.forget(place.model, place.shards[1]), of_shards([0, 2, 3, 4, 5])
 
 
-def a_shard_less_that_is_gone(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+def rows_less(place: Place, rows: range) -> tuple[Outcome, NDArray[np.int64]]:
+    """Forget a list of rows."""
     place.fit(place.shards)
-    shutil.rmtree(f"{place.model}.run/cache")
-    place.shards[1].unlink()
-    return streamtron.forget(place.model, place.shards[1]), of_shards([0, 2, 3, 4, 5])
-
-
-def rows_of_a_shard_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
-    return rows_less(place, np.arange(2 * ROWS, 2 * ROWS + 9))
-
-
-def rows_of_all_shards_less(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
-    return rows_less(place, np.arange(0, SHARDS * ROWS, 11))
-
-
-def rows_less(place: Place, gone: NDArray[np.int64]) -> tuple[Outcome, NDArray[np.int64]]:
-    place.fit(place.shards)
-    lines = [f"{place.shards[row // ROWS]},{row % ROWS}" for row in gone]
+    lines = [f"{place.shards[row // ROWS]},{row % ROWS}" for row in rows]
     (place.directory / "list").write_text("\n".join(["shard,row", *lines]) + "\n")
     outcome = streamtron.forget(place.model, rows=place.directory / "list")
-    return outcome, np.delete(of_shards(range(SHARDS)), gone)
+    return outcome, np.delete(of_shards(range(SHARDS)), rows)
 
 
-def less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+def shard_less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+    """Forget a shard, and update with another."""
     place.fit(place.shards[:-1])
     streamtron.forget(place.model, place.shards[0])
     return streamtron.update(place.model, place.shards[-1]), of_shards([1, 2, 3, 4, 5])
 
 
-CHANGES: tuple[Change, ...] = (
-    few_rows_more, many_rows_more, a_shard_less, a_shard_less_that_is_gone, rows_of_a_shard_less,
-    rows_of_all_shards_less, less_and_more,
-)  # fmt: skip
+CHANGES: dict[str, Change] = {
+    "few rows more": partial(more, known=SHARDS - 1),
+    "many rows more": partial(more, known=2),
+    "a shard less": partial(shard_less, removed=False),
+    "a shard less that is gone": partial(shard_less, removed=True),
+    "rows of a shard less": partial(rows_less, rows=range(2 * ROWS, 2 * ROWS + 9)),
+    "rows of all shards less": partial(rows_less, rows=range(0, SHARDS * ROWS, 11)),
+    "a shard less and one more": shard_less_and_more,
+}
 
 
 @pytest.mark.parametrize("active_set", MOST_READINGS, ids=["rows held", "few rows held"])
 @pytest.mark.parametrize("class_weight", slow_but([None, "balanced"], "balanced"))
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_its_rows(
-    change: Change, class_weight: str | None, active_set: int, drawn: Rows, tmp_path: Path
+    change: str, class_weight: str | None, active_set: int, drawn: Rows, tmp_path: Path
 ) -> None:
     many = len(np.unique(drawn.labels)) > 2
     settings = streamtron.Settings(
         C=C, rho=RHO, active_set=active_set, class_weight=class_weight, multiclass=many,
         index_base=0,
     )  # fmt: skip
-    outcome, numbers = change(Place(tmp_path, drawn, settings))
+    outcome, numbers = CHANGES[change](Place(tmp_path, drawn, settings))
     rows = some(drawn, numbers)
     assert outcome.report["rows"] == len(numbers)
     assert outcome.stop_reason == "certified"
@@ -160,8 +154,7 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
     reports = outcome.report["learners"] if many else [outcome.report]
     assert len(learners) == len(reports) == (5 if many else 1)
     for learner in learners:
-        signs, weights = seen_by(learner, rows, class_weight)
-        as_its_counts_make_it(learner, rows, signs, weights)
+        as_its_counts_make_it(learner, rows, *signs_and_weights(learner, rows, class_weight))
         if active_set > 10**6:  # else the counts have moved on since they were certified
             upper = math.sqrt(learner.running.sq_norm) / learner.running.steps
             assert learner.certificate is not None
@@ -170,36 +163,34 @@ def test_a_changed_run_carries_what_its_counts_make_and_bounds_the_optimum_of_it
         assert report["drift_repaired"] == 0.0
         plus = report["label"] if many else rows.labels[0]
         weight = balanced(rows)[int(plus)] if class_weight and many else class_weight
-        one = {True: weight} if class_weight and many else class_weight
-        assert holds(report, least_primal(rows.X, rows.labels == int(plus), C, RHO, one))
+        weights_of = {True: weight} if class_weight and many else class_weight
+        assert holds(report, least_primal(rows.X, rows.labels == int(plus), C, RHO, weights_of))
     written = witness.load(tmp_path / "m.run" / "witness").ordered_as(fingerprints(outcome)).counts
-    kept = {learner.counts.dense(len(numbers)).tobytes() for learner in learners}
-    assert {counts.dense(len(numbers)).tobytes() for counts in written} == kept
+    expected = {learner.counts.dense(len(numbers)).tobytes() for learner in learners}
+    assert {counts.dense(len(numbers)).tobytes() for counts in written} == expected
 
 
 def balanced(rows: Rows) -> dict[int, float]:
     """n / (classes · n_label) of every label."""
-    found, number = np.unique(rows.labels, return_counts=True)
-    return {
-        int(label): len(rows.labels) / (len(found) * int(n))
-        for label, n in zip(found, number, strict=True)
-    }
+    labels = np.unique(rows.labels)
+    weights = compute_class_weight("balanced", classes=labels, y=rows.labels)
+    return dict(zip(labels.tolist(), weights.tolist(), strict=True))
 
 
-def seen_by(
+def signs_and_weights(
     learner: Learner, rows: Rows, class_weight: str | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The rows' signs to a learner, and their weights."""
     positive = learner.targets.positive
     plus = learner.targets.labels[0] if positive is None else positive
-    own = rows.labels == int(plus)
-    weights = np.ones(len(own))
+    inside = rows.labels == int(plus)
+    weights = np.ones(len(inside))
     if class_weight is not None:
         of_class = balanced(rows)
         weights = np.array([of_class[int(label)] for label in rows.labels])
         if positive is not None:  # the rest of many classes is not weighted
-            weights[~own] = 1.0
-    return np.where(own, 1.0, -1.0), weights
+            weights[~inside] = 1.0
+    return np.where(inside, 1.0, -1.0), weights
 
 
 def as_its_counts_make_it(
@@ -270,7 +261,7 @@ def test_rows_that_are_prepared_in_another_way_are_learned_to_the_same_bits(
     settings = streamtron.Settings(
         C=C, rho=RHO, active_set=active_set, class_weight="balanced", multiclass=many, index_base=0
     )
-    found = []
+    results = []
     for name in ("plain", "prepared"):
         (tmp_path / name).mkdir()
         place = Place(tmp_path / name, drawn, settings)
@@ -281,9 +272,9 @@ def test_rows_that_are_prepared_in_another_way_are_learned_to_the_same_bits(
         written = witness.load(f"{place.model}.run/witness")
         counts = written.ordered_as(fingerprints(outcome)).counts
         model, proofs = outcome.model, outcome.report.get("learners", [outcome.report])
-        found.append((
+        results.append((
             model.classes, model.weights.tobytes(), np.asarray(model.bias).tobytes(),
-            [own.dense(len(drawn.labels)).tobytes() for own in counts],
-            [each["certificate"] for each in proofs],
+            [part.dense(len(drawn.labels)).tobytes() for part in counts],
+            [proof["certificate"] for proof in proofs],
         ))  # fmt: skip
-    assert found[0] == found[1]
+    assert results[0] == results[1]

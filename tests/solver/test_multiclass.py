@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
-import math
 import random
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from liblinear import liblinearutil
+from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.text import MANY, down, up
 from streamtron.model.linear_model import LinearModel
+from tests.helpers.optimum import holds, least_primal
 from tests.helpers.processes import Ended, here
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
-ROUNDING = 1e-9
 
 
 def run(*words: object) -> Ended:
@@ -46,32 +47,16 @@ def write_rows(path: Path, labels: list[str], seed: int = 0) -> None:
     rng = random.Random(seed)
     lines = []
     for label in labels:
-        own = {1 + NAMES.index(name) for name in label.split(",") if name and rng.random() < 0.8}
-        columns = sorted(own | set(rng.sample(range(1, 40), 6)))
+        hints = {1 + NAMES.index(name) for name in label.split(",") if name and rng.random() < 0.8}
+        columns = sorted(hints | set(rng.sample(range(1, 40), 6)))
         lines.append(" ".join([label, *(f"{column}:1" for column in columns)]) + "\n")
     path.write_text("".join(lines))
 
 
-def against_the_rest(labels: list[str], name: str) -> list[str]:
-    return ["1" if name in label.split(",") else "-1" for label in labels]
-
-
-def write_again(place: Path, shard: str, labels: list[str]) -> None:
-    """The same rows with other labels."""
-    rows = (place / shard).read_text().splitlines()
-    lines = [f"{label} {row.split(' ', 1)[1]}\n" for label, row in zip(labels, rows, strict=True)]
-    (place / "two.svm").write_text("".join(lines))
-
-
-@pytest.fixture
-def one_each() -> list[str]:
-    """The label of every row, one of five."""
-    return random.Random(1).choices(NAMES, k=500)
-
-
-@pytest.fixture
-def some_each() -> list[str]:
-    """The labels of every row, none to five, with commas in between."""
+def labels_of(how: str) -> list[str]:
+    """The labels of every row, one of five classes or none to five, with commas in between."""
+    if how == "--multiclass":
+        return random.Random(1).choices(NAMES, k=500)
     rng = random.Random(2)
     return [",".join(name for name in NAMES if rng.random() < 0.3) for _ in range(500)]
 
@@ -79,23 +64,27 @@ def some_each() -> list[str]:
 @pytest.mark.parametrize("how", ["--multiclass", "--multilabel"])
 @pytest.mark.parametrize("active_set", ["1GB", "5kB"])
 def test_every_class_gets_the_weights_and_the_proof_of_a_fit_against_the_rest(
-    tmp_path: Path, one_each: list[str], some_each: list[str], how: str, active_set: str
+    tmp_path: Path, how: str, active_set: str
 ) -> None:
-    labels = one_each if how == "--multiclass" else some_each
+    labels = labels_of(how)
     words = ("--active-set", active_set, "--max-epochs", 30, "--tol", 0.05)
     write_rows(tmp_path / "rows.svm", labels)
     many, report = fitted(tmp_path, "rows.svm", how, *words)
     assert many.classes == NAMES
     readings = []
     for k, name in enumerate(NAMES):
-        write_again(tmp_path, "rows.svm", against_the_rest(labels, name))
-        alone, own = fitted(tmp_path, "two.svm", *words)
-        assert many.weights[k].tolist() == alone.weights.tolist()
-        assert np.asarray(many.bias)[k] == alone.bias
-        assert report["learners"][k]["label"] == name
-        assert report["learners"][k]["certificate"] == own["certificate"]
-        assert report["learners"][k]["full_epochs"] == own["full_epochs"]
-        readings.append(own["readings"])
+        signs = ["1" if name in label.split(",") else "-1" for label in labels]
+        rows = (line.split(" ", 1)[1] for line in (tmp_path / "rows.svm").read_text().splitlines())
+        lines = [f"{sign} {row}\n" for sign, row in zip(signs, rows, strict=True)]
+        (tmp_path / "two.svm").write_text("".join(lines))
+        binary, outcome = fitted(tmp_path, "two.svm", *words)
+        assert many.weights[k].tolist() == binary.weights.tolist()
+        assert np.asarray(many.bias)[k] == binary.bias
+        learner = report["learners"][k]
+        assert learner["label"] == name
+        assert learner["certificate"] == outcome["certificate"]
+        assert learner["full_epochs"] == outcome["full_epochs"]
+        readings.append(outcome["readings"])
     assert report["readings"] == max(readings), "the others cost none"
 
 
@@ -106,43 +95,41 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
-    tmp_path: Path, one_each: list[str]
+    tmp_path: Path,
 ) -> None:
-    write_rows(tmp_path / "rows.svm", one_each)
+    labels = labels_of("--multiclass")
+    write_rows(tmp_path / "rows.svm", labels)
     report, model = tmp_path / "r.json", tmp_path / "m"
     words = (tmp_path / "rows.svm", "--multiclass", "--model", model, "--report", report)
     said = printed("fit", *words)
     learners = json.loads(report.read_text())["learners"]
     assert table(said) == [
         [
-            each["label"],
-            down(each["certificate"]["primal_margin"], 6),
-            up(each["certificate"]["upper_bound"], 6),
-            up(each["certificate"]["relative_duality_gap"], 6),
-            str(each["full_epochs"]),
+            learner["label"],
+            down(learner["certificate"]["primal_margin"], 6),
+            up(learner["certificate"]["upper_bound"], 6),
+            up(learner["certificate"]["relative_duality_gap"], 6),
+            str(learner["full_epochs"]),
         ]
-        for each in learners
+        for learner in learners
     ]
     assert "\ncertified: the gaps of all 5 classes are within 0.01\n" in said
     for command in (("certify", model), ("certify", f"{model}.run"), ("inspect", model)):
-        found = printed(*command)
-        gaps = [row[3] for row in table(found)]
+        gaps = [row[3] for row in table(printed(*command))]
         assert [float(gap) for gap in gaps] == pytest.approx(
-            [each["certificate"]["relative_duality_gap"] for each in learners], rel=1e-4
+            [learner["certificate"]["relative_duality_gap"] for learner in learners], rel=1e-4
         )
     printed("predict", model, tmp_path / "rows.svm", "-o", tmp_path / "labels.tsv")
     predicted = (tmp_path / "labels.tsv").read_text().splitlines()
-    right = sum(
-        line.split("\t")[0] == label for line, label in zip(predicted, one_each, strict=True)
-    )
+    right = sum(line.split("\t")[0] == label for line, label in zip(predicted, labels, strict=True))
     metrics = json.loads(printed("evaluate", model, tmp_path / "rows.svm", "--json"))
-    assert metrics["accuracy"] == right / len(one_each) > 0.5
+    assert metrics["accuracy"] == right / len(labels) > 0.5
 
 
 def test_the_sentence_of_a_fit_that_stops_early_names_the_classes(
-    tmp_path: Path, some_each: list[str]
+    tmp_path: Path,
 ) -> None:
-    write_rows(tmp_path / "rows.svm", some_each)
+    write_rows(tmp_path / "rows.svm", labels_of("--multilabel"))
     words = ("--multilabel", "--active-set", "4kB", "--max-epochs", 1, "--C", 30)
     code, out, err = run("fit", tmp_path / "rows.svm", "--model", tmp_path / "m", *words)
     assert code == 4
@@ -153,8 +140,8 @@ def test_the_sentence_of_a_fit_that_stops_early_names_the_classes(
     assert named[1].split(", ") == sorted(gaps, key=lambda name: -gaps[name])
 
 
-def test_the_sentence_of_an_inseparable_class_names_it(tmp_path: Path, one_each: list[str]) -> None:
-    write_rows(tmp_path / "rows.svm", one_each)
+def test_the_sentence_of_an_inseparable_class_names_it(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.svm", labels_of("--multiclass"))
     words = ("--multiclass", "--delta", 0, "--model", tmp_path / "m")
     code, _, err = run("fit", tmp_path / "rows.svm", *words)
     assert code == 4
@@ -173,25 +160,15 @@ def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_s
     words = (tmp_path / "rows.svm", "--multiclass", "--model", tmp_path / "m", "--report", report)
     said = printed("fit", *words)
     gaps = {
-        f"{each['label']:g}": each["certificate"]["relative_duality_gap"]
-        for each in json.loads(report.read_text())["learners"]
+        f"{learner['label']:g}": learner["certificate"]["relative_duality_gap"]
+        for learner in json.loads(report.read_text())["learners"]
     }
     listed = [row[0] for row in table(said)]
     assert listed == sorted(listed, key=int)
     assert len(listed) == MANY
-    others = [gap for name, gap in gaps.items() if name not in listed]
-    assert max(others) <= min(gaps[name] for name in listed)
-    assert f"\n… and 30 more, 30 certified, gaps up to {max(others):.3g}\n" in said
-
-
-def optimum(labels: list[float], X: Any) -> float:
-    """γ_d of LIBLINEAR's weights, C = 1 and B = 1: nothing is above the truth."""
-    theirs = liblinearutil.train(labels, X, "-s 2 -c 1 -B 1 -e 1e-10 -q")
-    w, bias = (np.array(part) for part in theirs.get_decfun())
-    turn = 1 if theirs.get_labels()[0] == 1 else -1
-    margins = np.array(labels) * turn * (X @ w + bias)
-    primal = 0.5 * (w @ w + bias**2) + (np.maximum(0.0, 1.0 - margins) ** 2).sum()
-    return 1.0 / math.sqrt(2.0 * primal)
+    unlisted = [gap for name, gap in gaps.items() if name not in listed]
+    assert max(unlisted) <= min(gaps[name] for name in listed)
+    assert f"\n… and 30 more, 30 certified, gaps up to {max(unlisted):.3g}\n" in said
 
 
 @pytest.mark.slow
@@ -202,23 +179,16 @@ def test_the_bounds_of_all_topics_of_real_documents_hold_what_liblinear_finds(
     codes = lzma.decompress((shared_data / "rcv1_27613.topics.xz").read_bytes()).decode()
     topics = [line.split("\t")[1].split() for line in codes.splitlines()]
     rows = [line.split(" ", 1)[1] for line in texts.splitlines()]
-    lines = [f"{','.join(own)} {row}\n" for own, row in zip(topics, rows, strict=True)]
+    lines = [f"{','.join(names)} {row}\n" for names, row in zip(topics, rows, strict=True)]
     (tmp_path / "rows.svm").write_text("".join(lines))
     model, report = fitted(tmp_path, "rows.svm", "--multilabel")
-    counted = {name: sum(name in own for own in topics) for name in model.classes}
-    by_size = sorted(counted, key=lambda name: (-counted[name], str(name)))
+    counted = Counter(name for names in topics for name in names)
+    by_size = sorted(model.classes, key=lambda name: (-counted[str(name)], str(name)))
     assert len(by_size) == len(report["learners"]) > 90
     assert report["certificate"]["relative_duality_gap"] <= 0.01
-    _, X = liblinearutil.svm_read_problem(str(shared_text(tmp_path, rows)), return_scipy=True)
-    X.data = X.data.astype(np.float32).astype(np.float64)
-    learners = {each["label"]: each["certificate"] for each in report["learners"]}
+    X, _ = load_svmlight_file(io.BytesIO(texts.encode()), dtype=np.float32)
+    X = X.astype(np.float64)
+    learners = {learner["label"]: learner for learner in report["learners"]}
     for name in (*by_size[:3], *by_size[len(by_size) // 2 :][:2], *by_size[-3:]):
-        gamma = optimum([1.0 if name in own else -1.0 for own in topics], X)
-        assert learners[name]["primal_margin"] <= gamma * (1 + ROUNDING)
-        assert learners[name]["upper_bound"] >= gamma * (1 - ROUNDING)
-
-
-def shared_text(place: Path, rows: list[str]) -> Path:
-    """The rows with a label that LIBLINEAR reads."""
-    (place / "plain.svm").write_text("".join(f"1 {row}\n" for row in rows))
-    return place / "plain.svm"
+        primal = least_primal(X, np.array([name in names for names in topics]))
+        assert holds(learners[name], primal)
