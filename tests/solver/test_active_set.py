@@ -36,9 +36,9 @@ def held(active: ActiveSet) -> list[Row]:
     return rows
 
 
-def fill(active: ActiveSet, rows: list[Row], wanted: list[int], first: int) -> int:
-    """Add the rows at ``wanted``; their numbers are ``first`` more, signs and Δ² follow them."""
-    chosen = np.array(wanted, dtype=np.int64)
+def fill(active: ActiveSet, rows: list[Row], positions: list[int], first: int) -> int:
+    """Add the rows at ``positions``; their numbers are ``first`` more, signs and Δ² follow them."""
+    chosen = np.array(positions, dtype=np.int64)
     return active.add(csr(rows), chosen, targets_of(rows, first))
 
 
@@ -58,17 +58,17 @@ def test_it_holds_as_many_of_the_first_rows_as_fit_with_all_that_belongs_to_them
     offers: list[tuple[list[Row], list[int]]], budget: int
 ) -> None:
     active, expected, numbers, spent = ActiveSet(budget), [], [], 0
-    for n, (rows, wanted) in enumerate(offers):
-        wanted = [k for k in wanted if k < len(rows)]
+    for n, (rows, positions) in enumerate(offers):
+        positions = [k for k in positions if k < len(rows)]
         fits = 0
-        for k in wanted:
+        for k in positions:
             if spent + size(rows[k]) > budget:
                 break
             spent += size(rows[k])
             fits += 1
-        assert fill(active, rows, wanted, 100 * n) == fits
-        expected += [rows[k] for k in wanted[:fits]]
-        numbers += [100 * n + k for k in wanted[:fits]]
+        assert fill(active, rows, positions, 100 * n) == fits
+        expected += [rows[k] for k in positions[:fits]]
+        numbers += [100 * n + k for k in positions[:fits]]
     assert held(active) == expected
     assert active.numbers.tolist() == numbers
     assert active.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
@@ -83,10 +83,10 @@ def test_it_holds_as_many_of_the_first_rows_as_fit_with_all_that_belongs_to_them
 
 @prove
 @given(chunks, st.sets(st.integers(0, 7)))
-def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: set[int]) -> None:
+def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], places: set[int]) -> None:
     active = ActiveSet(10**6)
     fill(active, rows, list(range(len(rows))), 0)
-    chosen = sorted(k for k in kept if k < len(rows))
+    chosen = sorted(k for k in places if k < len(rows))
     active.retain(np.array(chosen, dtype=np.int64))
     assert held(active) == [rows[k] for k in chosen]
     assert active.numbers.tolist() == chosen
@@ -99,16 +99,19 @@ def test_retain_keeps_the_chosen_rows_and_room_for_more(rows: list[Row], kept: s
 @prove
 @given(chunks, st.permutations(range(8)), st.integers(0, 500))
 def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_smaller_budget(
-    rows: list[Row], wanted: list[int], budget: int
+    rows: list[Row], positions: list[int], budget: int
 ) -> None:
     active = ActiveSet(10**6)
     fill(active, rows, list(range(len(rows))), 0)
-    wanted = [k for k in wanted if k < len(rows)]
-    active.keep(np.array(wanted, dtype=np.int64), budget)
-    kept = active.numbers.tolist()
-    assert kept == sorted(wanted[: len(kept)])
+    positions = [k for k in positions if k < len(rows)]
+    active.keep(np.array(positions, dtype=np.int64), budget)
+    numbers = active.numbers.tolist()
+    assert numbers == sorted(positions[: len(numbers)])
     assert active.nbytes <= budget
-    assert len(kept) == len(wanted) or active.nbytes + size(rows[wanted[len(kept)]]) > budget
+    assert (
+        len(numbers) == len(positions)
+        or active.nbytes + size(rows[positions[len(numbers)]]) > budget
+    )
 
 
 # --- rows held once by several ---
@@ -169,10 +172,10 @@ def test_a_set_that_leaves_the_pool_takes_its_rows_along_and_leaves_the_others_t
     pool, sets = Pool(), [ActiveSet(10**6) for _ in range(2)]
     for active in sets:
         offer(active, pool, ROWS, 0)
-    for active, kept in zip(sets, (sorted(first), sorted(second)), strict=True):
-        active.retain(np.array(kept, dtype=np.int64))
-        assert held(active) == [ROWS[k] for k in kept]
-        assert active.numbers.tolist() == kept
+    for active, positions in zip(sets, (sorted(first), sorted(second)), strict=True):
+        active.retain(np.array(positions, dtype=np.int64))
+        assert held(active) == [ROWS[k] for k in positions]
+        assert active.numbers.tolist() == positions
         assert fill(active, ROWS, [1], 100) == 1
     assert held(sets[0]) == [*(ROWS[k] for k in sorted(first)), ROWS[1]]
 
@@ -217,9 +220,9 @@ def test_a_learner_that_leaves_the_pool_copies_rows_only_while_others_use_it() -
         assert not np.shares_memory(active.numbers, numbers)
     last.retain(np.array([0, 1, 3]))
     assert np.shares_memory(last.numbers, numbers)
-    for active, kept in ((first, [1, 3]), (copied, [1, 3]), (last, [0, 1, 3])):
-        assert held(active) == [ROWS[k] for k in kept]
-        assert active.numbers.tolist() == kept
+    for active, positions in ((first, [1, 3]), (copied, [1, 3]), (last, [0, 1, 3])):
+        assert held(active) == [ROWS[k] for k in positions]
+        assert active.numbers.tolist() == positions
 
 
 @pytest.mark.parametrize("less", [0, 1])

@@ -92,7 +92,7 @@ Change = Callable[[Place], tuple[Outcome, NDArray[np.int64]]]
 """What is done: its outcome, and the numbers of the rows that the run then has, in its order."""
 
 
-def more(place: Place, known: int) -> tuple[Outcome, NDArray[np.int64]]:
+def updated(place: Place, known: int) -> tuple[Outcome, NDArray[np.int64]]:
     """Update a run of so many shards with the others."""
     place.fit(place.shards[:known])
     return streamtron.update(place.model, place.shards[known:]), of_shards(range(SHARDS))
@@ -116,7 +116,7 @@ def rows_less(place: Place, rows: range) -> tuple[Outcome, NDArray[np.int64]]:
     return outcome, np.delete(of_shards(range(SHARDS)), rows)
 
 
-def shard_less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
+def shard_less_and_updated(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
     """Forget a shard, and update with another."""
     place.fit(place.shards[:-1])
     streamtron.forget(place.model, place.shards[0])
@@ -124,13 +124,13 @@ def shard_less_and_more(place: Place) -> tuple[Outcome, NDArray[np.int64]]:
 
 
 CHANGES: dict[str, Change] = {
-    "few rows more": partial(more, known=SHARDS - 1),
-    "many rows more": partial(more, known=2),
+    "few rows more": partial(updated, known=SHARDS - 1),
+    "many rows more": partial(updated, known=2),
     "a shard less": partial(shard_less, removed=False),
     "a shard less that is gone": partial(shard_less, removed=True),
     "rows of a shard less": partial(rows_less, rows=range(2 * ROWS, 2 * ROWS + 9)),
     "rows of all shards less": partial(rows_less, rows=range(0, SHARDS * ROWS, 11)),
-    "a shard less and one more": shard_less_and_more,
+    "a shard less and one more": shard_less_and_updated,
 }
 
 

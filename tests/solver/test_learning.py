@@ -57,8 +57,8 @@ def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
 ) -> None:
     settings = Settings(active_set=active_set, tol=0.1, max_epochs=4)
     candidates = [settings.but(C=C) for C in (0.1, 0.5, 1, 2, 5)]
-    shared = active_set > 10**6
-    machines = [Machine(threads=2), room_for(2, candidates[0], shared=shared)]
+    pooled = active_set > 10**6
+    machines = [Machine(threads=2), room_for(2, candidates[0], shared=pooled)]
     wide, tight = (
         fit_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
         for machine in machines

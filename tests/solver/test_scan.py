@@ -46,9 +46,9 @@ class Data:
 
     def chunks(self, borders: Sequence[int]) -> Generator[Chunk, None, None]:
         codes = np.array([0 if label == 1 else 1 for label in self.labels], np.int32)
-        whole = csr(self.rows)
+        matrix = csr(self.rows)
         for first, last in pairwise(borders):
-            part = whole._replace(indptr=whole.indptr[first : last + 1])
+            part = matrix._replace(indptr=matrix.indptr[first : last + 1])
             squares = squares_of(*part)
             yield Chunk(part, codes[first:last], ((first, last),), squares)
 
@@ -58,11 +58,11 @@ def data() -> Data:
     return Data(*random_rows(0, ROWS, COLUMNS))
 
 
-def view(seed: int = 0, **more: object) -> ScanRequest:
+def view(seed: int = 0, **changes: object) -> ScanRequest:
     """Weights that leave most rows a slack, and not all."""
     w = np.random.default_rng(seed).normal(size=COLUMNS)
     rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
-    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**more)  # type: ignore[arg-type]
+    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**changes)  # type: ignore[arg-type]
 
 
 def scanned(
@@ -111,8 +111,8 @@ def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
             scan_sums.add(part)
         sums = scan_sums.bins.reshape(-1, kernels.BIN_SUMS)
         bins.append(sums[:, ::2] + sums[:, 1::2])
-    for other in bins[1:]:
-        np.testing.assert_allclose(bins[0], other, rtol=1e-14)
+    for sums in bins[1:]:
+        np.testing.assert_allclose(bins[0], sums, rtol=1e-14)
     assert (bins[0] != 0.0).any(axis=1).sum() > 100
 
 
@@ -201,13 +201,13 @@ def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is
     held = [first + at for first, block in firsts.items() for at in block.positions.tolist()]
     asked: set[int] = set()
     for place, (request, limit) in enumerate(zip(views, (room, 5000), strict=True)):
-        wanted = [
+        violating = [
             k for k, margin in enumerate(margins(data, request)) if margin <= request.threshold
         ]
-        total = np.cumsum([size(data.rows[k]) for k in wanted])
-        fitting = wanted[: int((total <= limit).sum())]
+        total = np.cumsum([size(data.rows[k]) for k in violating])
+        fitting = violating[: int((total <= limit).sum())]
         parts = violators(blocks, place)
-        assert sum(part.rows for part in parts) == len(wanted)
+        assert sum(part.rows for part in parts) == len(violating)
         assert numbers(parts, borders) == fitting
         assert np.concatenate([part.signs for part in parts]).tolist() == [
             data.labels[k] for k in fitting
@@ -225,14 +225,14 @@ def _same_rows(rows: Rows, expected: Rows) -> None:
     assert rows.values.tolist() == expected.values.tolist()
 
 
-@pytest.mark.parametrize(("room", "wanted"), [(71, [0]), (72, [0, 1]), (104, [0, 1, 2])])
+@pytest.mark.parametrize(("room", "fitting"), [(71, [0]), (72, [0, 1]), (104, [0, 1, 2])])
 def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_smaller_one_does(
-    room: int, wanted: list[int]
+    room: int, fitting: list[int]
 ) -> None:
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
     blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
     [part] = violators(blocks, 0)
-    assert (numbers([part], [0]), part.rows) == (wanted, 3)
+    assert (numbers([part], [0]), part.rows) == (fitting, 3)
 
 
 def test_without_a_room_no_row_comes(data: Data) -> None:

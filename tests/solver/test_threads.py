@@ -45,10 +45,10 @@ def test_after_an_error_or_a_signal_nothing_is_begun(error: type[BaseException])
 def test_the_error_of_the_first_item_comes_out_whichever_failed_first_and_no_thread_is_left_waiting(
     failing: list[int],
 ) -> None:
-    both, last_failed = threading.Barrier(2), threading.Event()
+    begun, last_failed = threading.Barrier(2), threading.Event()
 
     def task(item: int) -> None:
-        both.wait(60.0)
+        begun.wait(60.0)
         if item == 0 and failing == [0, 1]:
             assert last_failed.wait(60.0)
         try:

@@ -378,8 +378,8 @@ def test_rows_of_weight_0_leave_no_trace_in_bounds_radius_or_counts(
     rows, labels = random_rows(7, 128, COLUMNS)
     wild: list[Row] = [[(0, 1e6)] for _ in range(32)]
     parts = [(rows, labels, [1.0] * 128), (wild, [labels[0]] * 32, [0.0] * 32)]
-    both = [[*a, *b] for a, b in zip(*(parts[::-1] if first else parts), strict=True)]
-    weighted = trained(ListSource(csr(both[0]), both[1], both[2], block_rows=32), settings)
+    joined = [[*a, *b] for a, b in zip(*(parts[::-1] if first else parts), strict=True)]
+    weighted = trained(ListSource(csr(joined[0]), joined[1], joined[2], block_rows=32), settings)
     counts = weighted.counts.dense(160)
     assert not counts[:32].any() if first else not counts[128:].any()
     assert weighted.certificate is not None

@@ -275,8 +275,8 @@ def test_all_rows_that_fit_are_held_once_for_all() -> None:
     learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
     train(source, learners, candidates[0])
     assert len(pool) == ROWS
-    first, *others = (learner.active.rows.values for learner in learners)
-    assert all(np.shares_memory(first, values) for values in others)
+    first, *following = (learner.active.rows.values for learner in learners)
+    assert all(np.shares_memory(first, values) for values in following)
 
 
 def test_memory_is_asked_for_new_classes_before_their_learners_are_made() -> None:
