@@ -64,18 +64,20 @@ def test_the_error_of_the_first_item_comes_out_whichever_failed_first_and_no_thr
 
 
 def test_a_signal_in_the_calling_thread_waits_for_no_task_of_another() -> None:
-    caller, begun, ended = threading.current_thread(), threading.Event(), threading.Event()
+    caller = threading.current_thread()
+    begun, ended, returned = (threading.Event() for _ in range(3))
 
     def task(item: int) -> None:
         if threading.current_thread() is caller:
             assert begun.wait(60.0)
             raise KeyboardInterrupt
         begun.set()
-        assert ended.wait(60.0)
+        ended.wait(20.0)
+        returned.set()
 
     try:
         with pytest.raises(KeyboardInterrupt), open_threads(2) as opened:
             opened.work(task, [1, 2])
-        assert not ended.is_set()
+        assert not returned.is_set()
     finally:
         ended.set()
