@@ -46,7 +46,10 @@ def find_upper_bounds(
     on the rows that have a slack, then scans."""
     certificates, spent = _certify(scans, learners, scales, readings)
     bounds = {k: [(proof.dual, proof.rounding_bound)] for k, proof in enumerate(certificates)}
-    searching = [] if learners[0].settings.hard or spent >= readings else _gaps(certificates)
+    gaps = [proof.relative_duality_gap for proof in certificates]
+    searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
+    if learners[0].settings.hard or spent >= readings:
+        searching = []
     if searching:
         scans.end()
     for k in searching:
@@ -64,13 +67,6 @@ def find_upper_bounds(
             proof = _bounded(certificates[k], bounds[k])
             scans.done(learner, proof, learner.progress.mode, mini_epochs)
     return [_bounded(proof, bounds[k]) for k, proof in enumerate(certificates)]
-
-
-def _gaps(certificates: Sequence[Certificate]) -> list[int]:
-    """Return which of the certificates leave a gap above SEARCH_TOLERANCE."""
-    return [
-        k for k, proof in enumerate(certificates) if proof.relative_duality_gap > SEARCH_TOLERANCE
-    ]
 
 
 def _bounded(proof: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:

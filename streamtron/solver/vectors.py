@@ -3,7 +3,6 @@ the columns that occur in some rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +14,10 @@ from streamtron.core.rows import Rows, make_rows
 LONGEST = (1 << 32) + 1
 """Numbers of a vector: one a column, and the bias."""
 
-PARTS = "{}.columns", "{}.values"
-"""The arrays to which ``take_apart`` takes a vector."""
-
 AT_A_TIME = 1 << 22
 """Nonzeros whose columns are numbered anew at a time: numpy copies them at 8 bytes."""
 
 Vector = NDArray[np.float64]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,50 +99,6 @@ def is_vector(vector: Any, length: int) -> bool:
     if isinstance(vector, SparseVector):
         return len(vector) == length
     return bool(vector.dtype == np.float64 and vector.shape == (length,))
-
-
-def take_apart(
-    arrays: Mapping[str, NDArray[Any] | SparseVector],
-) -> tuple[Arrays, dict[str, tuple[str, int]]]:
-    """Take float64 vectors apart where that takes fewer bytes: into the columns that are not 0, as
-    uint32, and their values. Vectors of the same columns share these. Returns the arrays, and of
-    each vector taken apart the name of its columns and its length.
-
-    Examples
-    --------
-    >>> arrays, sparse = take_apart({"w": np.array([0.0, 0.0, 0.5]), "v": np.ones(2)})
-    >>> {name: array.tolist() for name, array in arrays.items()}, sparse
-    ({'w.values': [0.5], 'w.columns': [2], 'v': [1.0, 1.0]}, {'w': ('w.columns', 3)})
-    >>> {name: dense(array).tolist() for name, array in put_together(arrays, sparse).items()}
-    {'v': [1.0, 1.0], 'w': [0.0, 0.0, 0.5]}
-    """
-    parts: Arrays = {}
-    sparse: dict[str, tuple[str, int]] = {}
-    columns, name_of_columns = np.zeros(0, np.uint32), ""
-    for name, array in arrays.items():
-        if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype == np.float64:
-            array = smaller(array)
-        if not isinstance(array, SparseVector):
-            parts[name] = array
-            continue
-        parts[PARTS[1].format(name)] = array.values
-        if not (name_of_columns and np.array_equal(array.columns, columns)):
-            columns, name_of_columns = array.columns, PARTS[0].format(name)
-            parts[name_of_columns] = columns
-        sparse[name] = name_of_columns, len(array)
-    return parts, sparse
-
-
-def put_together(
-    arrays: Arrays, sparse: Mapping[str, Sequence[Any]]
-) -> dict[str, NDArray[Any] | SparseVector]:
-    """Put vectors together again, see ``take_apart``; LookupError or ValueError: they are none."""
-    parts = {columns for columns, _ in sparse.values()} | {PARTS[1].format(n) for n in sparse}
-    vectors: dict[str, NDArray[Any] | SparseVector]
-    vectors = {name: array for name, array in arrays.items() if name not in parts}
-    for name, (columns, length) in sparse.items():
-        vectors[name] = SparseVector(arrays[columns], arrays[PARTS[1].format(name)], int(length))
-    return vectors
 
 
 class ColumnSubset:

@@ -13,11 +13,11 @@ import pytest
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run
+from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, put_together, take_apart
 from streamtron.runs.fit import run
 from streamtron.runs.inspect import describe_shards
 from streamtron.solver.checkpoint import State
-from streamtron.solver.vectors import dense, put_together, take_apart
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 
 ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30
