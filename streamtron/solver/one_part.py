@@ -123,7 +123,7 @@ class OnePart(Data):
                 nonzeros += chunk.nonzeros
                 self.listen(ChunkDone(reading, rows, nonzeros))
                 self.offer_checkpoint(reading, number)
-                del chunk  # kept while the next one is awaited, it would be one more in memory
+                del chunk, take  # kept while the next is awaited, it would be one more in memory
         return number, rows
 
     def _chunks(
