@@ -291,6 +291,68 @@ def test_the_widened_upper_bound_is_never_below_the_exact_one(case: Trained) -> 
     assert 0.0 <= rounding < 1e-9
 
 
+def of_numbers(norm: float, lengths: float, rows: int) -> ScanSums:
+    """Sums over rows of one column with a count of 1, whose Σ c_k l_k x_k is ``norm``."""
+    scan_sums = ScanSums(1.0, 1)
+    scan_sums.fresh[:], scan_sums.sums[kernels.LENGTHS] = norm, lengths
+    scan_sums.totals[[kernels.STEPS_SCANNED, kernels.SUPPORT]] = rows
+    return scan_sums
+
+
+@prove
+@given(st.floats(1e-3, 1e3))
+def test_the_dual_is_never_above_what_the_upper_bound_says(norm: float) -> None:
+    scan_sums = of_numbers(norm, norm, 1)
+    upper, _ = scan_sums.upper_bound()
+    assert upper is not None
+    dual, _ = scan_sums.dual()
+    assert 2 * Fraction(dual) * Fraction(upper) ** 2 <= 1
+
+
+def test_the_allowance_for_rounding_counts_the_rows_of_long_sums() -> None:
+    rows, u = 2**31, kernels.UNIT_ROUNDOFF
+    _, rounding = of_numbers(1.0, float(rows), rows).upper_bound()
+    assert rounding >= (4.0 + 4.0 * rows**2 * u) * u
+
+
+@prove
+@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), st.floats(1e-3, 1e3), st.booleans())
+def test_the_directional_margin_is_rounded_down(
+    w: list[float], least: float, negative: bool
+) -> None:
+    assume(any(abs(value) > 1e-3 for value in w))
+    scan_sums = ScanSums(1.0, 3)
+    scan_sums.sums[kernels.LEAST] = -least if negative else least
+    bound = scan_sums.certificate(np.array(w), 0.0, hard=True, counted=False).directional_margin
+    square = Fraction(bound) ** 2 * sum(Fraction(value) ** 2 for value in w)
+    assert square >= Fraction(least) ** 2 if negative else square <= Fraction(least) ** 2
+
+
+def cancelling(seed: int) -> Trained:
+    """Pairs of opposite rows with counts near 2³¹, which leave little of large sums."""
+    rng = np.random.default_rng(seed)
+    rows: list[Row] = []
+    signs, c = [], []
+    for _ in range(20):
+        row = [(j, float(np.float32(rng.normal()))) for j in range(COLUMNS)]
+        rows += [row, row]
+        signs += [1, -1]
+        c += [2**31 - 1 - int(rng.integers(5)), 2**31 - 1 - int(rng.integers(5))]
+    return Trained(rows, signs, [0.0] * 40, 0.1, [0.0] * COLUMNS, 0.0, c)
+
+
+def test_without_the_widening_rounding_would_put_upper_bounds_below_the_truth() -> None:
+    too_small = 0
+    for seed in range(50):
+        case = cancelling(seed)
+        upper, rounding = case.scan_sums(1.0).upper_bound()
+        assert upper is not None
+        bare, t = Fraction(upper - rounding), sum(case.counts)
+        too_small += bare**2 * t**2 < case.exact_sq_length
+        assert Fraction(upper) ** 2 * t**2 >= case.exact_sq_length
+    assert too_small >= 5
+
+
 @prove
 @given(counted_sets())
 def test_the_squared_norm_is_that_of_the_counts(case: Trained) -> None:

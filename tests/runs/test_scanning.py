@@ -31,8 +31,9 @@ from streamtron.runs.convert import convert
 from streamtron.runs.fit import run
 from streamtron.runs.inputs import cache_here
 from streamtron.runs.outcome import Outcome
-from streamtron.runs.scan import scan_shard, scan_tasks
+from streamtron.runs.scan import Scans, scan_shard, scan_tasks, scan_weights
 from streamtron.solver.duals import Counts
+from streamtron.solver.learner import Learner, set_weights
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.oracle import Row
@@ -442,6 +443,24 @@ def test_without_a_witness_a_task_a_shard_proves_what_one_process_proves(
     assert found.upper_bound is not None
     assert found.primal_margin <= known.upper_bound  # both hold the same optimum
     assert known.primal_margin <= found.upper_bound
+
+
+def test_counts_made_of_slacks_are_those_of_the_same_rows_however_they_are_cut(
+    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path
+) -> None:
+    model, made = whole[0].model, []
+    for name, sizes in (("one", [ROWS]), ("cut", [BLOCK_ROWS - 1, 2, 2 * BLOCK_ROWS - 1, 700])):
+        shards = cut(lines, tmp_path / name, sizes)
+        learner = Learner(Settings(), model.classes, positive=model.classes[1])
+        set_weights(learner, np.append(np.zeros(model.index_base or 0), model.weights), 0.0)
+        with open_shards(
+            [str(shards)], ReaderConfig(), cache_dir=None, classes=model.classes
+        ) as source:
+            scan_weights(Scans(source), [learner], [1.0], b=1000.0, first=True)
+        assert learner.frozen is not None
+        assert learner.counts.total() == learner.frozen.scan_sums.steps > 0
+        made.append(learner.counts.dense(ROWS).tolist())
+    assert made[0] == made[1]
 
 
 def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Corpora) -> None:

@@ -259,6 +259,25 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
     assert reached <= primal
 
 
+@pytest.mark.parametrize("accuracy", [1e-2, 1e-10])
+def test_conjugate_gradients_need_no_more_products_than_there_are_columns(accuracy: float) -> None:
+    rng = np.random.default_rng(0)
+    root, gradient = rng.normal(size=(40, 8)), rng.normal(size=8)
+    hessian, images = root.T @ root + np.eye(8), []
+
+    def multiply(v: Vector) -> newton.Rounds[Vector]:
+        images.append(hessian @ v)
+        return images[-1]
+        yield
+
+    found = newton.conjugate_gradients(multiply, np.copy, gradient, accuracy)
+    with pytest.raises(StopIteration) as ended:
+        next(found)
+    left = np.linalg.norm(hessian @ ended.value.value + gradient)
+    assert left <= accuracy * np.linalg.norm(gradient)
+    assert len(images) <= 8
+
+
 @problems
 @pytest.mark.parametrize("begin", [0.0, 3.0])
 def test_no_step_ever_raises_the_objective(

@@ -247,6 +247,12 @@ def test_factor_and_solution_equal_their_plain_oracles_bit_for_bit(
         assert x.tolist() == wanted
 
 
+@pytest.mark.parametrize("pivot", [-1.0, 0.0, math.inf, math.nan])
+def test_a_matrix_whose_pivots_are_not_positive_and_finite_has_no_factor(pivot: float) -> None:
+    matrix = np.diag([1.0, pivot, 1.0])
+    assert not kernels.factorise(matrix, np.empty(3))
+
+
 # --- products that are kept ---
 
 
@@ -258,6 +264,14 @@ def test_kept_products_map_the_latest_image_back_and_conjugate_ones_make_the_inv
         assert kept.correct(np.copy, wanted @ v) == pytest.approx(v, abs=1e-9)
     right = np.arange(6.0)
     assert kept.correct(np.copy, right) == pytest.approx(np.linalg.solve(wanted, right), rel=1e-6)
+
+
+def test_the_latest_product_is_mapped_back_whatever_was_kept_before() -> None:
+    (rows, _), factors = random_rows(1, 30, 5), some_factors(1, 30)
+    hessian_of_rows, kept = hessian(rows, 5, factors, 1.0), KeptProducts(6)
+    for v in np.random.default_rng(0).normal(size=(4, 6)):
+        kept.add(v, hessian_of_rows @ v)
+        assert kept.correct(np.copy, hessian_of_rows @ v) == pytest.approx(v, rel=1e-9)
 
 
 def test_the_earliest_product_makes_room_and_a_useless_one_is_not_kept() -> None:

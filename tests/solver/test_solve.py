@@ -332,6 +332,14 @@ def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() ->
     assert dual.objective == pytest.approx(before[4], rel=1e-14)
 
 
+def test_a_refinement_without_counts_leaves_nothing_of_a() -> None:
+    problem = scene(0, b=1e-3).problem
+    problem.set_counts(np.zeros(ROWS, dtype=np.int32))
+    problem.running.w[:] = 1e-17  # what rounding leaves where counts have come and gone
+    assert problem.refine(10)
+    assert not problem.running.w.any()
+
+
 def test_rows_solved_in_part_keep_their_resolution_for_others_counts_are_not_at_hand() -> None:
     place = scene(0, 60, b=20.0)
     found = place.solve(1e-9)

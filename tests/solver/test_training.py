@@ -207,6 +207,17 @@ def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed
     assert learner.progress.full_epochs == 120 or learner.finished == "certified"
 
 
+def test_a_gap_that_still_falls_does_not_end_a_run_however_small_it_is() -> None:
+    rows, labels = random_rows(1, 600, 2000, density=0.004)
+    source = ListSource(csr(rows), labels, block_rows=32)
+    learner = trained(source, Settings(C=1.0, active_set=20_000, tol=1e-10, max_epochs=60))
+    *_, before, last = [reading.gap for reading in learner.progress.history]
+    assert learner.finished == "converged"
+    assert before is not None
+    assert last is not None
+    assert 0.9 * before < last < 1e-6
+
+
 def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound() -> None:
     """Also where a stage has just ended: the counts of the next one would be none."""
     stages = set()
