@@ -174,6 +174,41 @@ def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
     killed_at(rounds, place, workers, tmp_path, active_set, alone)
 
 
+class KilledInTurn(Killing):
+    """Parts of which a worker is killed within a round, and then the other one, which has made the
+    step already and was to take over the parts."""
+
+    both = False
+
+    def _find_homes(self, numbers: Sequence[int]) -> None:  # no public moment is just there
+        super()._find_homes(numbers)
+        others = [home for k, home in enumerate(self._homes) if k not in numbers]
+        if others and not self.both:
+            self.both = True
+            for number in numbers:
+                self._homes[number] = others[0]
+            os.kill(self._workers.client.run(os.getpid, workers=others[:1])[others[0]], 9)
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_workers_killed_one_after_the_other_within_a_round_change_no_bit(
+    place: Path, workers: Workers, tmp_path: Path, at: int
+) -> None:
+    made = []
+
+    @contextmanager
+    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
+        made.append(KilledInTurn(at, True, tmp_path / "dead", 9, workers, plans, scans))
+        made[0].open()
+        yield made[0]
+        made[0].close()
+
+    trained(place, tmp_path / "alone", None)
+    trained(place, tmp_path / "m", opened)
+    assert made[0].both
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
+
+
 class KilledOnceMade(WorkerParts):
     """Parts of which a worker dies when its actor is there, and nobody has asked for it yet."""
 
