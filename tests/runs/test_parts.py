@@ -178,6 +178,14 @@ def test_the_witness_proves_the_model_in_one_reading_and_the_report_counts_steps
     assert theirs.relative_duality_gap <= Settings().tol
 
 
+def test_the_witness_proves_what_was_certified_where_the_last_reading_visited_rows(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    found = trained(corpus, tmp_path / "m", active_set=BLOCKS)
+    proof = certify(found.model, corpus, witness=tmp_path / "m.run" / "witness").certificate
+    assert proof.upper_bound == pytest.approx(found.report["certificate"]["upper_bound"], rel=1e-13)
+
+
 @pytest.mark.parametrize(
     "active_set", [ALL, WORKING_SET, pytest.param(BLOCKS, marks=pytest.mark.slow)]
 )

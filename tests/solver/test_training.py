@@ -467,3 +467,20 @@ def test_after_every_reading_the_running_weights_are_those_that_the_counts_make(
     train(source, [learner], settings, listen)
     assert len(errors) == learner.progress.readings > 1
     assert max(errors) < 1e-12
+
+
+def test_weights_that_drift_between_readings_that_visit_blocks_are_repaired() -> None:
+    rows, labels = random_rows(1, 600, 2000, density=0.004)
+    source = ListSource(csr(rows), labels, block_rows=32)
+    learner = Learner(Settings(active_set=20_000, tol=1e-5, max_epochs=20), source.labels)
+
+    def spoil(event: Event) -> None:
+        if isinstance(event, ReadingDone) and event.reading == 2:
+            learner.running.w[0] += 1e-3 * float(np.linalg.norm(learner.running.w))
+
+    train(source, [learner], learner.settings, spoil)
+    assert learner.progress.readings > 4
+    assert learner.best.drift_repaired > 1e-4
+    assert learner.certificate is not None
+    assert learner.certificate.drift is not None
+    assert learner.certificate.drift < 1e-9
