@@ -22,6 +22,7 @@ import pytest
 import streamtron
 from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import deletions
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
@@ -169,6 +170,31 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
     sizes = {len(vector) for vector in vectors if vector.ndim == 1}
     assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
     assert {len(one.running.w) for one in learners_of_run(tmp_path / "m.run")} == {12}
+
+
+def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    wide = tmp_path / "wide.svm"
+    wide.write_text("1 50000:1\n-1 50000:-1\n")
+    fit([*corpus, wide], tmp_path / "m", active_set=100_000)
+    streamtron.forget(tmp_path / "m", "wide.svm")
+    [learner] = learners_of_run(tmp_path / "m.run")
+    assert learner.best.candidate is not None, "blocks were solved after the last scan began"
+    assert len(learner.best.candidate) < 50_000
+    assert len(learner.best.average.total) < 50_000
+
+
+def test_a_checkpoint_of_more_learners_than_the_model_has_is_refused(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    fit(corpus[:1], tmp_path / "m")
+    path = tmp_path / "m.run" / "checkpoint"
+    content, arrays = read_sealed(path, "checkpoint")
+    content["state"]["learners"] *= 2
+    write_sealed(path, content, arrays)
+    with pytest.raises(DataError, match="the checkpoint is not the model's"):
+        streamtron.update(tmp_path / "m", corpus[1])
 
 
 @pytest.mark.parametrize(
