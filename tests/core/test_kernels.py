@@ -422,6 +422,21 @@ def test_a_scan_takes_products_that_are_summed_already() -> None:
     assert 2.0 - 1e-13 <= sums[kernels.LEAST] < 2.0
 
 
+@pytest.mark.parametrize("part", [0.01, 0.5, 0.99])
+def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
+    wanted = np.arange(0, kernels.BINS, 97)
+    margins = ((wanted + part) * kernels.BIN_WIDTH).tolist()
+    n, bins = len(wanted), np.zeros(kernels.BINS * kernels.BIN_SUMS)
+    signs, ones = frozen([1] * n, np.int8), frozen([1.0] * n, np.float64)
+    kernels.scan(
+        csr([[(0, margin)] for margin in margins]), signs, ones, ones, frozen([0] * n, np.int32),
+        0.0, 0.0, 1.0, frozen([1.0], np.float64), 1.0, 1.0, bins, np.zeros(1), np.zeros(1),
+        np.zeros(6), np.zeros(4, np.int64), np.zeros(n, np.uint8), kernels.NO_DOTS,
+    )  # fmt: skip
+    filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)
+    assert np.flatnonzero(filled).tolist() == wanted.tolist()
+
+
 @prove
 @given(cases(), st.floats(-1e3, 1e6), st.integers(0, 7))
 def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
