@@ -20,6 +20,7 @@ from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.order import Turn
+from streamtron.solver.progress import Average
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
@@ -383,6 +384,24 @@ def test_the_last_weights_are_no_better_than_those_returned(seed: int) -> None:
     assert found.newton == 0
     assert found.a is not None
     assert found.primal <= here.primal(found.a) * (1 + 1e-12)
+
+
+def test_the_average_of_blocks_weighs_later_ones_more_and_grows_wider() -> None:
+    average = Average()
+    assert average.add(np.array([3.0, 6.0])).tolist() == [3.0, 6.0]
+    assert average.add(np.array([6.0, 9.0, 3.0])).tolist() == [5.0, 6.0, 4.0]
+
+
+@visits
+def test_weights_known_before_are_returned_where_visits_find_no_better_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimum = scene(0, C=50.0).solve(1e-12).v
+    monkeypatch.setattr(ascent, "SMALL", 0)  # no finish to rounding
+    here = scene(0, C=50.0)
+    found = run_mini_epochs(ascent.solve(here.problem, 0.3, 50, best=optimum))
+    assert optimum is not None
+    assert found.primal <= here.primal(optimum) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"C": 100.0}, {"C": 1e-3}, {"weighted": True}], ids=str)

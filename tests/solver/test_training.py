@@ -218,6 +218,20 @@ def test_a_gap_that_still_falls_does_not_end_a_run_however_small_it_is() -> None
     assert 0.9 * before < last < 1e-6
 
 
+def test_what_is_proven_of_the_best_weights_is_never_worse_after_another_reading() -> None:
+    rows, labels = random_rows(0, 600, 2000, density=0.004)
+    source, primals = ListSource(csr(rows), labels, block_rows=32), []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone) and event.certificate is not None:
+            primals.append(event.certificate.primal)
+
+    settings = Settings(C=50.0, active_set=6_000, tol=1e-9, max_epochs=12)
+    trained(source, settings, listen=listen)
+    assert primals == sorted(primals, reverse=True)
+    assert len(primals) > 5
+
+
 def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound() -> None:
     """Also where a stage has just ended: the counts of the next one would be none."""
     stages = set()
