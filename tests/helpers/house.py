@@ -119,6 +119,22 @@ def floors(room: str) -> int:
     return max(map(floor, arrows))
 
 
+PRONOUNS = {
+    "found", "one", "own", "each", "more", "shared", "alone", "now", "before", "these", "those",
+    "both", "other", "others", "such", "same", "whole", "rest",
+}  # fmt: skip
+"""Words that name no value: a name says what something is, not which."""
+
+
+def pronouns() -> int:
+    """How often the package assigns to a name that is a pronoun, or an adverb in its place."""
+    return sum(
+        isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in PRONOUNS
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+    )
+
+
 @cache
 def figures() -> dict[str, float]:
     """The sizes that are to fall, by name."""
@@ -136,6 +152,7 @@ def figures() -> dict[str, float]:
             parameters(function) for name, function in functions() if not public(name)
         ),
         "most public methods": max(public_methods().values()),
+        "names that are pronouns": pronouns(),
         "modules over 400 lines": sum(
             lines([path]) > 400 for path in modules() if "kernels" not in path.name
         ),
