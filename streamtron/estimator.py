@@ -79,6 +79,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     Parameters
     ----------
     C : penalty of the loss, > 0.
+    loss : ``"squared_hinge"``, ``"log_loss"`` or ``"hinge"``, φ of the objective.
     fit_intercept : whether to fit a bias.
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
@@ -114,6 +115,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self,
         *,
         C: float = 1.0,
+        loss: str = "squared_hinge",
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -123,6 +125,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         warm_start: bool = False,
     ) -> None:
         self.C = C
+        self.loss = loss
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from streamtron.cluster.client import Workers, address_of, asked, scheduler_gone, usable_memory
-from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import (
     Parts,
@@ -36,6 +35,7 @@ from streamtron.core.executor import (
     sum_trees,
     trees_of,
 )
+from streamtron.core.scan_sums import ScanSums
 from streamtron.runs.memory import check_worker
 from streamtron.runs.parts import OpenParts, PartPlan, open_part
 from streamtron.solver.part import Part

@@ -1,7 +1,10 @@
-"""Bounds on the maximum directional margin γ_d from a scan at fixed weights, and their gap.
+"""Bounds on the least objective P* from a scan at fixed weights, and their gap.
 
-With a = Σ c_k y_k, t = Σ c_k and the objective P(v) = ½‖v‖² + Σ C_k max(0, 1 − m_k)², whose least
-value is P* = 1/(2 γ_d²):
+P(v) = ½‖v‖² + Σ C_k φ(m_k) ≥ P* ≥ D(α) = −½‖Σ α_k l_k (x_k, ρ)‖² − Σ C_k φ*(−α_k/C_k) for any
+weights v and any α = c/b in the domain of φ*, counts c ≥ 0 being integers.
+
+For the squared hinge, P* = 1/(2 γ_d²) with γ_d the maximum directional margin: with a = Σ c_k y_k
+and t = Σ c_k
 
 * γ_d ≤ ‖a‖ / t, for a / t is a convex combination of the patterns y_k;
 * γ_d ≥ min_k y_k·a / ‖a‖;
@@ -13,10 +16,8 @@ u = 2⁻⁵³ is the unit roundoff.
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.rows import Rows
 
 FEW = 16.0 * UNIT_ROUNDOFF
 """Bound on the relative rounding of a formula of a dozen operations, including the four by which
@@ -40,8 +40,8 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The proven bounds P ≥ P* ≥ D over the rows of one scan, and the margins that they mean:
-    1/√(2 P) ≤ γ_d ≤ 1/√(2 D).
+    """The proven bounds P ≥ P* ≥ D over the rows of one scan, and for the squared hinge the margins
+    that they mean: 1/√(2 P) ≤ γ_d ≤ 1/√(2 D).
 
     InternalError: a lower bound exceeds an upper bound. Both include their rounding, so one of them
     is wrong.
@@ -65,16 +65,21 @@ class Certificate:
     drift: float | None = None
     """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running w; None without it or counts"""
     rounding_bound: float = 0.0
-    """what was added to ‖a‖ / t for its rounding"""
+    """what was added to ‖a‖ / t for its rounding, or taken from D of other losses"""
+    has_margins: bool = True
+    """whether the loss is the squared hinge"""
 
     def __post_init__(self) -> None:
         upper = math.inf if self.upper_bound is None else self.upper_bound
         if not (self.dual <= self.primal and self.directional_margin <= upper):
-            lower = max(self.primal_margin, self.directional_margin)
+            what, lower = "objective", self.dual
+            if self.has_margins:
+                what, lower = "margin", max(self.primal_margin, self.directional_margin)
             raise InternalError(
-                f"the lower bound {lower!r} on the best margin is above the upper bound "
-                f"{upper!r}, more than rounding can do. No certificate was made. Run again: if "
-                "it says so again, this is a defect; if not, have this machine's memory tested."
+                f"the lower bound {lower!r} on the best {what} is above the upper bound "
+                f"{upper if self.has_margins else self.primal!r}, more than rounding can do. No "
+                "certificate was made. Run again: if it says so again, this is a defect; if not, "
+                "have this machine's memory tested."
             )
 
     @property
@@ -85,15 +90,16 @@ class Certificate:
 
     @property
     def primal_margin(self) -> float:
-        """Bound γ_d from below by 1/√(2 P); the directional margin where no P is proven."""
-        if self.primal == math.inf:
+        """Bound γ_d from below by 1/√(2 P); the directional margin where no P is proven; −∞ for
+        other losses."""
+        if self.primal == math.inf or not self.has_margins:
             return self.directional_margin
         return (1.0 - FEW) / math.sqrt(2.0 * self.primal)
 
     @property
     def upper_bound(self) -> float | None:
-        """Bound γ_d from above by 1/√(2 D); None without counts."""
-        return (1.0 + FEW) / math.sqrt(2.0 * self.dual) if self.dual else None
+        """Bound γ_d from above by 1/√(2 D); None without counts, and for other losses."""
+        return (1.0 + FEW) / math.sqrt(2.0 * self.dual) if self.dual and self.has_margins else None
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Return plain numbers for reports and the model file."""
@@ -112,233 +118,6 @@ class Certificate:
         }
 
 
-class BlockSums(NamedTuple):
-    """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
-    (len(places), BIN_SUMS); to ``sums`` and ``totals``; and to Σ c_k l_k x_k the ``values`` at
-    ``columns``, each named once."""
-
-    places: NDArray[np.int64]
-    bins: Vector
-    sums: Vector
-    totals: NDArray[np.int64]
-    columns: NDArray[np.uint32]
-    values: Vector
-
-
-class ScanSums:
-    """Accumulate the sums of one scan at fixed weights, from which a Certificate is computed.
-
-    All sums are compensated: a sum of n terms is off by u of itself, and by 4 n² u² of the sum of
-    their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
-    ``scale`` is s₀ > 0, around which P(s w) is bounded most tightly (t / ‖a‖²); ``fresh`` and
-    ``low`` are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
-    """
-
-    def __init__(self, scale: float, width: int) -> None:
-        self.scale = scale
-        self.bins = no_bins()
-        self.fresh, self.low = np.zeros(width), np.zeros(width)
-        self.sums = no_sums()
-        self.totals = np.zeros(4, dtype=np.int64)
-
-    def widen(self, width: int) -> None:
-        """Add columns that were met while scanning."""
-        before, self.fresh, self.low = (self.fresh, self.low), np.zeros(width), np.zeros(width)
-        for wide, narrow in zip((self.fresh, self.low), before, strict=True):
-            wide[: len(narrow)] = narrow
-
-    def fold(self) -> None:
-        """Complete the sum Σ c_k l_k x_k in ``fresh``."""
-        if len(self.low):
-            self.fresh += self.low
-            self.low = np.zeros(0)
-
-    def unfold(self) -> None:
-        """Allow more rows to be added."""
-        if len(self.low) != len(self.fresh):
-            self.low = np.zeros(len(self.fresh))
-
-    def take_block(self, rows: Rows, counts: NDArray[np.int32]) -> BlockSums:
-        """Take out what these rows, and no others, have added since the sums were empty."""
-        most = int(np.diff(rows.indptr)[counts > 0].sum())
-        columns, values = np.empty(most, np.uint32), np.empty(most)
-        found = kernels.drain(rows, counts, self.fresh, self.low, columns, values)
-        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
-        places = np.flatnonzero(bins.any(axis=1))  # few where a block has few rows
-        filled, sums, totals = bins[places], self.sums, self.totals
-        bins[places] = 0.0
-        self.sums, self.totals = no_sums(), np.zeros(4, dtype=np.int64)
-        return BlockSums(places, filled, sums, totals, columns[:found], values[:found])
-
-    def add(self, block: BlockSums) -> None:
-        """Add the sums of some rows; their columns must exist."""
-        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
-        own = bins[block.places]
-        _add_compensated(own.reshape(-1), block.bins.reshape(-1))
-        bins[block.places] = own
-        self._add_sums(block.sums, block.totals)
-        self.unfold()
-        before = self.fresh[block.columns]
-        self.fresh[block.columns], off = _two_sum(before, block.values)
-        self.low[block.columns] += off
-
-    def __add__(self, other: ScanSums) -> ScanSums:
-        """Return the sums over the rows of both, scanned at the same weights with the same s₀; one
-        of them may have met more columns.
-
-        The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
-        its exact rounding error in ``low``, or in the place after the sum. These errors have at
-        most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
-        """
-        total, width = copy.deepcopy(self), max(len(self.fresh), len(other.fresh))
-        if len(other.fresh) < width:
-            other = copy.deepcopy(other)
-            other.widen(width)
-        if len(total.fresh) < width:
-            total.widen(width)
-        total.unfold()
-        total.fresh, off = _two_sum(total.fresh, other.fresh)
-        total.low += off if len(other.low) < len(off) else other.low + off
-        _add_compensated(total.bins, other.bins)
-        total._add_sums(other.sums, other.totals)
-        return total
-
-    def _add_sums(self, more: Vector, totals: NDArray[np.int64]) -> None:
-        sums = self.sums
-        sums[kernels.LEAST] = min(sums[kernels.LEAST], more[kernels.LEAST])
-        sums[kernels.LENGTHS] += more[kernels.LENGTHS]
-        _add_compensated(sums[kernels.SQ_EXTENSION :], more[kernels.SQ_EXTENSION :])
-        self.totals += totals
-
-    @property
-    def steps(self) -> int:
-        """Return t = Σ c_k over the scanned rows."""
-        return int(self.totals[kernels.STEPS_SCANNED])
-
-    @property
-    def violators(self) -> int:
-        """Return the number of rows with y_k·a ≤ threshold."""
-        return int(self.totals[kernels.VIOLATORS])
-
-    @property
-    def fresh_bias(self) -> float:
-        """Return Σ c_k l_k ρ."""
-        return _compensated(self.sums, kernels.FRESH_BIAS)
-
-    @property
-    def sq_norm(self) -> float:
-        """Return ‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²."""
-        self.fold()
-        shared = kernels.compensated_square_sum(self.fresh)
-        return shared + self.fresh_bias**2 + self.sq_extension
-
-    @property
-    def sq_extension(self) -> float:
-        """Return Σ Δ_k² c_k²."""
-        return _compensated(self.sums, kernels.SQ_EXTENSION)
-
-    def upper_bound(self) -> tuple[float | None, float]:
-        """Return ‖a‖ / t widened by a bound on its rounding, and that bound; (None, 0) if t = 0.
-
-        Each coordinate of a is a compensated sum of products, rounded at most four times: the error
-        of a has at most the length (4 + 4 n² u) u Σ c_k ‖y_k‖, n the rows with a count. The rest,
-        to the quotient, is off by at most FEW ‖a‖, and ‖a‖ ≤ Σ c_k ‖y_k‖.
-        """
-        if self.steps == 0:
-            return None, 0.0
-        n = float(self.totals[kernels.SUPPORT])
-        norm = math.sqrt(self.sq_norm)
-        roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
-        longest = 1.01 * float(self.sums[kernels.LENGTHS])  # itself summed with roundings
-        rounding = roundings * UNIT_ROUNDOFF * longest / self.steps
-        return norm / self.steps + rounding, rounding
-
-    def dual(self) -> tuple[float, float]:
-        """Return a lower bound of D = t²/(2 ‖a‖²), the dual of the counts at its best scale, and
-        what ‖a‖ / t was widened by; 0 without counts."""
-        upper, rounding = self.upper_bound()
-        return (0.5 / upper / upper * (1.0 - FEW) if upper else 0.0), rounding
-
-    def distance(self, w: Vector) -> float:
-        """Return ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of any width; 0 without counts."""
-        self.fold()
-        length = math.sqrt(kernels.square_sum(self.fresh))
-        both = min(len(w), len(self.fresh))
-        off = float(kernels.square_distance(w[:both], self.fresh[:both]))
-        off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
-        return math.sqrt(off) / length if length else 0.0
-
-    def primal(self, sq_weights: float) -> tuple[float, float]:
-        """Return an upper bound on P(s w) at a nearly optimal scale s, and s.
-
-        P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)²; the bins of ``kernels.scan`` bound each m_k
-        from below. Between the scales s₀ / (j h) and s₀ / ((j+1) h), h = BIN_WIDTH, only rows of
-        bins 0 … j can have a slack. With δ = s − s₀ their losses add up to at most
-
-            Σ C (z − δ m)² = Σ C z² − 2 δ Σ C z m + δ² Σ C m².
-
-        A row of bin j may have no slack: its term is then at most C h². Rounding and cancellation
-        of the sums add at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)². This is part of what is
-        minimised, so that no scale is chosen for its noise. ``sq_weights`` is ‖w‖² + w_bias², off
-        by at most 4 u of itself. Returns (∞, s₀) where a sum is no finite number.
-        """
-        sums = np.empty((kernels.BINS, 3))
-        scale, n = self.scale, float(self.totals[kernels.ROWS])
-        kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
-        zz, zm, mm = sums.T
-        edges = scale / (kernels.BIN_WIDTH * np.arange(1, kernels.BINS + 1))
-        low, high = edges * (1.0 + FEW), np.concatenate(([np.inf], edges[:-1]))
-        curvature = sq_weights + 2.0 * mm
-        with np.errstate(all="ignore"):
-            best = np.where(curvature > 0.0, (2.0 * zm + 2.0 * scale * mm) / curvature, low)
-            s = np.maximum(np.minimum(best, high), low)
-            shift = s - scale
-            loss = np.maximum(zz - 2.0 * shift * zm + shift * shift * mm, 0.0)
-            terms = (np.sqrt(zz) + np.abs(shift) * np.sqrt(mm)) ** 2
-            rounding = (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) * terms
-            primal = (0.5 * s * s * sq_weights + loss + rounding) * (1.0 + FEW)
-        primal = np.where(np.isfinite(primal) & np.isfinite(s), primal, np.inf)
-        at = int(np.argmin(primal))
-        if not primal[at] < np.inf:
-            return math.inf, scale
-        return float(primal[at]), float(s[at])
-
-    def certificate(
-        self,
-        w: Vector,
-        bias: float,
-        *,
-        hard: bool,
-        counted: bool = True,
-        running: Vector | None = None,
-    ) -> Certificate:
-        """Return the certificate of the scanned weights.
-
-        ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
-        weights of training, if other weights were scanned.
-        """
-        self.fold()
-        sq_weights = kernels.compensated_square_sum(w) + bias * bias
-        directional = self._directional(sq_weights)
-        dual, rounding = self.dual() if counted else (0.0, 0.0)
-        if hard:
-            least = float(self.sums[kernels.LEAST])
-            scale = 1.0 / least if least > 0.0 else self.scale
-            primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
-        else:
-            primal, scale = self.primal(sq_weights)
-        drift = self.distance(w if running is None else running) if counted else None
-        rows = int(self.totals[kernels.ROWS])
-        return Certificate(directional, primal, dual, rows, scale, drift, rounding)
-
-    def _directional(self, sq_weights: float) -> float:
-        """Bound min y_k·a / ‖a‖ from below, for the scanned weights and the counts."""
-        norm, least = math.sqrt(sq_weights + self.sq_extension), float(self.sums[kernels.LEAST])
-        if not 0.0 < norm < math.inf:
-            return -math.inf
-        return least / (norm * (1.0 + FEW)) if least > 0.0 else least / norm * (1.0 + FEW)
-
-
 def length_of(w: Vector, bias: float) -> float:
     """Return ‖w‖; DataError if ‖(w, w_bias)‖ is neither 0 nor from 1 / LONGEST to LONGEST."""
     length = math.sqrt(kernels.square_sum(w))
@@ -351,30 +130,3 @@ def length_of(w: Vector, bias: float) -> float:
         "power of ten: the certificate is of their direction. In a fit the values spread over too "
         "many powers of ten: scale the columns, or the rows, to like sizes."
     )
-
-
-def no_sums() -> Vector:
-    """Return a scan's ``sums`` before its first row."""
-    return np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0])
-
-
-def no_bins() -> Vector:
-    """Return a scan's ``bins`` before its first row."""
-    return np.zeros(kernels.BINS * kernels.BIN_SUMS)
-
-
-def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """Return a + b and its exact rounding error (Knuth, 1969)."""
-    total = a + b
-    grown = total - a
-    return total, (a - (total - grown)) + (b - grown)
-
-
-def _add_compensated(total: Vector, part: Vector) -> None:
-    """Add part to total in place; the place after each sum holds its rounding error."""
-    total[::2], off = _two_sum(total[::2], part[::2])
-    total[1::2] += part[1::2] + off
-
-
-def _compensated(sums: Vector, place: int) -> float:
-    return float(sums[place] + sums[place + 1])

@@ -48,8 +48,9 @@ def _make(settings: Settings | Machine) -> None:
 class Settings:
     """Hold everything that decides the model of given rows.
 
-    The problem is LIBLINEAR's L2-regularised L2-loss support vector machine:
-    minimise ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² (a sum, not a mean).
+    The problem is that of LIBLINEAR, with an L2 penalty: minimise
+    ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)) (a sum, not a mean), where φ(m) is
+    max(0, 1 − m)² (``squared_hinge``), ln(1 + e^−m) (``log_loss``) or max(0, 1 − m) (``hinge``).
 
     Parameters
     ----------
@@ -63,6 +64,10 @@ class Settings:
     # fmt: off
     C: float | None = setting(None, "number", POSITIVE,
         "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].", sklearn="C")
+    loss: Literal["squared_hinge", "log_loss", "hinge"] = setting(
+        "squared_hinge", ("squared_hinge", "log_loss", "hinge"), ANY,
+        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge.",
+        sklearn="loss")
     delta: float | None = setting(None, "number", _DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
     rho: float = setting(1.0, "number", _RHO,
@@ -146,8 +151,21 @@ class Settings:
             refusal = f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
         elif self.faithful and "ascent" in stages:
             refusal = "faithful is the paper's procedure, which has no ascent stage."
+        elif self.loss != "squared_hinge" and (paper := self._of_the_paper()):
+            refusal = (
+                f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
+                f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."
+            )
         if refusal is not None:
             raise SettingsError(refusal)
+
+    def _of_the_paper(self) -> str | None:
+        """Name a setting given that only the squared hinge has; None if there is none."""
+        given = {
+            "faithful": self.faithful, "stage": self.stage not in ("auto", "ascent"),
+            "b": self.b is not None, "variant": self.variant != "length", "delta 0": self.hard,
+        }  # fmt: skip
+        return next((name for name, is_given in given.items() if is_given), None)
 
     @property
     def delta2(self) -> float:

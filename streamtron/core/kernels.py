@@ -34,16 +34,18 @@ except ValueError as error:  # of an environment variable
 if config.DISABLE_JIT:
     raise SettingsError("NUMBA_DISABLE_JIT is set, and all loops are compiled ones. Unset it.")
 
-BIAS, SQ_NORM, LOSS, EXTENSION = 0, 1, 2, 3
-"""Places in ``scalars``: the bias weight, ‖a‖², the loss summed while training (an estimate), and
-Σ Δ_k² c_k², the extension's part of ‖a‖²."""
+BIAS, SQ_NORM, LOSS, EXTENSION, EXCESS = 0, 1, 2, 3, 4
+"""Places in ``scalars``: the bias weight, ‖a‖², the loss summed while training (an estimate),
+Σ Δ_k² c_k², the extension's part of ‖a‖², and what the gains of a dual point are above t/b, if the
+loss is not quadratic."""
 
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS = 0, 1, 2, 4
-"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ.
-The last two are compensated: the next place sums the rounding errors."""
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS = 0, 1, 2, 4, 6, 8
+"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
+of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k). All but the first two are
+compensated: the next place sums the rounding errors."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
@@ -58,6 +60,9 @@ BIN_SUMS = 6
 
 UNIT_ROUNDOFF = 2.0**-53
 """u: a sum, product, quotient or square root of float64 is off by at most this part of itself."""
+
+UNDERFLOW = 2.0**-1000
+"""More than what of a loss can underflow."""
 
 DOT_ROUNDINGS = 24.0
 """A margin is off by at most (nonzeros + 2) u ‖(x, ρ)‖ ‖(w, w_bias)‖ (Higham, 2002, eq. 3.5); the
@@ -267,32 +272,117 @@ def squared_norms(rows, squares):
 
 # --- losses: φ of a margin m, by the loss's code; see core/losses.py ---
 
-SQUARED_HINGE = 0
-"""The code of φ(m) = max(0, 1 − m)²."""
+SQUARED_HINGE, LOG_LOSS, HINGE = 0, 1, 2
+"""The codes of φ(m) = max(0, 1 − m)², ln(1 + e^−m) and max(0, 1 − m).
+
+The last one has a ``zone`` η ≥ 0, where it is a quadratic: (1 − m)²/(2 η) for 1 − η < m < 1, and
+1 − m − η/2 below. With η = 0 it is the hinge itself."""
+
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+"""ln 2; the product of the first with a number below 2¹¹ is exact."""
+
+_POWERS = np.ldexp(1.0, -np.arange(1100))
+_FACTORIALS = np.array([1.0 / math.factorial(k) for k in range(13, -1, -1)])
+_ODD = np.array([1.0 / (2 * k + 1) for k in range(16, -1, -1)])
+
+# exp and ln are our own, so that models are the same on every machine. Both are off by at most 8 u
+# of themselves: tests hold them against mpmath.
 
 
 @helper
-def _value(loss, m):
+def _exp_minus(x):
+    """Return e^−x, x ≥ 0, by Taylor's series around a multiple of ln 2; 0 from 2⁻¹⁰⁷⁵ on."""
+    if not x < 746.0:
+        return 0.0 if x == x else x
+    k = np.floor(x * 1.4426950408889634 + 0.5)
+    r = (k * _LN2_HIGH - x) + k * _LN2_LOW
+    total = _FACTORIALS[0]
+    for n in range(1, 14):
+        total = total * r + _FACTORIALS[n]
+    return total * _POWERS[np.intp(k)]
+
+
+@helper
+def _log_ratio(s):
+    """Return ln((1 + s)/(1 − s)) = 2 (s + s³/3 + s⁵/5 + …), |s| ≤ 1/3."""
+    square, total = s * s, _ODD[0]
+    for n in range(1, 17):
+        total = total * square + _ODD[n]
+    return 2.0 * s * total
+
+
+@helper
+def _log(x):
+    """Return ln x, 0 < x ≤ 1/2."""
+    mantissa, exponent = math.frexp(x)
+    if mantissa < 0.7071067811865476:
+        mantissa, exponent = 2.0 * mantissa, exponent - 1
+    return exponent * 0.6931471805599453 + _log_ratio((mantissa - 1.0) / (mantissa + 1.0))
+
+
+@helper
+def _value(loss, zone, m):
     """Return φ(m); that no branch takes is no number."""
     if loss == SQUARED_HINGE:
         slack = max(1.0 - m, 0.0)
         return slack * slack
+    if loss == LOG_LOSS:
+        q = _exp_minus(abs(m))
+        return max(-m, 0.0) + _log_ratio(q / (2.0 + q))
+    if loss == HINGE:
+        slack = max(1.0 - m, 0.0)
+        return slack - 0.5 * zone if slack >= zone else 0.5 * slack * slack / zone
     return np.nan
 
 
 @helper
-def _slope(loss, m):
+def _slope(loss, zone, m):
     """Return −φ'(m)."""
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
+    if loss == LOG_LOSS:
+        q = _exp_minus(abs(m))
+        return (q if m >= 0.0 else 1.0) / (1.0 + q)
+    if loss == HINGE:
+        slack = max(1.0 - m, 0.0)
+        return slack / zone if slack < zone else np.float64(slack > 0.0)
     return np.nan
 
 
 @helper
-def _curvature(loss, m):
+def _curvature(loss, zone, m):
     """Return φ''(m)."""
     if loss == SQUARED_HINGE:
         return 2.0 if m < 1.0 else 0.0
+    if loss == LOG_LOSS:
+        q = _exp_minus(abs(m))
+        return q / ((1.0 + q) * (1.0 + q))
+    if loss == HINGE:
+        return 1.0 / zone if 0.0 < 1.0 - m < zone else 0.0
+    return np.nan
+
+
+@helper
+def _gain(loss, p):
+    """Return −φ*(−p), which a dual variable α = p C earns, over C; of LOG_LOSS and HINGE a lower
+    bound of it for every p that is off by at most 8 u of itself, and −∞ where one may be above 1.
+
+    The entropy H(p) = −p ln p − (1 − p) ln(1 − p) has the slope ln((1 − p)/p), infinite at both
+    ends: 16 u p (|ln p| + |ln(1 − p)| + 1) allows for p; near 1 it counts as its least, 0."""
+    if loss == SQUARED_HINGE:
+        return p - 0.25 * (p * p)
+    if p > 1.0 - 8.0 * UNIT_ROUNDOFF:
+        return -math.inf
+    if loss == LOG_LOSS:
+        if not UNDERFLOW < p < 1.0 - 128.0 * UNIT_ROUNDOFF:
+            return 0.0
+        least = min(p, 1.0 - p)
+        first, second = -_log(least), _log_ratio(least / (2.0 - least))
+        entropy = least * first + (1.0 - least) * second
+        off = 16.0 * p * (first + second + 1.0) + 32.0 * entropy
+        return max(entropy - UNIT_ROUNDOFF * off, 0.0)
+    if loss == HINGE:
+        return p * (1.0 - 16.0 * UNIT_ROUNDOFF)
     return np.nan
 
 
@@ -351,7 +441,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        lost += _cost(delta2[i]) * _value(loss, scale * margin)
+        lost += _cost(delta2[i]) * _value(loss, 0.0, scale * margin)
         y_a = margin + delta2[i] * counts[i]
         q = squares[i] + rho * rho + delta2[i]
         if ascent:
@@ -502,7 +592,7 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
                 continue
             l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
             margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
-            scalars[LOSS, k] += _cost(price) * _value(loss, scale[k] * margin)
+            scalars[LOSS, k] += _cost(price) * _value(loss, 0.0, scale[k] * margin)
             y_a = margin + price * count
             q = squares[i] + rho[k] * rho[k] + price
             step = _step(loss, count, y_a, q, b[k])
@@ -528,28 +618,32 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
 
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _COUNTS, types.float64, types.float64, types.float64,
-               _REALS, types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
+               types.int64, types.float64, _REALS, types.float64, types.float64, _F8, _F8, _F8,
+               _F8, _I8, _U1, _REALS)
 )  # fmt: skip
-def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, scale,
+def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w, length, scale,
          bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
     1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
-    out) with C z², C z m and C m², from which a bound of P(s) follows for any s.
+    out) with C z², C z m and C m², from which a bound of P(s) follows for any s. Of other losses
+    than SQUARED_HINGE bounds of C φ(s₀ m) and of what α = c/b earns are summed; Δ is not part of y.
 
     Parameters
     ----------
     rows, signs, delta2, squares, counts, rho : as in ``visit``; ``counts`` are not changed.
     bias, w, length, scale : the fixed weights, ‖w‖, which bounds the rounding of margins, and s₀.
     threshold : rows with y·a ≤ threshold are violators.
+    loss, b : the code of φ, and counts to a unit of dual.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
-    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0.
+    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS always 1,
+        but for rows that are left out.
     dots : float64, shape (rows,): x_i · w if computed by ``dot_batch``; else empty.
     """
-    summed = len(dots) > 0
+    summed, quadratic = len(dots) > 0, loss == SQUARED_HINGE
     rows_scanned, violators = totals[ROWS], totals[VIOLATORS]
     least = sums[LEAST]
     for i in range(len(signs)):
@@ -563,21 +657,27 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
         roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
         most = math.sqrt(squares[i]) * length + rho * abs(bias)
         sure = margin - roundings * UNIT_ROUNDOFF * most
+        cost, price = _cost(delta2[i]), delta2[i] if quadratic else 0.0
         place = scale * sure / BIN_WIDTH
-        if place < BINS:
+        if not quadratic:
+            at = scale * sure
+            at -= 2.0 * UNIT_ROUNDOFF * abs(at)
+            _add_to(sums, np.uintp(LOSSES), cost * (_value(loss, 0.0, at) + UNDERFLOW))
+        elif place < BINS:
             bin = np.uintp(place) if place > 0.0 else np.uintp(0)
             bin *= np.uintp(BIN_SUMS)
             slack = 1.0 - scale * sure
             slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
-            cost = _cost(delta2[i])
             weighted = cost * slack
             _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
             _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * sure)
             _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * sure * sure)
-        extension = delta2[i] * counts[i]
+        extension = price * counts[i]
         least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
         if margin + extension <= threshold:
             violators += 1
+            marks[i] = 1
+        if loss == LOG_LOSS:
             marks[i] = 1
         c = np.float64(counts[i])
         if c > 0.0:
@@ -585,9 +685,11 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, w, length, 
             _add_compensated(rows, i, c * l, fresh, low)
             totals[STEPS_SCANNED] += counts[i]
             totals[SUPPORT] += 1
-            _add_to(sums, np.uintp(SQ_EXTENSION), delta2[i] * (c * c))
+            _add_to(sums, np.uintp(SQ_EXTENSION), price * (c * c))
             _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
-            sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + delta2[i])
+            sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + price)
+            if not quadratic:
+                _add_to(sums, np.uintp(GAINS), cost * _gain(loss, c / b / cost))
     sums[LEAST] = least
     totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
 
@@ -787,27 +889,30 @@ def solve_factorised(factor, x):
             x[i] -= weight * row[i]
 
 
-@kernel(types.void(types.int64, types.int64, _REALS, _F8))
-def loss_at(loss, order, margins, found):
-    """φ(m), −φ'(m) or φ''(m), by ``order`` 0, 1, 2, into ``found`` (float64, shape (rows,))."""
-    for i in range(len(margins)):
+@kernel(types.void(types.int64, types.float64, types.int64, _REALS, _F8))
+def loss_at(loss, zone, order, places, found):
+    """φ(m), −φ'(m), φ''(m) or −φ*(−p), by ``order`` 0 to 3, at ``places`` m or p, into ``found``
+    (float64, shape (rows,))."""
+    for i in range(len(places)):
         if order == 0:
-            found[i] = _value(loss, margins[i])
+            found[i] = _value(loss, zone, places[i])
         elif order == 1:
-            found[i] = _slope(loss, margins[i])
+            found[i] = _slope(loss, zone, places[i])
+        elif order == 2:
+            found[i] = _curvature(loss, zone, places[i])
         else:
-            found[i] = _curvature(loss, margins[i])
+            found[i] = _gain(loss, places[i])
 
 
-@kernel(types.void(types.int64, _REALS, _REALS, _REALS, types.float64, _F8))
-def loss_along(loss, margins, slopes, cost, theta, found):
+@kernel(types.void(types.int64, types.float64, _REALS, _REALS, _REALS, types.float64, _F8))
+def loss_along(loss, zone, margins, slopes, cost, theta, found):
     """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' into ``found`` (float64, shape (3,))."""
     value, first, second = 0.0, 0.0, 0.0
     for i in range(len(margins)):
         m, d = margins[i] + theta * slopes[i], slopes[i]
-        value += cost[i] * _value(loss, m)
-        first -= cost[i] * (_slope(loss, m) * d)
-        second += cost[i] * (_curvature(loss, m) * (d * d))
+        value += cost[i] * _value(loss, zone, m)
+        first -= cost[i] * (_slope(loss, zone, m) * d)
+        second += cost[i] * (_curvature(loss, zone, m) * (d * d))
     found[0], found[1], found[2] = value, first, second
 
 

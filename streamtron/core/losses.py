@@ -1,12 +1,13 @@
 """The losses: φ of a row's margin m = l (w·x + ρ w_bias), in the objective ½ ‖w‖² + Σ C_k φ(m_k).
 
-A loss is a record here, and a branch in each of the helpers ``_value``, ``_slope``, ``_curvature``
-and ``_step`` of ``core.kernels``, which know it by its code.
+A loss is a record here, and a branch in each of the helpers ``_value``, ``_slope``, ``_curvature``,
+``_gain`` and ``_step`` of ``core.kernels``, which know it by its code. Conjugates: Mairal, Cyanure
+(2019), Table 1; Yu, Huang and Lin, Machine Learning 85 (2011), for the logistic loss.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from streamtron.core import kernels
 Vector = NDArray[np.float64]
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Loss:
     """What the solver has to know of a loss."""
 
     name: str
@@ -29,17 +31,41 @@ class Loss(NamedTuple):
     sparse: bool
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     most: float
-    """α ≤ most · C"""
+    """α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
     liblinear: int
     """LIBLINEAR's -s for the same problem"""
+    bend: float
+    """the margin near which φ'' changes"""
+    zone: float = 0.0
+    """η of a hinge that is smoothed; see ``kernels.HINGE``"""
 
 
 SQUARED_HINGE = Loss(
-    "squared_hinge", kernels.SQUARED_HINGE, quadratic=True, sparse=True, most=np.inf, liblinear=1
+    "squared_hinge",
+    kernels.SQUARED_HINGE,
+    quadratic=True,
+    sparse=True,
+    most=1e250,
+    liblinear=1,
+    bend=1.0,
 )
 """max(0, 1 − m)²."""
 
-LOSSES = {loss.name: loss for loss in (SQUARED_HINGE,)}
+LOG_LOSS = Loss(
+    "log_loss",
+    kernels.LOG_LOSS,
+    quadratic=False,
+    sparse=False,
+    most=1.0,
+    liblinear=0,
+    bend=0.0,
+)
+"""ln(1 + e^−m)."""
+
+HINGE = Loss("hinge", kernels.HINGE, quadratic=False, sparse=True, most=1.0, liblinear=3, bend=1.0)
+"""max(0, 1 − m)."""
+
+LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
 
 
 def values(loss: Loss, margins: Vector) -> Vector:
@@ -69,7 +95,32 @@ def curvatures(loss: Loss, margins: Vector) -> Vector:
     return _at(loss, 2, margins)
 
 
-def _at(loss: Loss, order: int, margins: Vector) -> Vector:
-    found = np.empty(len(margins))
-    kernels.loss_at(loss.code, order, margins, found)
+def expansion(loss: Loss, margins: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return k, g and c, shape (rows,), of φ(m) ≈ ½ k m² − g m + c, Taylor's polynomial at the
+    margins; on their side of the bend it is a quadratic loss itself.
+
+    >>> [terms.tolist() for terms in expansion(SQUARED_HINGE, np.array([-1.0, 2.0]))]
+    [[2.0, 0.0], [2.0, 0.0], [1.0, 0.0]]
+    """
+    curvature = curvatures(loss, margins)
+    if loss.quadratic:
+        return curvature, loss.bend * curvature, 0.5 * loss.bend**2 * curvature
+    slope = slopes(loss, margins)
+    constant = values(loss, margins) + (slope + 0.5 * curvature * margins) * margins
+    return curvature, slope + curvature * margins, constant
+
+
+def gains(loss: Loss, p: Vector) -> Vector:
+    """Return −φ*(−p), shape (rows,): what dual variables α = C p add to D, over C; −∞ beyond
+    ``most``.
+
+    >>> gains(SQUARED_HINGE, np.array([0.0, 1.0, 2.0]))
+    array([0.  , 0.75, 1.  ])
+    """
+    return _at(loss, 3, p)
+
+
+def _at(loss: Loss, order: int, places: Vector) -> Vector:
+    found = np.empty(len(places))
+    kernels.loss_at(loss.code, loss.zone, order, places, found)
     return found

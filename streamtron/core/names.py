@@ -17,6 +17,7 @@ class Prices(TypedDict, total=False):
     """The settings of which a sweep takes several values."""
 
     C: float | None
+    loss: Literal["squared_hinge", "log_loss", "hinge"]
     delta: float | None
     rho: float
 

@@ -36,7 +36,7 @@ from streamtron.solver.vectors import SparseVector, smaller
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 9
+CHECKPOINT_VERSION = 10
 """Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
 
 MAY_CHANGE = ("tol", "max_epochs")

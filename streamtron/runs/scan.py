@@ -128,7 +128,7 @@ class Scans:
         """Tell what is proven of a learner's weights after a reading."""
         done = ReadingDone(
             self.reading, learner.stage.name, mode, 0, mini_epochs, len(learner.active), proven,
-            learner.running.upper_bound, None if self.rows is None else sum(self.rows),
+            learner.upper_bound, None if self.rows is None else sum(self.rows),
             problem=problem_of(learner),
         )  # fmt: skip
         self.listen(done)
@@ -166,7 +166,10 @@ def scan_request(learner: Learner) -> ScanRequest:
     frozen = learner.frozen
     assert frozen is not None
     rho, scale = learner.settings.rho, frozen.scan_sums.scale
-    return ScanRequest(learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold)
+    return ScanRequest(
+        learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
+        frozen.scan_sums.b, loss=learner.loss,
+    )  # fmt: skip
 
 
 def add_blocks(blocks: Generator[BlockScan, None, None], learners: Sequence[Learner]) -> None:
@@ -202,17 +205,17 @@ def scan_weights(
     learners: Sequence[Learner],
     scales: Sequence[float],
     *,
-    b: float | None = None,
+    from_slacks: bool = False,
     first: bool = False,
     rooms: Callable[[], Sequence[int]] | None = None,
 ) -> list[Certificate]:
     """Certify the learners' weights by one reading: with the dual of their counts, or of those
-    that are made of the slacks, ``b`` a unit, of which the learners then hold the rows that fit
-    ``rooms``. ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
+    that are made of the slacks, of which the learners then hold the rows that fit ``rooms``.
+    ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
     requests = [
-        scan_request(learner)._replace(threshold=-math.inf, first=first, b=b)
+        scan_request(learner)._replace(threshold=-math.inf, first=first, from_slacks=from_slacks)
         for learner in learners
     ]
     counts = [learner.counts for learner in learners]

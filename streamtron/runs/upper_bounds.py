@@ -15,7 +15,7 @@ from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, set_resolution
 from streamtron.solver.reading import (
     begin_reading,
     begin_search,
@@ -24,6 +24,7 @@ from streamtron.solver.reading import (
     take_and_solve,
 )
 from streamtron.solver.scan import scan_blocks
+from streamtron.solver.stages import COUNT_OF_C
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.working_set import room
 
@@ -85,8 +86,11 @@ def _certify(
     Rows with margins far above 1 are left out, so that the scale may be far below the one found:
     then the second scan is at 1 / (‖w‖ R), at which no margin is above 1."""
     around, hard = list(scales), learners[0].settings.hard
-    b = None if hard else COUNT_OF_ONE * learners[0].settings.delta2
-    best = scan_weights(scans, learners, around, b=b, first=True, rooms=_rooms(learners))
+    for learner in learners:
+        set_resolution(learner, _resolution(learner))
+    best = scan_weights(
+        scans, learners, around, from_slacks=not hard, first=True, rooms=_rooms(learners)
+    )
     for learner in learners:
         begin_search(learner)
     most = 0 if hard else max(readings - 2, min(readings, 1))
@@ -102,10 +106,19 @@ def _certify(
             learners[k].counts.clear()
         again, scales = [learners[k] for k in far], [around[k] for k in far]
         for k, proof in zip(
-            far, scan_weights(scans, again, scales, b=b, rooms=_rooms(again)), strict=True
+            far,
+            scan_weights(scans, again, scales, from_slacks=True, rooms=_rooms(again)),
+            strict=True,
         ):
             best[k] = proof
     return best, most
+
+
+def _resolution(learner: Learner) -> float:
+    """Return the b of counts that are made of slacks."""
+    if learner.loss.quadratic:
+        return COUNT_OF_ONE * learner.settings.delta2
+    return 2.0 * learner.targets.least_delta2 * COUNT_OF_C
 
 
 def _least_scale(learner: Learner) -> float:

@@ -21,7 +21,7 @@ from streamtron.solver import newton
 from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.subproblem import RELAXATION, MiniEpoch, Solution, Subproblem, Turns, Vector
-from streamtron.solver.targets import relax_counts
+from streamtron.solver.targets import largest_counts, relax_counts
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
@@ -123,6 +123,23 @@ def solve(
     if problem.rest is not None:
         _over_relax(problem, counts, objective)
     return ascent.solution
+
+
+def solve_by_newton(problem: Subproblem, target: float, best: Vector | None) -> Solution:
+    """Minimise P over the rows held, for losses that are not quadratic, by Newton's method from the
+    weights known, or a; see ``solve``. Counts come from the slopes: c_k = b α_k."""
+    counts, objective, loss = problem.counts.copy(), problem.objective_at_b, problem.loss
+    start = problem.weights if best is None else best
+    v, margins = problem.minimise(start, 0.9 * target, proven=True)
+    problem.round_dual(loss.alpha(margins))
+    primal, _ = problem.primal(v)
+    gap = 1.0 - problem.objective / primal if primal > 0.0 else 1.0
+    solution = Solution(problem.rule.b, problem.weights, v, primal, gap, newton=1)
+    if problem.rest is not None:
+        _over_relax(problem, counts, objective)
+        solution.a = problem.weights
+    solution.newton_steps = problem.newton_steps
+    return solution
 
 
 def solve_hard(
@@ -341,6 +358,7 @@ def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective
     """Move counts RELAXATION times as far from ``counts_before`` as the solve did, if D does not
     fall below ``objective``: the later blocks move on in the same direction."""
     solved = problem.counts.copy()
-    problem.set_counts(relax_counts(counts_before, solved, RELAXATION))
+    largest = largest_counts(problem.rule.b, problem.loss.most)
+    problem.set_counts(relax_counts(counts_before, solved, RELAXATION, largest))
     if problem.objective_at_b < objective:
         problem.set_counts(solved)

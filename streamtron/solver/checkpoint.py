@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate, ScanSums
+from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged
+from streamtron.core.losses import Loss
 from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, enter
@@ -33,12 +35,12 @@ from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, sm
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Extent, Frozen, Outside, Progress, ReadingBounds, ScanSums,
-    Stage, StageReport, WeightState,
+    Average, BestWeights, Certificate, Extent, Frozen, Loss, Outside, Progress, ReadingBounds,
+    ScanSums, Stage, StageReport, WeightState,
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
-_NOT_STATE = ("settings", "loss", "targets", "pool", "active")
+_NOT_STATE = ("settings", "targets", "pool", "active")
 """What a learner is made from, and rows, which are read again."""
 
 _PLACES = (

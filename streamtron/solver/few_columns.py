@@ -2,9 +2,10 @@
 
 Inside the margin a row costs C (1 − y·v)², outside of it nothing. As long as no row crosses the
 margin, any number of them together cost a quadratic in v, of (columns + 1)² numbers, as in Newton's
-method for this loss (Keerthi and DeCoste, JMLR 2005). The rows nearest the margin, which may cross
-it, are held with their own loss. So the first reading ends with a solution for all rows, and each
-later one is a scan at the solution before: it makes the counts from the slacks, and the sums anew.
+method for this loss (Keerthi and DeCoste, JMLR 2005); of other losses it is the expansion at the
+weights known. The rows nearest the margin, which may cross it or curve most, are held with their
+own loss. So the first reading ends with a solution for all rows, and each later one is a scan at
+the solution before: it makes the counts from the slacks, and the sums anew.
 ``benchmarks/certified.py --active-set 10%`` shows the readings that are left.
 """
 
@@ -16,11 +17,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
+from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter, take_zone
 from streamtron.solver.newton import HeldObjective, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
@@ -66,7 +67,7 @@ def begin(learner: Learner) -> None:
     ones."""
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
     if frozen is None:
-        v = running.augmented(running.scale if running.steps else 0.0)
+        v = running.augmented(learner.scale if running.steps else 0.0)
     else:
         v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
     outside = Outside(v, math.inf if known is None else known.primal)
@@ -87,6 +88,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
     False: columns are no longer few."""
     outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
+    loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):
         end_quadratic(learner)
@@ -95,7 +97,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = passes.margins(rows, targets.signs, rho, outside.v)
-        near = (np.abs(1.0 - margins) <= outside.reach) & (targets.signs != 0)
+        near = (np.abs(loss.bend - margins) <= outside.reach) & (targets.signs != 0)
         near[:first] = False
         chosen = np.flatnonzero(near)
         added = learner.active.add(rows, chosen, targets)
@@ -103,11 +105,13 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        inside = np.where(margins < 1.0, cost, 0.0)[first:stop]
+        terms = losses.expansion(loss, margins[first:stop])
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
-        outside.squares += kernels.dot(lengths, (inside > 0.0).astype(np.float64))
+        curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
+        outside.squares += kernels.dot(lengths, curved.astype(np.float64))
         part = rows._replace(indptr=rows.indptr[first : stop + 1])
-        outside.add(part, targets.signs[first:stop], np.where(near[first:stop], 0.0, inside), rho)
+        far = np.where(near, 0.0, cost)[first:stop]
+        outside.add(part, targets.signs[first:stop], far, rho, terms)
         if stop < number:
             make_room(learner)
         first = stop
@@ -123,14 +127,15 @@ def make_room(learner: Learner) -> None:
     if not scanning:
         drive(solve(learner), lambda _: None)
     margins = passes.margins(active.rows, active.signs, learner.settings.rho, outside.v)
-    distances = np.abs(1.0 - margins)
+    distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     chosen = nearest[: fits if fits < len(nearest) else 0]
-    cost = np.where(margins < 1.0, costs(active.signs, active.delta2), 0.0)
+    cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    outside.add(active.rows, active.signs, cost, learner.settings.rho)
+    terms = losses.expansion(learner.loss, margins)
+    outside.add(active.rows, active.signs, cost, learner.settings.rho, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
     active.retain(np.sort(chosen))
@@ -144,6 +149,7 @@ def minimise_held(
     places = outside.subset.places
     objective = HeldObjective(loss, np.zeros(len(places)), outside)
     best = objective.minimise(outside.v[places], precision)
+    take_zone(learner, objective.zone)
     return outside.subset.widen(best.v), best.steps
     yield
 
@@ -181,7 +187,7 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         best.propose(outside.v)
     if learner.settings.parts is None or learner.elsewhere is not None:
         end_quadratic(learner)  # that of a part is summed with those of the others
-    if known is not None:
+    if known is not None and learner.loss.quadratic:
         error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
         largest = SLACK / learner.extent.least_delta2
         b = finer_resolution(learner.progress.b, outside.squares, error, largest)

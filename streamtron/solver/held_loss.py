@@ -6,6 +6,7 @@ vectors of a number a column, a few scalars, short lists.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ LARGEST = 1e30
 class LossTerms(NamedTuple):
     """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
     preconditions, so that float32 will do), of H on the head (lower triangle, row by row);
-    Σ q_i over the rows with α_i > 0; the largest α."""
+    Σ q_i over the rows with α_i > 0; the largest α; see ``HeldLoss.smoothing``."""
 
     gradient: Vector
     loss: float
@@ -38,6 +39,7 @@ class LossTerms(NamedTuple):
     head: Vector
     sq_lengths: float
     largest: list[float]
+    smoothing: float
 
 
 class Product(NamedTuple):
@@ -109,14 +111,34 @@ class HeldLoss:
         """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins."""
         return self.cost * losses.slopes(self.loss, margins)
 
+    @property
+    def most(self) -> Vector:
+        """Return the most that α_i may be, shape (rows,)."""
+        return self.loss.most * self.cost
+
     def curvatures(self, margins: Vector) -> Vector:
         """Return f_i = C_i φ''(m_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
         return self.cost * losses.curvatures(self.loss, margins)
 
+    def smoothing(self, margins: Vector) -> float:
+        """Return by what P − D of the hinge is above that of the smooth loss in its place:
+        Σ C_i (1 − m_i)₊ (1 − p_i) with p_i = −φ'(m_i), which is 0 but in its zone; else 0."""
+        if not self.loss.zone:
+            return 0.0
+        left = 1.0 - losses.slopes(self.loss, margins)
+        return float(kernels.dot(self.cost * np.maximum(1.0 - margins, 0.0), left))
+
+    def narrow_zone(self, zone: float) -> tuple[()]:
+        """Take a smooth loss nearer to the hinge."""
+        self.loss = replace(self.loss, zone=zone)
+        return ()
+
     def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
         """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
         values = np.empty(3)
-        kernels.loss_along(self.loss.code, margins, slopes, self.cost, theta, values)
+        kernels.loss_along(
+            self.loss.code, self.loss.zone, margins, slopes, self.cost, theta, values
+        )
         return values
 
     def sq_lengths(self, alpha: Vector) -> float:
@@ -124,11 +146,16 @@ class HeldLoss:
         lengths = self.held.squares + (self.rho**2 + self.delta2)
         return float(kernels.dot(lengths, (alpha > 0.0).astype(np.float64)))
 
-    def dual_point(self, counts: NDArray[np.int32], columns: int) -> DualPoint:
-        """Return the sums that counts of these rows make."""
-        c = counts.astype(np.float64)
-        extension = float(kernels.dot(self.delta2 * counts, c))
-        return DualPoint(self.sum_of(c, columns), extension, int(counts.sum(dtype=np.int64)))
+    def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
+        """Return the sums that counts of these rows make, ``b`` to a unit of dual."""
+        c, steps = counts.astype(np.float64), int(counts.sum(dtype=np.int64))
+        a = self.sum_of(c, columns)
+        if self.loss.quadratic:
+            return DualPoint(a, float(kernels.dot(self.delta2 * counts, c)), steps)
+        cost = self.cost
+        p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
+        excess = float(kernels.dot(cost, losses.gains(self.loss, p))) - steps / b
+        return DualPoint(a, 0.0, steps, excess)
 
     @looks_at_part
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
@@ -141,7 +168,7 @@ class HeldLoss:
         return LossTerms(
             gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
             self._gram(head, len(v))[np.tril_indices(len(head))],
-            self.sq_lengths(alpha), [float(alpha.max(initial=0.0))],
+            self.sq_lengths(alpha), [float(alpha.max(initial=0.0))], self.smoothing(self.margins),
         )  # fmt: skip
 
     def product(self, v: Vector) -> Product:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -25,7 +25,7 @@ from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import newton
 from streamtron.solver.held_loss import HeldLoss, LossTerms
-from streamtron.solver.learner import Learner, take_solution
+from streamtron.solver.learner import Learner, take_solution, take_zone
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
@@ -94,9 +94,14 @@ class JointObjective(Objective[JointPoint]):
     corrected by the products that earlier steps have made."""
 
     def __init__(
-        self, center: Vector, outside: Outside | None = None, constant: float = 0.0
+        self,
+        center: Vector,
+        outside: Outside | None = None,
+        constant: float = 0.0,
+        zone: float = 0.0,
     ) -> None:
         super().__init__(center, outside, constant)
+        self._zone = zone
         columns = len(center)
         self._few = columns <= HEAD
         self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
@@ -104,9 +109,32 @@ class JointObjective(Objective[JointPoint]):
         self._diagonal = np.zeros(columns, dtype=np.float32)
         self._products = KeptProducts(columns)
 
+    @property
+    def zone(self) -> float:
+        """See ``Objective``."""
+        return self._zone
+
+    def narrow_zone(self, zone: float) -> Rounds[None]:
+        """See ``Objective``."""
+        self._zone, self._products = zone, KeptProducts(len(self._center))
+        yield PartProblem.narrow_zone, (zone,)
+
+    def smoothing(self, here: JointPoint) -> float:
+        """See ``Objective``."""
+        return here.terms.smoothing
+
     def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
-        """Return the point of least P, see ``newton.minimise``."""
-        return (yield from newton.minimise(self, (yield from self.look(v)), precision))
+        """Return the point of least P, see ``newton.minimise_narrowing``."""
+        steps = 0
+
+        def begin(v: Vector, precision: float) -> Rounds[JointPoint]:
+            nonlocal steps
+            here = yield from newton.minimise(self, (yield from self.look(v)), precision)
+            steps += here.steps
+            return here
+
+        best = yield from newton.minimise_narrowing(self, begin, v, precision)
+        return replace(best, steps=steps)
 
     def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
         """Return P and ∇P at v, and take H there."""
@@ -214,12 +242,15 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         yield from _solve_block(learner)
         return
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
-    if progress.reading == 0:
+    if progress.reading == 0 and learner.loss.quadratic:
         theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
         v = (theta or 1.0) * v
-    solution = yield from JointObjective(np.zeros(len(v))).minimise(v, precision)
-    error, largest = precision * solution.primal, max(solution.terms.largest)
-    b = finer_resolution(progress.b, solution.terms.sq_lengths, error, largest)
+    objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
+    solution = yield from objective.minimise(v, precision)
+    take_zone(learner, objective.zone)
+    error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
+    if learner.loss.quadratic:
+        b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 
@@ -227,8 +258,9 @@ def minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
-    objective = JointObjective(np.zeros(len(outside.v)), outside)
+    objective = JointObjective(np.zeros(len(outside.v)), outside, zone=learner.loss.zone)
     solution = yield from objective.minimise(outside.v, precision)
+    take_zone(learner, objective.zone)
     return solution.v, solution.steps
 
 
@@ -239,7 +271,7 @@ def _start(learner: Learner) -> Vector:
         return best.candidate
     if frozen is not None and frozen.w.any():
         return frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
-    return running.augmented(running.scale)
+    return running.augmented(learner.scale)
 
 
 def _solve_block(learner: Learner) -> Rounds[None]:
@@ -248,8 +280,10 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     running, b = learner.running, learner.progress.b
     held: DualPoint = yield PartProblem.sum_held, (len(running.w),)
     rest = running.dual_point.plus(held, -1)
-    objective = JointObjective(rest.a / b, constant=rest.objective_at(b))
+    constant, zone = rest.objective_at(b), learner.loss.zone
+    objective = JointObjective(rest.a / b, constant=constant, zone=zone)
     solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
+    take_zone(learner, objective.zone)
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):
         change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)

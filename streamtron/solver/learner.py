@@ -8,6 +8,7 @@ import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.losses import HINGE, LOSSES, Loss
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -52,7 +53,6 @@ class Learner:
         pool: Pool | None = None,
     ) -> None:
         self.settings = settings
-        self.loss = SQUARED_HINGE
         self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
         self.pool = Pool() if pool is None else pool
         self.active = ActiveSet(settings.active_set_bytes)
@@ -89,6 +89,22 @@ class Learner:
     def stage(self) -> Stage:
         """The current stage."""
         return self.progress.stage
+
+    @property
+    def loss(self) -> Loss:
+        """The loss; in place of the hinge one that is smooth."""
+        loss = LOSSES[self.settings.loss]
+        return replace(loss, zone=self.progress.zone) if loss == HINGE else loss
+
+    @property
+    def scale(self) -> float:
+        """The scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
+        return self.running.scale if self.loss.quadratic else 1.0 / self.progress.b
+
+    @property
+    def upper_bound(self) -> float | None:
+        """The running weights' ‖a‖/t, an estimate; None if the loss is not the squared hinge."""
+        return self.running.upper_bound if self.loss.quadratic else None
 
     @property
     def rule(self) -> Rule:
@@ -182,15 +198,20 @@ def begin_stage(learner: Learner) -> None:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     progress.stage_number += 1
     stage = progress.stage
-    b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, extent.least_delta2)
+    least = min(extent.least_delta2, learner.targets.least_delta2)
+    if learner.loss.quadratic:
+        least = extent.least_delta2
+    b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, least)
+    if progress.b and not learner.loss.quadratic:
+        b = progress.b  # the counts are of this one
     if running.steps:
         progress.from_zero = not stage.ascent
-        if stage.ascent:
-            factor = running.rescale(learner.counts.largest(), round(b * running.scale))
-            learner.counts.scale(factor)
-        else:
+        if not stage.ascent:
             restart(running)
             learner.counts.clear()
+        elif learner.loss.quadratic:
+            factor = running.rescale(learner.counts.largest(), round(b * running.scale))
+            learner.counts.scale(factor)
     progress.begin_stage(b, learner.settings, running.updates)
 
 
@@ -236,8 +257,7 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     if learner.mode == "scan" or beside:
         learner.frozen = freeze(learner, scale, beside_training=beside)
     elif reading > 0:  # it certifies a reading in which no row is updated
-        running = learner.running
-        learner.frozen = Frozen(running.w, running.bias, running.scale, learner.threshold)
+        learner.frozen = freeze(learner, None, beside_training=False)
 
 
 def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
@@ -246,12 +266,14 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
     running, b = learner.running, learner.progress.b
     candidate = learner.best.take_candidate()
     fixed = running.w.copy() if beside_training else running.w
+    loss = LOSSES[learner.settings.loss]
     if candidate is None:
-        frozen = Frozen(fixed, running.bias, scale or running.scale, learner.threshold)
+        scale = scale or learner.scale
+        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b)
     else:
         candidate *= b
         w, bias = candidate[:-1], float(candidate[-1])
-        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed)
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b)
         if len(w) < len(fixed):
             frozen.widen(len(fixed))
     frozen.beside_training = beside_training
@@ -290,11 +312,17 @@ def take_solution(
     progress, best = learner.progress, learner.best
     progress.refine(b)
     progress.count_newton_steps(newton_steps)
-    progress.primal = primal if learner.regime == Regime.ALL_ROWS else math.inf
+    known = learner.regime == Regime.ALL_ROWS and learner.loss.quadratic
+    progress.primal = primal if known else math.inf
     if learner.regime != Regime.BLOCKS:
         best.candidate = candidate
     elif candidate is not None:
         best.candidate = best.average.add(candidate)
+
+
+def take_zone(learner: Learner, zone: float) -> None:
+    """Take the zone to which a solve has come, of the smooth loss that stands for the hinge."""
+    learner.progress.zone = zone or learner.progress.zone
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
@@ -342,6 +370,11 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     if not learner.valid:
         discard_weights(learner)
     learner.elsewhere = None
+
+
+def set_resolution(learner: Learner, b: float) -> None:
+    """Take the b of counts that are known, or are to be made of slacks."""
+    learner.progress.b = b
 
 
 def scan_next(learner: Learner) -> None:

@@ -208,7 +208,7 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     assert frozen is not None
     return ReadingPlan(
         number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
-        few=learner.regime == Regime.FEW_COLUMNS,
+        few=learner.regime == Regime.FEW_COLUMNS, zone=learner.progress.zone,
         start=learner.running.dual_point if learner.mode == "train" else None,
     )  # fmt: skip
 
@@ -235,7 +235,7 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
 def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | None:
     """Take the sums of the local starts. Where memory does not hold all rows that have a count, the
     sum of the dual points is the one to begin with: return a unit b for its counts, and θ, its best
-    scale."""
+    scale; of a loss that is not quadratic begin with none."""
     hold_elsewhere(learner, start.held)
     learner.progress.plan_ascent()
     _observe(learner, start.extents)
@@ -248,6 +248,8 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
         begin_quadratic(learner, Outside(mean, math.inf))
     if learner.regime != Regime.BLOCKS:
         return None
+    if not learner.loss.quadratic:
+        return learner.progress.b, 0.0
     theta = start.steps / (kernels.square_sum(start.dual) + start.extension)
     units = zip(start.largest, start.units, strict=True)
     largest = max((count / b for count, b in units if b), default=0)

@@ -37,6 +37,10 @@ and where rows change sides of the margin long before (``benchmarks/second_order
 FLAT = 1e-14
 """A step that lowers P by no more than this part of it has lowered it by rounding."""
 
+NARROWED, AIM, LEAST_ZONE = (0.1, 0.5), 0.3, 1e-14
+"""A zone is narrowed to a part between these, to the one that may leave so much of the gap wanted;
+and not below the last one, where rounding decides."""
+
 FALLS = 0.25
 """A step that leaves at most this part of the least ‖∇P‖² so far has lowered that."""
 
@@ -106,6 +110,19 @@ class Objective(ABC, Generic[P]):
     ) -> None:
         self._center, self._outside, self._constant = center, outside, constant
 
+    @property
+    @abstractmethod
+    def zone(self) -> float:
+        """η of the smooth loss that stands for the hinge; 0 for others."""
+
+    @abstractmethod
+    def narrow_zone(self, zone: float) -> Rounds[None]:
+        """Take a smooth loss nearer to the hinge."""
+
+    @abstractmethod
+    def smoothing(self, here: P) -> float:
+        """Return what P − D of the loss itself is above that of the smooth one."""
+
     @abstractmethod
     def step(self, here: P, enough: float, accuracy: float) -> Rounds[P | None]:
         """Return where a Newton step leads; None: P does not fall. A step is good enough that
@@ -151,6 +168,24 @@ def minimise(
         here = there
         yield GapEstimate(here.gap)
     return here
+
+
+def minimise_narrowing(
+    objective: Objective[P],
+    begin: Callable[[Vector, float], Rounds[P]],
+    v: Vector,
+    precision: float,
+) -> Rounds[P]:
+    """Minimise P from v on with ``begin``, see ``minimise``; of the hinge that of smooth losses in
+    its place, the zone of each a part of that before, until P − D of the hinge itself is at most
+    precision · P."""
+    while True:
+        here = yield from begin(v, precision)
+        left, allowed = objective.smoothing(here), precision * here.primal - here.excess
+        if left <= max(allowed, 0.0) or objective.zone <= LEAST_ZONE:
+            return here
+        v, part = here.v, AIM * precision * here.primal / left
+        yield from objective.narrow_zone(objective.zone * min(max(part, NARROWED[0]), NARROWED[1]))
 
 
 def conjugate_gradients(
@@ -216,12 +251,41 @@ class HeldObjective(Objective[HeldPoint]):
         self._hessian = Preconditioner(held.held.rows, held.rho, len(center) - 1, outside)
         self._stale = False  # whether the Hessian is that of another point
 
+    @property
+    def zone(self) -> float:
+        """See ``Objective``."""
+        return self._held.loss.zone
+
+    def narrow_zone(self, zone: float) -> Rounds[None]:
+        """See ``Objective``."""
+        self._held.narrow_zone(zone)
+        return
+        yield
+
+    def smoothing(self, here: HeldPoint) -> float:
+        """See ``Objective``."""
+        return self._held.smoothing(here.margins)
+
     def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> HeldPoint:
+        """Return the point of least P, see ``newton.minimise_narrowing``."""
+        steps = 0
+
+        def begin(v: Vector, precision: float) -> Rounds[HeldPoint]:
+            nonlocal steps
+            here = self._minimise(v, precision, proven=proven)
+            steps += here.steps
+            return here
+            yield
+
+        best = drive(minimise_narrowing(self, begin, start, precision), lambda _: None)
+        return replace(best, steps=steps)
+
+    def _minimise(self, start: Vector, precision: float, *, proven: bool) -> HeldPoint:
         """Return the point of least P, see ``newton.minimise``. Where many rows are inside the
         margin, and not all columns are in the preconditioner's head, a descent comes first."""
         here, descended = self._look(start, self._held.margins_of(start), 0), 0
         self._update(here)
-        inside = np.count_nonzero(here.margins < 1.0)
+        inside = np.count_nonzero(here.margins < 1.0) if self._held.loss.quadratic else 0
         if not self._hessian.exact and inside >= INSIDE * len(here.margins):
             here = self._descend(here, max(precision, DESCENT))
             if precision >= DESCENT and not proven:

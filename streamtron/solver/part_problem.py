@@ -8,19 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
 from streamtron.core.executor import changes_part
+from streamtron.core.losses import LOSSES
 from streamtron.core.rows import Label
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import HeldLoss, Vector
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, take_zone
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT, Regime
-from streamtron.solver.targets import Extent, relax_counts, round_counts
+from streamtron.solver.targets import Extent, largest_counts, relax_counts, round_counts
 from streamtron.solver.vectors import resized
-from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState
+from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState, restart
 
 
 class LocalStart(NamedTuple):
@@ -42,9 +43,9 @@ class LocalStart(NamedTuple):
 class ReadingPlan(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
     around a ``scale``; b is the unit of the counts. ``few`` : rows far from the margin become one
-    quadratic. ``start`` : the dual point of all parts from which rows are visited; None = none are
-    visited: the weights solve the rows held, if these are all that matter, and their counts are
-    made of the slacks first."""
+    quadratic. ``zone`` : of the smooth loss that stands for the hinge. ``start`` : the dual point
+    of all parts from which rows are visited; None = none are visited: the weights solve the rows
+    held, if these are all that matter, and their counts are made of the slacks first."""
 
     problem: int
     w: Vector
@@ -52,6 +53,7 @@ class ReadingPlan(NamedTuple):
     scale: float
     b: float
     few: bool
+    zone: float
     start: DualPoint | None
 
 
@@ -111,10 +113,14 @@ class PartProblem(HeldLoss):
 
     def take_unit(self, b: float, theta: float, columns: int) -> DualPoint:
         """Multiply the counts of the local start by a whole number, so that in units of b they are
-        about θ of what they were; return the dual point that they make."""
+        about θ of what they were, or set them to 0; return the dual point that they make."""
         learner, running, unit = self.learner, self.learner.running, self.learner.progress.b
-        factor = running.rescale(learner.counts.largest(), round(theta * b / unit) if unit else 1)
-        learner.counts.scale(factor)
+        if theta:
+            factor = round(theta * b / unit) if unit else 1
+            learner.counts.scale(running.rescale(learner.counts.largest(), factor))
+        else:
+            learner.counts.clear()
+            restart(running)
         learner.progress.b, learner.running = b, WeightState()
         point = running.dual_point
         return point._replace(a=resized(point.a, columns))
@@ -124,11 +130,15 @@ class PartProblem(HeldLoss):
         learner, visits = self.learner, plan.start is not None
         learner.progress.reading, learner.progress.b = number, plan.b
         self.few, self.new = plan.few, not learner.extent.rows
+        take_zone(learner, plan.zone)
+        self.loss = learner.loss
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
-            learner.counts.put(learner.active.numbers, round_counts(alpha, plan.b))
-        learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b)
+            counts = round_counts(alpha, plan.b, self.most)
+            learner.counts.put(learner.active.numbers, counts)
+        loss = LOSSES[learner.settings.loss]
+        learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b)
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None
@@ -189,6 +199,12 @@ class PartProblem(HeldLoss):
             self.learner.counts, self._certified = Counts.of_gaps(*self._certified), None
 
     @changes_part
+    def narrow_zone(self, zone: float) -> tuple[()]:
+        """Take a smooth loss nearer to the hinge."""
+        take_zone(self.learner, zone)
+        return super().narrow_zone(zone)
+
+    @changes_part
     def sum_rest(self, columns: int) -> QuadraticSums:
         """Take out the quadratic of the rows outside memory."""
         outside = self.learner.outside or Outside(np.zeros(columns + 1), 0.0)
@@ -199,7 +215,8 @@ class PartProblem(HeldLoss):
     def sum_held(self, columns: int) -> DualPoint:
         """Sum the dual point of the rows in memory, which are to be solved."""
         self.renew()
-        return self.dual_point(self.learner.counts.take(self.learner.active.numbers), columns)
+        counts = self.learner.counts.take(self.learner.active.numbers)
+        return self.dual_point(counts, columns, self.learner.progress.b)
 
     @changes_part
     def move(self, v: Vector, b: float, relaxation: float) -> DualPoint:
@@ -207,11 +224,12 @@ class PartProblem(HeldLoss):
         ``relaxation`` times as far; return what that changes."""
         learner, numbers = self.learner, self.learner.active.numbers
         counts = learner.counts.take(numbers)
-        solution = round_counts(self.alpha(self.margins_of(v)), b)
-        moved = relax_counts(counts, solution, relaxation)
+        solution = round_counts(self.alpha(self.margins_of(v)), b, self.most)
+        largest = largest_counts(b, self.most)
+        moved = relax_counts(counts, solution, relaxation, largest)
         learner.counts.put(numbers, moved)
         columns = len(v) - 1
-        return self.dual_point(moved, columns).plus(self.dual_point(counts, columns), -1)
+        return self.dual_point(moved, columns, b).plus(self.dual_point(counts, columns, b), -1)
 
     @changes_part
     def start_visits(self, base: DualPoint) -> tuple[()]:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
 from streamtron.core.rows import ChunkSource
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.ascent import solve
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.learner import Learner

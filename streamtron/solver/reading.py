@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns
-from streamtron.solver.ascent import solve, solve_hard, visit_until_still
+from streamtron.solver.ascent import solve, solve_by_newton, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -21,6 +21,7 @@ from streamtron.solver.learner import (
     leave_brief_stage,
     leave_scan,
     take_solution,
+    take_zone,
 )
 from streamtron.solver.learner import begin_reading as start_reading
 from streamtron.solver.stages import Regime
@@ -28,7 +29,7 @@ from streamtron.solver.stopping import certify, conclude, stop_at_limit, worthwh
 from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
-from streamtron.solver.working_set import counts_to_scan, keep, keep_all
+from streamtron.solver.working_set import counts_to_scan, keep, keep_all, rows_to_solve
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
@@ -90,6 +91,10 @@ def visit_rows(
     ``take_chunk`` does."""
     if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
         return
+    if not learner.loss.quadratic:
+        if not keep_all(learner, chunk.rows, targets):
+            yield from keep(learner, chunk.rows, rows_to_solve(learner, chunk, targets), targets)
+        return
     counts = learner.counts.take_ranges(chunk.ranges)
     moved = np.zeros(len(counts), dtype=np.uint8)
     visit(
@@ -118,7 +123,7 @@ def finish_reading(learner: Learner) -> Solve:
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         yield from continue_training(learner)
-    learner.progress.record(proven, learner.running.upper_bound, learner.rows_held)
+    learner.progress.record(proven, learner.upper_bound, learner.rows_held)
 
 
 def continue_training(learner: Learner) -> Solve:
@@ -169,7 +174,11 @@ def solve_in_memory(learner: Learner) -> Solve:
         if known is not None:
             best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
         problem = Subproblem(*of_rows, whole=not blocks)
-        solution = yield from solve(problem, gap, mini_epochs, best=best)
+        if learner.loss.quadratic:
+            solution = yield from solve(problem, gap, mini_epochs, best=best)
+        else:
+            solution = solve_by_newton(problem, gap, best)
+            take_zone(learner, problem.loss.loss.zone)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_mini_epochs(solution.mini_epochs)
@@ -190,6 +199,6 @@ def start_from_slacks(learner: Learner) -> None:
     """Solve the rows in memory, from counts that a scan has made of the slacks of its weights."""
     assert learner.frozen is not None
     learner.running.settle_scanned(learner.frozen.scan_sums)
-    if learner.running.steps:
+    if learner.running.steps and learner.loss.quadratic:
         learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
     run_mini_epochs(solve_in_memory(learner))

@@ -16,7 +16,7 @@ from streamtron.solver.vectors import ColumnSubset, mark_columns, resized
 
 
 class QuadraticSums(NamedTuple):
-    """G, g and c of an ``Outside`` on all columns, and Σ q_k of the rows inside the margin."""
+    """G, g and c of an ``Outside`` on all columns, and Σ q_k of the rows with a curvature."""
 
     gram: Vector
     linear: Vector
@@ -28,8 +28,9 @@ NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
 
 
 class Outside:
-    """Σ C_k (1 − l_k (x_k, ρ)·v)² = ½ uᵀ G u − g·u + c over rows that are not in memory; u are the
-    weights of the columns met so far, and the bias.
+    """Σ C_k φ(l_k (x_k, ρ)·v) ≈ ½ uᵀ G u − g·u + c over rows that are not in memory, by the
+    expansion of φ at the margins where they were added; u are the weights of the columns met so
+    far, and the bias.
 
     ``v`` : augmented weights at scale 1, at which rows are judged. ``known`` : the P proven before.
     """
@@ -40,8 +41,8 @@ class Outside:
         self.gram = np.zeros((1, 1))  # G; its upper triangle as of the last ``mirror``
         self.linear = np.zeros(1)
         self.constant = 0.0
-        self.reach = math.inf  # a row is held only if |1 − y·v| is at most this
-        self.squares = 0.0  # Σ q_k of all rows inside the margin
+        self.reach = math.inf  # a row is held only if its margin is at most so far from the bend
+        self.squares = 0.0  # Σ q_k of all rows with a curvature
 
     @property
     def subset(self) -> ColumnSubset:
@@ -68,15 +69,20 @@ class Outside:
             self.gram = np.insert(np.insert(self.gram, at, 0.0, axis=0), at, 0.0, axis=1)
         return True
 
-    def add(self, rows: Rows, signs: NDArray[np.int8], cost: Vector, rho: float) -> None:
-        """Add rows whose columns have been met, each with its C_k; 0 leaves one out."""
+    def add(
+        self, rows: Rows, signs: NDArray[np.int8], cost: Vector, rho: float,
+        terms: tuple[Vector, Vector, Vector],
+    ) -> None:  # fmt: skip
+        """Add rows whose columns have been met, each with its C_k (0 leaves one out) and its
+        ``losses.expansion``."""
+        curvature, slope, constant = terms
         u, places = self.subset.places, np.full(len(self.v), -1)
         places[u] = np.arange(len(self.linear))
-        passes.gram_block(rows, 2.0 * cost, rho, places, self.gram)
+        passes.gram_block(rows, cost * curvature, rho, places, self.gram)
         linear = self.subset.widen(self.linear)
-        passes.add(kernels.combine, rows, 2.0 * cost * signs, rho, linear)
+        passes.add(kernels.combine, rows, cost * slope * signs, rho, linear)
         self.linear = linear[u]
-        self.constant += float(kernels.dot(cost, np.ones(len(cost))))
+        self.constant += float(kernels.dot(cost * constant, np.ones(len(cost))))
 
     def sums(self, columns: int) -> QuadraticSums:
         """Return G, g and the others as numbers of so many columns, to be summed over parts."""

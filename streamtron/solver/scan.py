@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.certificate import BlockSums, Certificate, ScanSums, length_of
+from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, Rows
+from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
@@ -40,11 +41,13 @@ class Frozen:
         scale: float,
         threshold: float,
         running: NDArray[np.float64] | None = None,
+        loss: Loss = SQUARED_HINGE,
+        b: float = 1.0,
     ) -> None:
         self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
-        self.scan_sums = ScanSums(scale, len(w))
+        self.scan_sums = ScanSums(scale, len(w), loss, b)
 
     @property
     def has_violators(self) -> bool:
@@ -72,8 +75,9 @@ class Frozen:
         scan_sums.unfold()
         kernels.scan(
             rows, targets.signs, targets.delta2, targets.squares, counts, rho, self.bias,
-            self.threshold, self.w, self.length, scan_sums.scale, scan_sums.bins, scan_sums.fresh,
-            scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
+            self.threshold, scan_sums.loss.code, scan_sums.b, self.w, self.length,
+            scan_sums.scale, scan_sums.bins, scan_sums.fresh, scan_sums.low, scan_sums.sums,
+            scan_sums.totals, marked, dots,
         )  # fmt: skip
         return marked
 
@@ -96,8 +100,10 @@ class ScanRequest(NamedTuple):
     """s₀, around which the least primal is looked for"""
     threshold: float = -math.inf
     """rows with y·a ≤ threshold or a count are violators"""
-    b: float | None = None
-    """counts to a unit of dual, made from the slacks; None = they are given"""
+    b: float = 1.0
+    """counts to a unit of dual"""
+    from_slacks: bool = False
+    """whether counts are made from the slacks, and not given"""
     first: bool = False
     """whether R and the least Δ² are wanted"""
     loss: Loss = SQUARED_HINGE
@@ -176,7 +182,9 @@ class _Scanner:
 
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
-        self._frozen = Frozen(request.w, request.bias, request.scale, request.threshold)
+        self._frozen = Frozen(
+            request.w, request.bias, request.scale, request.threshold, None, request.loss, request.b
+        )
 
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen
@@ -190,13 +198,13 @@ class _Scanner:
         counts = self._counts_of(rows, targets)
         marks = frozen.scan(rows, targets, counts, request.rho)
         support = np.flatnonzero(counts)
-        numbered = None if request.b is None else Numbered(support, counts[support])
+        numbered = Numbered(support, counts[support]) if request.from_slacks else None
         sums = frozen.scan_sums.take_block(rows, counts)
         return PartialSums(sums, *extent, numbered, self._violators(rows, targets, marks))
 
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
         request = self._request
-        if request.b is None:
+        if not request.from_slacks:
             return self._counts.take(targets.numbers)
         v = np.append(self._frozen.w, request.bias)
         margins = passes.margins(rows, targets.signs, request.rho, v)
@@ -219,7 +227,7 @@ class _Scanner:
 def counts_of_slacks(
     loss: Loss, margins: NDArray[np.float64], scale: float, targets: Targets, b: float
 ) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(s m_k), 2³¹ − 1 at most; 0 for rows left out.
+    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(s m_k), see ``round_counts``; 0 for rows left out.
 
     At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
     ``scale`` : s, of which P(s) is least.
@@ -230,5 +238,6 @@ def counts_of_slacks(
     array([6, 0, 0], dtype=int32)
     """
     with np.errstate(over="ignore"):
-        alpha = costs(targets.signs, targets.delta2) * losses.slopes(loss, scale * margins)
-    return round_counts(alpha, b)
+        cost = costs(targets.signs, targets.delta2)
+        alpha = cost * losses.slopes(loss, scale * margins)
+        return round_counts(alpha, b, loss.most * cost)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from streamtron.core import theory
 from streamtron.core.config import Settings
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.text import up
 
 FIRST_B = 5.0
@@ -22,6 +23,9 @@ LARGEST_COUNT = float(1 << 29)
 
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
+
+COUNT_OF_C = float(1 << 27)
+"""The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹."""
 
 ACCURACY = 0.05
 """δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
@@ -79,6 +83,8 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     >>> [stage.name for stage in plan(Settings(tol=0.3))]
     ['1', '0.1', 'ascent']
     """
+    if settings.loss != SQUARED_HINGE.name:
+        return (ASCENT,)
     names = settings.stages or (1.0, 0.1)
     brief = settings.stages is None and not settings.faithful
     stages = tuple(
@@ -131,6 +137,8 @@ def choose_b(
     scale = b_scale(epsilon, settings, sq_radius)
     if stage.b_relative is not None:
         return stage.b_relative * scale
+    if settings.loss != SQUARED_HINGE.name:
+        return 2.0 * least_delta2 * COUNT_OF_C
     if stage.ascent:
         return min(ASCENT_B * sq_radius, COUNT_OF_ONE * least_delta2)
     if epsilon >= 1.0:

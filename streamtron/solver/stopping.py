@@ -6,7 +6,7 @@ import logging
 import math
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
+from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import up
 from streamtron.solver.learner import Learner, choose_mode, end_stage, next_stage, take_scan
 from streamtron.solver.progress import CONVERGED

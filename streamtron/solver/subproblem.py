@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, losses
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective, best_scale, drive
 from streamtron.solver.order import Turn
@@ -100,8 +100,10 @@ class Subproblem:
 
     @property
     def objective(self) -> float:
-        """D: at its best scale, or at 1/b where rows outside memory have a count."""
-        return self.running.objective if self.rest is None else self.objective_at_b
+        """D: at its best scale, or at 1/b where rows outside memory have a count, or the loss is
+        not quadratic."""
+        at_best = self.rest is None and self.loss.loss.quadratic
+        return self.running.objective if at_best else self.objective_at_b
 
     @property
     def objective_at_b(self) -> float:
@@ -114,10 +116,11 @@ class Subproblem:
 
     def primal(self, v: Vector) -> tuple[float, float]:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
-        margins = self.loss.margins_of(v)
-        theta = 1.0 if self.rest is not None else best_scale(self.loss, v, margins)
+        margins, loss = self.loss.margins_of(v), replace(self.loss.loss, zone=0.0)
+        at_best = self.rest is None and self.loss.loss.quadratic
+        theta = best_scale(self.loss, v, margins) if at_best else 1.0
         primal = 0.5 * kernels.square_sum(theta * v - self.center)
-        primal += self.loss.value(theta * margins)
+        primal += float(kernels.dot(self.loss.cost, losses.values(loss, theta * margins)))
         if self.rest is not None:
             primal += self.rest.objective_at(self.rule.b)
         return primal, theta
@@ -139,7 +142,7 @@ class Subproblem:
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
-        self.set_counts(round_counts(alpha, self.rule.b))
+        self.set_counts(round_counts(alpha, self.rule.b, self.loss.most))
 
     def set_counts(self, counts: NDArray[np.int32]) -> None:
         """Take these counts, and a of them."""
@@ -152,7 +155,7 @@ class Subproblem:
         self.running.take(sums if self.rest is None else sums.plus(self.rest))
 
     def _sums(self) -> DualPoint:
-        return self.loss.dual_point(self.counts, len(self.running.w))
+        return self.loss.dual_point(self.counts, len(self.running.w), self.rule.b)
 
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than

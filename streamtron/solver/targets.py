@@ -20,20 +20,35 @@ def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.fl
     return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)
 
 
-def round_counts(alpha: NDArray[np.float64], b: float) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋, 2³¹ − 1 at most."""
+BELOW = 1.0 - 32.0 * kernels.UNIT_ROUNDOFF
+"""α stays below this part of the most that it may be, for that is known with some roundings."""
+
+
+def round_counts(
+    alpha: NDArray[np.float64], b: float, most: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """c_k = ⌊b α_k + ½⌋, 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``."""
     with np.errstate(over="ignore"):  # infinity is cut too
         counts = np.floor(b * alpha + 0.5)
-    return np.minimum(counts, float(kernels.COUNT_MAX)).astype(np.int32)
+    return np.minimum(counts, largest_counts(b, most)).astype(np.int32)
+
+
+def largest_counts(b: float, most: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the largest c_k for which α_k = c_k/b is at most ``most``; 2³¹ − 1 at most."""
+    with np.errstate(over="ignore"):
+        return np.minimum(np.floor(b * most * BELOW), float(kernels.COUNT_MAX))
 
 
 def relax_counts(
-    counts: NDArray[np.int32], solution: NDArray[np.int32], factor: float
+    counts: NDArray[np.int32],
+    solution: NDArray[np.int32],
+    factor: float,
+    largest: NDArray[np.float64],
 ) -> NDArray[np.int32]:
     """Return counts moved ``factor`` times as far as to those of a solution, rounded."""
     start = counts.astype(np.float64)
     moved = start + np.floor(factor * (solution - start) + 0.5)
-    return np.clip(moved, 0, kernels.COUNT_MAX).astype(np.int32)
+    return np.clip(moved, 0.0, largest).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,11 @@ class TargetRule:
     labels: Sequence[Label]
     class_weights: Mapping[Label, float] | None
     positive: Label | None
+
+    @property
+    def least_delta2(self) -> float:
+        """The least Δ_k² that class weights make of a row of weight 1."""
+        return self.delta2 / max([1.0, *(self.class_weights or {}).values()])
 
     def __call__(self, chunk: Chunk) -> Targets:
         """The chunk's targets."""

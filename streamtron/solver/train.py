@@ -192,7 +192,7 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
         ReadingDone(
             reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
             learner.rows_held, None if learner.frozen is None else learner.certificate,
-            learner.running.upper_bound, rows, learner.settings.tolerance, progress.finished,
+            learner.upper_bound, rows, learner.settings.tolerance, progress.finished,
             problem,
         )
     )  # fmt: skip

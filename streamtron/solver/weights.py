@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Rows
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import passes
 from streamtron.solver.vectors import dense, resized
 
@@ -34,12 +34,14 @@ class Rule:
 
 
 class DualPoint(NamedTuple):
-    """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²; and
-    t = Σ c_k. Or the difference of two."""
+    """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²;
+    t = Σ c_k; and what the gains −Σ C_k φ*(−c_k/(b C_k)) of a loss that is not quadratic are above
+    t/b. Or the difference of two."""
 
     a: NDArray[np.float64]
     extension: float
     steps: int
+    excess: float = 0.0
 
     def plus(self, change: DualPoint, sign: int = 1) -> DualPoint:
         """Return the sum, or with −1 the difference, as wide as the wider one."""
@@ -47,12 +49,13 @@ class DualPoint(NamedTuple):
         return DualPoint(
             resized(self.a, columns) + sign * resized(change.a, columns),
             self.extension + sign * change.extension, self.steps + sign * change.steps,
+            self.excess + sign * change.excess,
         )  # fmt: skip
 
     def objective_at(self, b: float) -> float:
-        """D = t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
+        """D = t/b − ‖a‖²/(2b²) + the excess: the dual at the scale 1/b."""
         sq_norm = kernels.square_sum(self.a) + self.extension
-        return self.steps / b - 0.5 * sq_norm / b / b  # b² might underflow
+        return self.steps / b - 0.5 * sq_norm / b / b + self.excess  # b² might underflow
 
 
 NO_COUNTS = DualPoint(np.zeros(1), 0.0, 0)
@@ -66,7 +69,7 @@ class WeightState:
 
     def __init__(self) -> None:
         self.w = np.zeros(0)
-        self.scalars = np.zeros(4)
+        self.scalars = np.zeros(5)
         self.tallies = np.zeros(3, dtype=np.int64)
 
     @property
@@ -83,6 +86,11 @@ class WeightState:
     def extension(self) -> float:
         """Σ Δ_k² c_k²."""
         return float(self.scalars[kernels.EXTENSION])
+
+    @property
+    def excess(self) -> float:
+        """The gains above t/b; see ``DualPoint``."""
+        return float(self.scalars[kernels.EXCESS])
 
     @property
     def steps(self) -> int:
@@ -110,8 +118,8 @@ class WeightState:
         return 0.5 * self.steps * self.scale
 
     def objective_at(self, b: float) -> float:
-        """D = t/b − ‖a‖²/(2b²): the dual at the scale 1/b."""
-        return self.steps / b - 0.5 * self.sq_norm / b / b  # b² might underflow
+        """D = t/b − ‖a‖²/(2b²) + the excess: the dual at the scale 1/b."""
+        return self.steps / b - 0.5 * self.sq_norm / b / b + self.excess  # b² might underflow
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
@@ -123,11 +131,12 @@ class WeightState:
     @property
     def dual_point(self) -> DualPoint:
         """The sums that the counts make."""
-        return DualPoint(self.augmented(1.0), self.extension, self.steps)
+        return DualPoint(self.augmented(1.0), self.extension, self.steps, self.excess)
 
     def take(self, point: DualPoint) -> None:
         """Set a to the sums of a dual point."""
         self.settle(point.a[:-1].copy(), float(point.a[-1]), point.extension, point.steps)
+        self.scalars[kernels.EXCESS] = point.excess
 
     def widen(self, columns: int) -> None:
         """Make room for more columns, whose memory costs nothing before it is written to."""
@@ -152,13 +161,14 @@ class WeightState:
         """Set a to what a scan has summed from the counts."""
         sums.fold()
         self.settle(sums.fresh, sums.fresh_bias, sums.sq_extension, sums.steps)
+        self.scalars[kernels.EXCESS] = sums.excess
 
     def rescale(self, largest: int, factor: int) -> int:
         """Multiply a by a whole factor ≥ 1, less if the largest count would pass LARGEST_SCALED;
         returns the factor, by which the caller multiplies the counts."""
         factor = max(1, min(factor, LARGEST_SCALED // max(largest, 1)))
         self.w *= factor
-        self.scalars *= (factor, float(factor) ** 2, 1.0, float(factor) ** 2)
+        self.scalars *= (factor, float(factor) ** 2, 1.0, float(factor) ** 2, 1.0)
         self.tallies[kernels.STEPS] *= factor
         return factor
 

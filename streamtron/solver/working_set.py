@@ -15,7 +15,7 @@ from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter, leave_brief_stage
 from streamtron.solver.stages import Regime
-from streamtron.solver.targets import Targets
+from streamtron.solver.targets import Targets, costs, largest_counts
 
 NEAR = 1.25
 """Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
@@ -82,6 +82,17 @@ def keep(
         _keep_some(learner)
 
 
+def rows_to_solve(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int64]:
+    """The positions of the rows of a chunk that matter, where rows are not visited: those with a
+    count or a loss at the running weights; all of them, if every row has a loss."""
+    if not learner.loss.sparse:
+        return np.flatnonzero(targets.signs)
+    v, rho = learner.running.augmented(learner.scale), learner.settings.rho
+    margins = passes.margins(chunk.rows, targets.signs, rho, v)
+    counts = learner.counts.take_ranges(chunk.ranges)
+    return np.flatnonzero((targets.signs != 0) & ((counts > 0) | (margins <= NEAR)))
+
+
 def release_rows(learner: Learner) -> None:
     """Keep no rows any more. If training continues, the next reading keeps those that matter."""
     learner.active.clear()
@@ -90,10 +101,14 @@ def release_rows(learner: Learner) -> None:
 
 
 def _keep_some(learner: Learner) -> None:
-    """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte."""
+    """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte; or, where
+    every row has a count, by the curvature there, α (1 − α/C)."""
     active, rows_before = learner.active, len(learner.active)
-    counts = learner.counts.take(active.numbers)
-    live = np.flatnonzero(counts)
+    counts = learner.counts.take(active.numbers).astype(np.float64)
+    if not learner.loss.sparse:
+        largest = largest_counts(learner.progress.b, costs(active.signs, active.delta2))
+        counts *= 1.0 - counts / np.maximum(largest, 1.0)
+    live = np.flatnonzero(counts > 0.0)
     drawn = learner.draw(counts[live] / active.sizes[live])
     active.keep(live[drawn], KEPT * active.budget)
     if len(active) == rows_before:
@@ -103,7 +118,7 @@ def _keep_some(learner: Learner) -> None:
 def _drop_idle_rows(learner: Learner) -> None:
     """Drop rows without a count whose margin is above NEAR · threshold."""
     active = learner.active
-    if not len(active):
+    if not len(active) or not learner.loss.sparse:
         return
     augmented = learner.running.augmented(1.0)
     y_a = passes.margins(active.rows, active.signs, learner.settings.rho, augmented)

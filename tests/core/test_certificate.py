@@ -14,11 +14,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate, ScanSums, length_of
+from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.rows import freeze
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import one_part
 from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
@@ -63,10 +64,10 @@ class Trained:
         kernels.squared_norms(rows, squares)
         freeze(signs, delta2, squares, counts, w)
         kernels.scan(
-            rows, signs, delta2, squares, counts, self.rho, self.bias, threshold, w,
-            length_of(w, self.bias), scale, scan_sums.bins, scan_sums.fresh, scan_sums.low,
-            scan_sums.sums, scan_sums.totals, np.zeros(len(signs), dtype=np.uint8),
-            kernels.NO_DOTS,
+            rows, signs, delta2, squares, counts, self.rho, self.bias, threshold,
+            kernels.SQUARED_HINGE, 1.0, w, length_of(w, self.bias), scale,
+            scan_sums.bins, scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals,
+            np.zeros(len(signs), dtype=np.uint8), kernels.NO_DOTS,
         )  # fmt: skip
         return scan_sums
 

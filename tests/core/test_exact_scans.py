@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import certificate as module
-from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.rows import Rows, make_rows
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts
 from streamtron.solver.scan import Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, freeze
+from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
 from streamtron.data.formats import text_kernels
 from tests.helpers.examples import examples
@@ -313,7 +314,7 @@ def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> P
     n, u = len(case.rows), 2.0**-53
     seen = PartialSums(
         [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
-        [math.inf, 0.0, 0.0, 0.0, 0.0, 0.0], [0, 0, 0, 0], [0] * n,
+        no_sums().tolist(), [0, 0, 0, 0], [0] * n,
     )  # fmt: skip
     for k, row in enumerate(case.rows):
         if case.signs[k] == 0:
@@ -392,7 +393,7 @@ def scanned(
 ) -> PartialSums:
     """What the kernel sums of the rows, cut into calls."""
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
-    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
     squares = np.empty(len(case.rows))
     kernels.squared_norms(csr(case.rows), squares)
@@ -402,8 +403,8 @@ def scanned(
             csr(case.rows[part]), frozen(case.signs[part], np.int8),
             frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
             frozen(oracle.counts[part], np.int32), case.rho, oracle.bias, threshold,
-            frozen(oracle.w, np.float64), length, case.scale, bins, fresh, low, sums, totals,
-            called[part], frozen(products[part], np.float64),
+            kernels.SQUARED_HINGE, 1.0, frozen(oracle.w, np.float64), length, case.scale,
+            bins, fresh, low, sums, totals, called[part], frozen(products[part], np.float64),
         )  # fmt: skip
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
@@ -411,11 +412,11 @@ def scanned(
 
 
 def test_a_scan_takes_products_that_are_summed_already() -> None:
-    sums, totals = np.array([math.inf, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(4, dtype=np.int64)
+    sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     ones = frozen([1.0], np.float64)
     kernels.scan(
         csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, frozen([0], np.int32),
-        0.0, 0.0, 1.0, frozen([5.0], np.float64), 5.0, 1.0,
+        0.0, 0.0, 1.0, kernels.SQUARED_HINGE, 1.0, frozen([5.0], np.float64), 5.0, 1.0,
         np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros(1), np.zeros(1),
         sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
     )  # fmt: skip
@@ -430,8 +431,9 @@ def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
     signs, ones = frozen([1] * n, np.int8), frozen([1.0] * n, np.float64)
     kernels.scan(
         csr([[(0, margin)] for margin in margins]), signs, ones, ones, frozen([0] * n, np.int32),
-        0.0, 0.0, 1.0, frozen([1.0], np.float64), 1.0, 1.0, bins, np.zeros(1), np.zeros(1),
-        np.zeros(6), np.zeros(4, np.int64), np.zeros(n, np.uint8), kernels.NO_DOTS,
+        0.0, 0.0, 1.0, kernels.SQUARED_HINGE, 1.0, frozen([1.0], np.float64), 1.0, 1.0, bins,
+        np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64), np.zeros(n, np.uint8),
+        kernels.NO_DOTS,
     )  # fmt: skip
     filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)
     assert np.flatnonzero(filled).tolist() == wanted.tolist()

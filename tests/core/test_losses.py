@@ -2,42 +2,157 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
-from streamtron.core.losses import LOSSES, Loss, curvatures, slopes, values
+from streamtron.core.losses import (
+    HINGE,
+    LOG_LOSS,
+    LOSSES,
+    Loss,
+    curvatures,
+    expansion,
+    gains,
+    slopes,
+    values,
+)
+
+U = kernels.UNIT_ROUNDOFF
 
 margins = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
 
-@dataclass(frozen=True)
-class Plain:
+def exp_minus(x: float) -> float:
+    """e^−x as the kernels have it."""
+    if x >= 746.0:
+        return 0.0
+    k = math.floor(x * 1.4426950408889634 + 0.5)
+    r = (k * 0.693147180369123816490 - x) + k * 1.90821492927058770002e-10
+    total = 1.0 / math.factorial(13)
+    for n in range(12, -1, -1):
+        total = total * r + 1.0 / math.factorial(n)
+    return total * math.ldexp(1.0, -k)
+
+
+def log_ratio(s: float) -> float:
+    """ln((1 + s)/(1 − s)) as the kernels have it."""
+    total = 1.0 / 33.0
+    for n in range(15, -1, -1):
+        total = total * (s * s) + 1.0 / (2 * n + 1)
+    return 2.0 * s * total
+
+
+def log_small(x: float) -> float:
+    """ln x of x ≤ 1/2 as the kernels have it."""
+    mantissa, exponent = math.frexp(x)
+    if mantissa < 0.7071067811865476:
+        mantissa, exponent = 2.0 * mantissa, exponent - 1
+    return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0))
+
+
+def plain(loss: Loss, m: float) -> tuple[float, float, float]:
     """φ, −φ' and φ'' in plain Python."""
+    if loss.name == "log_loss":
+        q = exp_minus(abs(m))
+        slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
+        return max(-m, 0.0) + log_ratio(q / (2.0 + q)), slope, q / ((1.0 + q) * (1.0 + q))
+    slack, zone = max(1.0 - m, 0.0), loss.zone
+    if loss.name == "hinge":
+        if slack < zone:
+            return 0.5 * slack * slack / zone, slack / zone, 1.0 / zone if slack > 0.0 else 0.0
+        return slack - 0.5 * zone, 1.0 if slack > 0.0 else 0.0, 0.0
+    return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
 
-    loss: Loss
 
-    def at(self, m: float) -> tuple[float, float, float]:
-        assert self.loss.name == "squared_hinge"
-        slack = max(1.0 - m, 0.0)
-        return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
+def plain_gain(loss: Loss, p: float) -> float:
+    """−φ*(−p) in plain Python, with what the kernel takes off for rounding."""
+    if loss.name == "squared_hinge":
+        return p - 0.25 * (p * p)
+    if p > 1.0 - 8.0 * U:
+        return -math.inf
+    if loss.name == "hinge":
+        return p * (1.0 - 16.0 * U)
+    if not 2.0**-1000 < p < 1.0 - 128.0 * U:
+        return 0.0
+    least = min(p, 1.0 - p)
+    first, second = -log_small(least), log_ratio(least / (2.0 - least))
+    entropy = least * first + (1.0 - least) * second
+    return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 @given(drawn=margins)
 def test_a_loss_equals_its_plain_oracle_bit_for_bit(loss: Loss, drawn: list[float]) -> None:
-    at = [Plain(loss).at(m) for m in drawn]
-    for number, of_loss in enumerate((values, slopes, curvatures)):
-        assert of_loss(loss, np.array(drawn)).tolist() == [one[number] for one in at]
+    for zone in (0.0, 0.25, 1.0) if loss.name == "hinge" else (0.0,):
+        smoothed = replace(loss, zone=zone)
+        at = [plain(smoothed, m) for m in drawn]
+        for number, of_loss in enumerate((values, slopes, curvatures)):
+            assert of_loss(smoothed, np.array(drawn)).tolist() == [one[number] for one in at]
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+@given(st.lists(st.floats(0.0, 1.5) | st.floats(0.0, 1e-300), min_size=1))
+def test_a_gain_equals_its_plain_oracle_bit_for_bit(loss: Loss, drawn: list[float]) -> None:
+    assert gains(loss, np.array(drawn)).tolist() == [plain_gain(loss, p) for p in drawn]
+
+
+def exact(m: float) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
+    """The logistic loss in 60 digits."""
+    q = mpmath.exp(-mpmath.mpf(m))
+    return mpmath.log1p(q), q / (1 + q), q / (1 + q) ** 2
+
+
+@given(st.lists(st.floats(-700.0, 700.0) | st.floats(-1.0, 1.0), min_size=1))
+def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn: list[float]) -> None:
+    with mpmath.workdps(60):
+        for number, of_loss in enumerate((values, slopes, curvatures)):
+            for m, found in zip(drawn, of_loss(LOG_LOSS, np.array(drawn)).tolist(), strict=True):
+                wanted = exact(m)[number]
+                assert abs(found - wanted) <= 8.0 * U * wanted
+
+
+@given(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(-8.0, 8.0))
+def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p: float, off: float):
+    with mpmath.workdps(60):
+        q = p * (1 + mpmath.mpf(off) * U)
+        found = gains(LOG_LOSS, np.array([p]))[0]
+        assert found <= 0.0 or found <= -q * mpmath.log(q) - (1 - q) * mpmath.log1p(-q)
+
+
+@pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=["log_loss", "hinge"])
+def test_a_dual_variable_that_may_be_above_c_earns_minus_infinity(loss: Loss) -> None:
+    above = np.array([1.0, 1.0 + U, 2.0, math.inf, 1.0 - 4.0 * U])
+    assert (gains(loss, above) == -math.inf).all()
+
+
+def test_the_dual_earns_what_the_loss_and_its_slope_leave() -> None:
+    """Fenchel: φ(m) + φ*(−p) + m p = 0 at p = −φ'(m)."""
+    m = np.linspace(-20.0, 20.0, 401)
+    p = slopes(LOG_LOSS, m)
+    assert gains(LOG_LOSS, p) == pytest.approx(values(LOG_LOSS, m) + m * p, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+def test_an_expansion_has_value_slope_and_curvature_of_the_loss(loss: Loss) -> None:
+    m = np.array([-3.0, -0.5, 0.3, 0.95, 2.0])
+    smoothed = replace(loss, zone=0.25 if loss.name == "hinge" else 0.0)
+    curvature, slope, constant = expansion(smoothed, m)
+    assert curvature.tolist() == curvatures(smoothed, m).tolist()
+    assert slope - curvature * m == pytest.approx(slopes(smoothed, m))
+    assert 0.5 * curvature * m * m - slope * m + constant == pytest.approx(values(smoothed, m))
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 def test_slopes_and_curvatures_are_those_of_the_values(loss: Loss) -> None:
     m, h = np.array([-7.3, -1.0, 0.2, 0.9, 1.1, 5.0]), 1e-4
+    loss = replace(loss, zone=0.25 if loss.name == "hinge" else 0.0)
     change = (values(loss, m + h) - values(loss, m - h)) / (2.0 * h)
     assert slopes(loss, m) == pytest.approx(-change, abs=1e-6)
     bend = (values(loss, m + h) - 2.0 * values(loss, m) + values(loss, m - h)) / h**2
@@ -47,7 +162,7 @@ def test_slopes_and_curvatures_are_those_of_the_values(loss: Loss) -> None:
 
 
 def test_a_code_that_no_loss_has_gives_no_number() -> None:
-    for order in range(3):
-        found = np.zeros(1)
-        kernels.loss_at(max(loss.code for loss in LOSSES.values()) + 1, order, np.zeros(1), found)
+    for order in range(4):
+        found, code = np.zeros(1), max(loss.code for loss in LOSSES.values()) + 1
+        kernels.loss_at(code, 0.0, order, np.zeros(1), found)
         assert np.isnan(found[0])

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.certificate import no_bins
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.scan_sums import no_bins
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import deletions
 from streamtron.data.writers.corpus import generate

@@ -33,7 +33,7 @@ from streamtron.runs.inputs import cache_here
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.scan import Scans, scan_shard, scan_tasks, scan_weights
 from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner, set_weights
+from streamtron.solver.learner import Learner, set_resolution, set_weights
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.oracle import Row
@@ -453,10 +453,11 @@ def test_counts_made_of_slacks_are_those_of_the_same_rows_however_they_are_cut(
         shards = cut(lines, tmp_path / name, sizes)
         learner = Learner(Settings(), model.classes, positive=model.classes[1])
         set_weights(learner, np.append(np.zeros(model.index_base or 0), model.weights), 0.0)
+        set_resolution(learner, 1000.0)
         with open_shards(
             [str(shards)], ReaderConfig(), cache_dir=None, classes=model.classes
         ) as source:
-            scan_weights(Scans(source), [learner], [1.0], b=1000.0, first=True)
+            scan_weights(Scans(source), [learner], [1.0], from_slacks=True, first=True)
         assert learner.frozen is not None
         assert learner.counts.total() == learner.frozen.scan_sums.steps > 0
         made.append(learner.counts.dense(ROWS).tolist())

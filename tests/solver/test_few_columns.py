@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
+from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
@@ -54,9 +55,10 @@ class Sample:
         )
         self.cost = np.random.default_rng(seed).choice([0.0, 0.5, 3.0], size=number)
 
-    def slice(self, start: int, stop: int) -> tuple[Rows, NDArray[np.int8], Vector, float]:
+    def slice(self, start: int, stop: int) -> tuple[Any, ...]:
         rows = self.rows._replace(indptr=self.rows.indptr[start : stop + 1])
-        return rows, self.signs[start:stop], self.cost[start:stop], 1.0
+        inside = expansion(SQUARED_HINGE, np.zeros(stop - start))
+        return rows, self.signs[start:stop], self.cost[start:stop], 1.0, inside
 
 
 # --- the quadratic ---
@@ -101,7 +103,8 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
     )
     gone, outside = margins[:200] < 0.9, Outside(zero, 0.0)
     outside.meet(sample.rows)
-    outside.add(*sample.slice(0, 200)[:2], np.where(gone, sample.cost[:200], 0.0), rho)
+    rows, signs, _, _, inside = sample.slice(0, 200)
+    outside.add(rows, signs, np.where(gone, sample.cost[:200], 0.0), rho, inside)
     outside.mirror()
     left = sample.cost.copy()
     left[:200][gone] = 0.0

@@ -417,7 +417,7 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(
 ) -> None:
     found = np.full(3, np.nan)
     columns = [frozen([row[n] for row in rows], np.float64) for n in range(3)]
-    kernels.loss_along(kernels.SQUARED_HINGE, *columns, theta, found)
+    kernels.loss_along(kernels.SQUARED_HINGE, 0.0, *columns, theta, found)
     value = first = second = 0.0
     for margin, slope, cost in rows:
         m = margin + theta * slope

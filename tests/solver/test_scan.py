@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
-from streamtron.core.certificate import ScanSums
 from streamtron.core.errors import DataError
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
+from streamtron.core.scan_sums import ScanSums
 from streamtron.data.blocks import squares_of
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
@@ -90,7 +90,7 @@ def margins(data: Data, request: ScanRequest) -> list[float]:
 def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
     data: Data, borders: list[int]
 ) -> None:
-    views = [view(0, b=9.0), view(1, threshold=0.2, first=True)]
+    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, first=True)]
     rooms = [10**9, 10**9]
     together = scanned(data, views, borders, rooms)
     apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
@@ -100,7 +100,7 @@ def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
 
 def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
     """And what a block brings grows with its rows and not with the bins."""
-    request = view(0, b=9.0)
+    request = view(0, b=9.0, from_slacks=True)
     bins = []
     for borders in ([0, ROWS], CUTS[1], [0, ROWS - 7, ROWS]):
         scan_sums = ScanSums(request.scale, COLUMNS)
@@ -117,7 +117,7 @@ def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
 
 
 def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
-    request = view(b=9.0)
+    request = view(b=9.0, from_slacks=True)
     expected, sums, bias = {}, [0.0] * COLUMNS, 0.0
     for k, margin in enumerate(margins(data, request)):
         count = math.floor(9.0 * max(0.0, 1.0 - request.scale * margin) / DELTA2 + 0.5)
