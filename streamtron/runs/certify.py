@@ -269,14 +269,15 @@ def _learners(
         class_weights, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
-        if problem.rho == 0.0 and direction.bias != 0.0:
+        if problem.augmentation == 0.0 and direction.bias != 0.0:
             raise SettingsError(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
                 "trained with (LIBLINEAR's -B)."
             )
         learner = Learner(problem, source.labels, class_weights, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
-        bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
+        rho = problem.augmentation
+        bias = direction.bias / rho / scale if rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
         learners.append(learner)
     return learners
