@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from streamtron.runs.outcome import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.user_rows import list_rows
+from tests.runs.test_parts import forgetful
 
-SHARDS, ROWS = 4, 90
+SHARDS, ROWS = 5, 72
 
 LOSSES = ("log_loss", "hinge")
 
@@ -31,15 +33,15 @@ CASES: dict[str, dict[str, Any]] = {
     "to rounding": {"tol": 1e-8},
     "blocks": {"columns": 60, "active_set": 4_000},
     "few columns": {"active_set": 4_000},
-    "parts": {"parts": 3},
-    "parts of blocks": {"parts": 3, "columns": 60, "active_set": 4_000},
+    "parts": {"parts": 4},
+    "parts of blocks": {"parts": 4, "columns": 60, "active_set": 4_000},
     "many classes": {"multiclass": True},
     "many classes, blocks": {"multiclass": True, "columns": 60, "active_set": 12_000},
     "several labels": {"multilabel": True},
     "class weights": {"class_weight": {"1": 30.0, "0": 0.2}},
     "balanced": {"class_weight": "balanced", "columns": 60, "active_set": 4_000},
     "row weights": {"weights_in_label": True},
-    "row weights, parts": {"weights_in_label": True, "parts": 3},
+    "row weights, parts": {"weights_in_label": True, "parts": 4},
     "in the order of the files": {"order": "sequential", "columns": 60, "active_set": 4_000},
     "no bias": {"rho": 0.0},
     "a large bias": {"rho": 10.0},
@@ -151,16 +153,29 @@ def test_a_run_that_stops_amid_any_reading_is_taken_up_to_the_same_bytes(
         assert kept(tmp_path, model.name) == kept(tmp_path, "m"), last
 
 
+@pytest.mark.parametrize(
+    ("case", "loss"),
+    [("parts", "log_loss"), ("parts", "hinge"), ("parts of blocks", "log_loss")],
+)
+def test_parts_lost_in_any_round_change_no_bit(case: str, loss: str, tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, case, loss)
+    rounds = corpus.fitted(tmp_path / "m").report["rounds"]
+    for at in sorted({2, rounds // 2, rounds - 1}):
+        found = corpus.fitted(tmp_path / f"m{at}", open_parts=partial(forgetful, at=at))
+        assert kept(tmp_path, f"m{at}") == kept(tmp_path, "m"), at
+        assert found.report["rounds"] == rounds
+
+
 @losses
 @pytest.mark.parametrize("case", ["all rows in memory", "blocks", "few columns", "parts",
                                   "many classes", "row weights"])  # fmt: skip
 def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
     corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
-    corpus.fitted(tmp_path / "m", slice(3))
-    found = streamtron.update(tmp_path / "m", corpus.shards[3])
+    corpus.fitted(tmp_path / "m", slice(SHARDS - 1))
+    found = streamtron.update(tmp_path / "m", corpus.shards[-1])
     corpus.check(found.report, rows)
-    gone = {path.name: range(number, ROWS, 4) for number, path in enumerate(corpus.shards)}
-    left = rows[(rows % ROWS) % 4 != rows // ROWS]
+    gone = {path.name: range(n, ROWS, SHARDS) for n, path in enumerate(corpus.shards)}
+    left = rows[(rows % ROWS) % SHARDS != rows // ROWS]
     found = streamtron.forget(tmp_path / "m", rows=str(list_rows(tmp_path / "gone", gone)))
     corpus.check(found.report, left)
     shutil.rmtree(tmp_path / "m.run" / "cache")
