@@ -24,8 +24,9 @@ LARGEST_COUNT = float(1 << 29)
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
 
-COUNT_OF_C = float(1 << 27)
-"""The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹."""
+COUNT_OF_C = float(1 << 27) * (1.0 + 2.0**-45)
+"""The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹. The
+little more is what ``targets.largest_counts`` takes off: it rounds down to 2²⁷, not one less."""
 
 COARSE = float(1 << 16)
 """Where the largest count is below this, rounding counts may be seen in the gap."""
