@@ -28,6 +28,8 @@ from streamtron import StreamtronClassifier
 from streamtron.core.config import SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 
+LOSSES = ("squared_hinge", "log_loss", "hinge")
+
 
 def _rows(
     n: int = 400, columns: int = 12, classes: int = 2, seed: int = 0
@@ -92,8 +94,9 @@ def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, bas
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_checks_pass_with_no_exemption() -> None:
-    results = check_estimator(StreamtronClassifier(), on_skip=None)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
+    results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
     assert {result["status"] for result in results} <= {"passed", "skipped"}
 
