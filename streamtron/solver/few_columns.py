@@ -21,7 +21,7 @@ from streamtron.core import kernels, losses
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter, take_zone
+from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
 from streamtron.solver.newton import HeldObjective, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
@@ -53,7 +53,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard:
+    if settings.faithful or settings.hard or learner.loss.zone:
         return False
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)
@@ -149,7 +149,6 @@ def minimise_held(
     places = outside.subset.places
     objective = HeldObjective(loss, np.zeros(len(places)), outside)
     best = objective.minimise(outside.v[places], precision)
-    take_zone(learner, objective.zone)
     return outside.subset.widen(best.v), best.steps
     yield
 
