@@ -94,7 +94,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     in LIBLINEAR.
 
     X is rounded to float32 for training; values that become infinite are an error. Decisions use X
-    as given. Up to 4,096 nonzeros the weights are refined by Newton's method whatever ``tol`` is.
+    as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
+    whatever ``tol`` is.
 
     Parameters
     ----------
