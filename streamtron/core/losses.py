@@ -7,7 +7,9 @@ A loss is a record here, and a branch in each of the helpers ``_value``, ``_slop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,8 @@ class Loss:
     """LIBLINEAR's -s for the same problem"""
     bend: float
     """the margin near which φ'' changes"""
+    logistic: bool = False
+    """whether σ(m) is the probability of a row's label"""
     zone: float = 0.0
     """η of a hinge that is smoothed; see ``kernels.HINGE``"""
 
@@ -59,6 +63,7 @@ LOG_LOSS = Loss(
     most=1.0,
     liblinear=0,
     bend=0.0,
+    logistic=True,
 )
 """ln(1 + e^−m)."""
 
@@ -66,6 +71,11 @@ HINGE = Loss("hinge", kernels.HINGE, quadratic=False, sparse=True, most=1.0, lib
 """max(0, 1 − m)."""
 
 LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
+
+
+def loss_of(settings: Mapping[str, Any]) -> Loss:
+    """Return the loss of a model with these settings; the squared hinge where they have none."""
+    return LOSSES.get(str(settings.get("loss")), SQUARED_HINGE)
 
 
 def values(loss: Loss, margins: Vector) -> Vector:

@@ -16,7 +16,10 @@ from streamtron.core.files import write_atomically
 from streamtron.core.text import METRICS, METRICS_OF_MANY, label_text
 from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
-BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
+BOUNDS = (
+    "directional_margin", "primal_margin", "upper_bound", "primal_objective", "dual_objective",
+    "relative_duality_gap",
+)  # fmt: skip
 """Columns from a certificate."""
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
