@@ -83,8 +83,9 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(
         assert "dual" in text
     assert f"<b>{loss}</b><span>loss</span>" in page
     assert ("Reliability" in page) == (loss == "log_loss")
-    gaps = [row.split()[9] for row in shown[0].stderr.splitlines() if " scan " in row]
-    assert gaps
+    line = [row.split() for row in shown[0].stderr.splitlines() if " scan " in row][-1]
+    assert line[7] == "-"  # the margin
+    assert float(line[8]) <= 0.01
     events = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "reading_done"][-1]
     assert last["proven_lower_bound"] is last["proven_upper_bound"] is None
@@ -179,6 +180,8 @@ def test_row_weights_count_in_any_cut_and_a_strange_class_has_the_probability_0(
     assert found["log_loss"] == pytest.approx(metrics.log_loss(y, wide, sample_weight=weights))
     brier = metrics.brier_score_loss(y, wide, sample_weight=weights)
     assert found["brier_score"] == pytest.approx(brier)
+    positive = sum(tenth["weight"] * tenth["share"] for tenth in found["reliability"])
+    assert positive == pytest.approx(weights[y < 3].sum())
 
 
 def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(
