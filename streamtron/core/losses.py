@@ -7,7 +7,9 @@ A loss is a record here, and a branch in each of the helpers ``_value``, ``_slop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +79,11 @@ HINGE = Loss(
 """max(0, 1 − m)."""
 
 LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
+
+
+def loss_of(settings: Mapping[str, Any]) -> Loss:
+    """Return the loss of a model with these settings; the squared hinge where they have none."""
+    return LOSSES.get(str(settings.get("loss")), SQUARED_HINGE)
 
 
 def values(loss: Loss, margins: Vector) -> Vector:

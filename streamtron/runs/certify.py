@@ -56,8 +56,8 @@ class Proof:
 
     Parameters
     ----------
-    certificate : primal margin and scale of the model's direction, upper bound of the data; with
-        a run also the drift of its running weights.
+    certificate : primal objective and scale of the model's direction, dual objective of the data;
+        with a run also the drift of its running weights.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
@@ -212,7 +212,7 @@ def _proof(
     for certificate, scale, distance in zip(
         certificates, _trained_scales(model), distances, strict=False
     ):
-        radius = theory.decision_radius(certificate.primal_margin, certificate.upper_bound)
+        radius = theory.decision_radius(certificate.primal, certificate.dual)
         proof = Proof(
             certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
         )
