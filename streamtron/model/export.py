@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,11 +16,10 @@ from scipy import sparse
 from streamtron.core.config import Settings, prices, settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.losses import loss_of
 from streamtron.core.names import checks_keywords
+from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel, stays_sparse
-
-if TYPE_CHECKING:
-    from streamtron.core.losses import Loss
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
@@ -82,12 +81,6 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     return write_atomically(path, _WRITERS[format](model))
 
 
-def _loss(model: LinearModel) -> Loss:
-    from streamtron.core.losses import LOSSES, SQUARED_HINGE  # loads numba
-
-    return LOSSES.get(str(model.settings.get("loss")), SQUARED_HINGE)
-
-
 def _library(name: str, format: Format) -> Any:
     try:
         return import_module(name)
@@ -122,7 +115,7 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
     # LIBLINEAR's weights of two classes point to the label that it names first
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
     head = (
-        f"solver_type {_loss(model).liblinear[0]}\nnr_class {len(named)}\n"
+        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named)}\n"
         f"label {' '.join(str(int(label)) for label in named)}\n"
         f"nr_feature {model.columns}\nbias 1\nw\n"
     )
@@ -183,11 +176,7 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     constants: dict[str, Any] = {
         "weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0,
     }  # fmt: skip
-    calibration = model.calibration
-    if calibration is None and _loss(model).logistic:
-        plain = {"a": -1.0, "b": 0.0}
-        calibration = {"method": "sigmoid", "directions": [plain] * model.sparse_weights.shape[0]}
-    if calibration is not None:
+    if (calibration := probability_map(model)) is not None:
         directions = calibration["directions"]
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
@@ -269,7 +258,7 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
         raise SettingsError(
             "format sklearn: a model without columns, and scikit-learn wants one. Export as json."
         )
-    if _loss(model).logistic and model.kind == "multiclass":
+    if loss_of(model.settings).logistic and model.kind == "multiclass":
         linear = _one_vs_rest(model)
     else:
         linear = _fitted(model, model.sparse_weights, model.bias, _labels(model))
@@ -295,7 +284,7 @@ def _fitted(
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
-    rho, loss = float(model.settings.get("rho") or 0.0), _loss(model)
+    rho, loss = float(model.settings.get("rho") or 0.0), loss_of(model.settings)
     price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
     problem: dict[str, Any] = {
         "C": np.inf if price is None else price, "fit_intercept": rho > 0.0,
