@@ -190,7 +190,8 @@ class _Ascent:
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = yield from self._round(promise=1.0 if first else PASSING)
             if first and self.moved and self._looks_unsolved():
-                self.gaps.append(1.0 - self.problem.objective / self._estimated_primal())
+                primal = self._estimated_primal()
+                self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
             else:
                 self._consider_last_and_average()
                 if solution.gap <= self.target:

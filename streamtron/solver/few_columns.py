@@ -42,6 +42,10 @@ SLACK = 4.0
 """The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
 ``stages.COUNT_OF_ONE`` lets them be."""
 
+STALLED = (4, 0.5)
+"""After so many readings a gap above this tells that Newton's steps do not come near: on separable
+rows at a large C each step crosses margins of rows outside memory. Blocks do then."""
+
 CLOSE = 1e-9
 """Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
@@ -191,6 +195,17 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         largest = SLACK / learner.extent.least_delta2
         b = finer_resolution(learner.progress.b, outside.squares, error, largest)
         learner.progress.refine(b)
+
+
+def leave_if_stalled(learner: Learner) -> None:
+    """Solve blocks instead of the quadratic where its steps have not come near the optimum."""
+    readings, gap = STALLED
+    known = learner.best.certificate
+    if learner.regime != Regime.FEW_COLUMNS or known is None or learner.elsewhere is not None:
+        return
+    if learner.progress.reading >= readings and known.relative_duality_gap > gap:
+        end_quadratic(learner)
+        enter(learner, Regime.BLOCKS)
 
 
 def _close(v: NDArray[np.float64], scanned: NDArray[np.float64]) -> bool:

@@ -130,6 +130,7 @@ def continue_training(learner: Learner) -> Solve:
     if learner.mode == "scan":
         learner.progress.count_full_epoch()
     leave_brief_stage(learner)
+    few_columns.leave_if_stalled(learner)
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
     choose_mode(learner, "train" if blocks else "scan")
     yield from solve_in_memory(learner)
