@@ -159,11 +159,9 @@ def sweep(
     [(0.1, 1.0), (1.0, 1.0)]
     """
     settings, machine = settings_from(settings, names), machine or Machine()
-    lists = {"loss": loss, "C": C, "delta": delta, "rho": rho}
-    candidates = candidates_of(settings, lists, random)
+    candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
-    # the best is fitted in the end: a listener may have changed the working directory
-    paths = [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
+    paths = _from_the_root(shards)
     files: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *as_paths(valid or ()), settings.vocabulary]
     files, run_dir = _check_places(files, inputs, machine, overwrite)
@@ -189,6 +187,12 @@ def sweep(
     outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
+
+
+def _from_the_root(shards: Paths) -> list[str]:
+    """Return absolute paths: a listener may change the working directory before the best is fitted
+    in the end."""
+    return [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
 
 
 def _write_best(
