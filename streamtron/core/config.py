@@ -83,8 +83,8 @@ class Settings:
         "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.", sklearn="tol")
     max_epochs: int = setting(100, "whole", at_least(1),
         "Full epochs at most, at least 1.", sklearn="max_iter")
-    mini_epochs: int = setting(50, "whole", at_least(0),
-        "Mini-epochs after a reading at most, at least 0.")
+    mini_epochs: int | None = setting(None, "whole", at_least(0),
+        "Mini-epochs after a reading at most, at least 0 [50; 500 for the hinge].")
     active_set: int | str | None = setting(None, "size", _BYTES,
         "Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it affects "
         "the model [1 GB, or what --memory leaves].")
@@ -161,11 +161,11 @@ class Settings:
 
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
-        given = {
+        settings = {
             "faithful": self.faithful, "stage": self.stage not in ("auto", "ascent"),
             "b": self.b is not None, "variant": self.variant != "length", "delta 0": self.hard,
         }  # fmt: skip
-        return next((name for name, is_given in given.items() if is_given), None)
+        return next((name for name, is_given in settings.items() if is_given), None)
 
     @property
     def delta2(self) -> float:
@@ -207,6 +207,12 @@ class Settings:
         return 0.0 if self.faithful else self.tol
 
     @property
+    def mini_epoch_limit(self) -> int:
+        """Return the largest number of mini-epochs after a reading."""
+        default = 500 if self.loss == "hinge" else 50
+        return default if self.mini_epochs is None else self.mini_epochs
+
+    @property
     def epoch_limit(self) -> float:
         """Return the largest number of full epochs."""
         return math.inf if self.faithful else self.max_epochs
@@ -214,6 +220,7 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return every setting as a JSON value; ``parts`` only where it decides the model."""
         plain = asdict(self) | {"active_set": self.active_set_bytes}
+        plain["mini_epochs"] = self.mini_epoch_limit
         if self.parts in (None, 1):
             del plain["parts"]
         return {

@@ -313,7 +313,7 @@ def _log_ratio(s):
 
 @helper
 def _log(x):
-    """Return ln x, 0 < x ≤ 1/2."""
+    """Return ln x, x > 0."""
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa, exponent = 2.0 * mantissa, exponent - 1
@@ -387,12 +387,60 @@ def _gain(loss, p):
 
 
 @helper
-def _step(loss, count, y_a, q, b):
+def _step(loss, count, y_a, q, b, cost):
     """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008). Squared
-    hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖²."""
+    hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the
+    same, c_k + m at most b C. Logistic loss: see ``_logistic_count``."""
     if loss == SQUARED_HINGE:
         return _ascent_step(count, y_a, q, b)
-    return np.nan
+    if q <= 0.0:
+        return 0.0
+    largest = np.floor(b * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
+    if loss == HINGE:
+        best = count + np.floor((b - y_a) / q + 0.5)
+    else:
+        best = np.floor(b * _logistic_alpha(count / b, y_a / b, q, cost) + 0.5)
+    return min(max(best, 0.0), largest) - count
+
+
+LOGISTIC_STEPS = 6
+"""Steps of Newton's method for one dual variable; three or four are usual."""
+
+
+@helper
+def _logistic_alpha(alpha, m, q, cost):
+    """Return the α' that maximises C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
+
+    The margin z of the row is then m + (α' − α) q, and α' = C σ(−z): the root of an increasing
+    function of z, by Newton's method within the bracket that m and the z of α make."""
+    low = high = m
+    if 0.0 < alpha < cost:
+        z = _log((cost - alpha) / alpha)
+        low, high = min(m, z), max(m, z)
+    elif alpha > 0.0:
+        low = -math.inf
+    else:
+        high = m + cost * q
+    z = m
+    for _ in range(LOGISTIC_STEPS):
+        slope = _slope(LOG_LOSS, 0.0, z)
+        value = z - m - (cost * slope - alpha) * q
+        if abs(value) <= 1e-6:
+            break
+        low, high = (z, high) if value < 0.0 else (low, z)
+        z -= value / (1.0 + cost * q * slope * (1.0 - slope))
+        if not low < z < high:
+            z = 0.5 * (low + high)
+    return cost * _slope(LOG_LOSS, 0.0, z)
+
+
+@helper
+def _excess(loss, count, step, b, cost):
+    """Return what a step adds to the gains above t/b."""
+    if loss == HINGE:
+        return 0.0
+    p, p_before = (count + step) / b / cost, count / b / cost
+    return cost * (_gain(loss, p) - _gain(loss, p_before)) - step / b
 
 
 @helper
@@ -431,7 +479,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
     Cost: one pass over the visited rows' nonzeros, two where a row is updated.
     """
     bias, sq_norm, lost = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
-    extension = scalars[EXTENSION]
+    extension, excess = scalars[EXTENSION], scalars[EXCESS]
     t, updates = tallies[STEPS], tallies[UPDATES]
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     for n in range(len(order)):
@@ -441,11 +489,12 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        lost += _cost(delta2[i]) * _value(loss, 0.0, scale * margin)
-        y_a = margin + delta2[i] * counts[i]
-        q = squares[i] + rho * rho + delta2[i]
+        cost, price = _cost(delta2[i]), delta2[i] if loss == SQUARED_HINGE else 0.0
+        lost += cost * _value(loss, 0.0, scale * margin)
+        y_a = margin + price * counts[i]
+        q = squares[i] + rho * rho + price
         if ascent:
-            step = _step(loss, counts[i], y_a, q, b)
+            step = _step(loss, counts[i], y_a, q, b, cost)
         else:
             step = 1.0 if y_a <= threshold else 0.0
         if step > COUNT_MAX - counts[i]:
@@ -456,7 +505,9 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
         _plus(rows, i, step * l, w)
         bias += (step * l) * rho
         sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
-        extension += delta2[i] * (step * (2.0 * counts[i] + step))
+        extension += price * (step * (2.0 * counts[i] + step))
+        if loss != SQUARED_HINGE:
+            excess += _excess(loss, counts[i], step, b, cost)
         m = np.int64(step)
         counts[i] += m
         t += m
@@ -465,7 +516,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
         if not ascent:
             threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, lost
-    scalars[EXTENSION] = extension
+    scalars[EXTENSION], scalars[EXCESS] = extension, excess
     tallies[STEPS], tallies[UPDATES] = t, updates
 
 
@@ -590,12 +641,13 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
             factors[k] = 0.0
             if signs[n, k] == 0:
                 continue
-            l, price, count = np.float64(signs[n, k]), delta2[n, k], counts[n, k]
+            l, count, cost = np.float64(signs[n, k]), counts[n, k], _cost(delta2[n, k])
+            price = delta2[n, k] if loss == SQUARED_HINGE else 0.0
             margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
-            scalars[LOSS, k] += _cost(price) * _value(loss, 0.0, scale[k] * margin)
+            scalars[LOSS, k] += cost * _value(loss, 0.0, scale[k] * margin)
             y_a = margin + price * count
             q = squares[i] + rho[k] * rho[k] + price
-            step = _step(loss, count, y_a, q, b[k])
+            step = _step(loss, count, y_a, q, b[k], cost)
             if step > COUNT_MAX - count:
                 step = np.float64(COUNT_MAX - count)
                 tallies[CLIPPED, k] += 1
@@ -607,6 +659,8 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
             sq_norm = scalars[SQ_NORM, k] + (2.0 * step * y_a + step * step * q)
             scalars[SQ_NORM, k] = max(sq_norm, 0.0)
             scalars[EXTENSION, k] += price * (step * (2.0 * count + step))
+            if loss != SQUARED_HINGE:
+                scalars[EXCESS, k] += _excess(loss, count, step, b[k], cost)
             m = np.int64(step)
             counts[n, k] += m
             tallies[STEPS, k] += m

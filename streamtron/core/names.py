@@ -55,7 +55,7 @@ class SharedNames(ReadingNames, total=False):
     b: float | Sequence[float] | None
     tol: float
     max_epochs: int
-    mini_epochs: int
+    mini_epochs: int | None
     active_set: int | str | None
     parts: int | None
     seed: int

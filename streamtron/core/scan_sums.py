@@ -295,10 +295,11 @@ def no_bins() -> Vector:
 
 
 def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """Return a + b and its exact rounding error (Knuth, 1969)."""
+    """Return a + b and its exact rounding error (Knuth, 1969); no number where a sum is −∞."""
     total = a + b
-    grown = total - a
-    return total, (a - (total - grown)) + (b - grown)
+    with np.errstate(invalid="ignore"):
+        grown = total - a
+        return total, (a - (total - grown)) + (b - grown)
 
 
 def _add_compensated(total: Vector, part: Vector) -> None:

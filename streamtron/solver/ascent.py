@@ -125,23 +125,6 @@ def solve(
     return ascent.solution
 
 
-def solve_by_newton(problem: Subproblem, target: float, best: Vector | None) -> Solution:
-    """Minimise P over the rows held, for losses that are not quadratic, by Newton's method from the
-    weights known, or a; see ``solve``. Counts come from the slopes: c_k = b α_k."""
-    counts, objective, loss = problem.counts.copy(), problem.objective_at_b, problem.loss
-    start = problem.weights if best is None else best
-    v, margins = problem.minimise(start, 0.9 * target, proven=True)
-    problem.round_dual(loss.alpha(margins))
-    primal, _ = problem.primal(v)
-    gap = 1.0 - problem.objective / primal if primal > 0.0 else 1.0
-    solution = Solution(problem.rule.b, problem.weights, v, primal, gap, newton=1)
-    if problem.rest is not None:
-        _over_relax(problem, counts, objective)
-        solution.a = problem.weights
-    solution.newton_steps = problem.newton_steps
-    return solution
-
-
 def solve_hard(
     active: HeldRows,
     counts: NDArray[np.int32],
@@ -201,13 +184,14 @@ class _Ascent:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
         if self.direct and running.steps:
-            self.consider(running.augmented(running.scale))
+            self.consider(running.augmented(self.problem.rule.scale(running)))
             self._step_by_newton()
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = yield from self._round(promise=1.0 if first else PASSING)
             if first and self.moved and self._looks_unsolved():
-                self.gaps.append(1.0 - running.objective / estimated_primal(running))
+                primal = self._estimated_primal()
+                self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
             else:
                 self._consider_last_and_average()
                 if solution.gap <= self.target:
@@ -224,7 +208,7 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        if problem.rest is None and solution.v is not None:
+        if problem.rest is None and solution.v is not None and problem.loss.loss.quadratic:
             if problem.active.nonzeros <= SMALL:
                 self.consider(problem.minimise_narrowed(solution.v, EXACT**2), newton.FLAT)
             elif self.target <= EXACT:
@@ -301,8 +285,11 @@ class _Ascent:
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap."""
+        return self.problem.objective >= (1.0 - target) * self._estimated_primal()
+
+    def _estimated_primal(self) -> float:
         running = self.problem.running
-        return running.objective >= (1.0 - target) * estimated_primal(running)
+        return estimated_primal(running, self.problem.rule.scale(running))
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
@@ -314,8 +301,8 @@ class _Ascent:
     def _hopeless(self, spent: float) -> bool:
         """Whether visits alone will not do: at the rate of the last round they would cost more than
         Newton's method, or too few of them are left."""
-        if self.solution.newton > 1:
-            return False
+        if self.solution.newton > 1 or self.problem.loss.loss.zone:
+            return False  # a hinge is Newton's only where H is solved directly
         if self._last_round():
             return True
         if len(self.gaps) < 2 or self.promised:
@@ -345,8 +332,8 @@ class _Ascent:
         solution.newton += 1
         self.consider(v)
         alpha = problem.loss.alpha(margins)
-        all_held = problem.rest is None
-        if all_held and problem.choose_resolution(alpha, self.target * solution.primal):
+        best_b = problem.rest is None and problem.loss.loss.quadratic
+        if best_b and problem.choose_resolution(alpha, self.target * solution.primal):
             self._forget_average()  # it was of another b
         problem.round_dual(alpha)
         if not self.visits:

@@ -207,7 +207,7 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None
     w = _side_by_side([state.w for state in running])
     rules = _side_by_side(
         [
-            np.array((problem.rule.rho, problem.rule.b, problem.running.scale))
+            np.array((problem.rule.rho, problem.rule.b, problem.rule.scale(problem.running)))
             for problem in problems
         ]
     )

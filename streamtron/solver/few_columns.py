@@ -21,7 +21,7 @@ from streamtron.core import kernels, losses
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter, take_zone
+from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
 from streamtron.solver.newton import HeldObjective, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
@@ -42,6 +42,10 @@ SLACK = 4.0
 """The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
 ``stages.COUNT_OF_ONE`` lets them be."""
 
+STALLED = (4, 0.5)
+"""After so many readings a gap above this tells that Newton's steps do not come near: on separable
+rows at a large C each step crosses margins of rows outside memory. Blocks do then."""
+
 CLOSE = 1e-9
 """Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
@@ -53,7 +57,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard:
+    if settings.faithful or settings.hard or learner.loss.zone:
         return False
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)
@@ -149,7 +153,6 @@ def minimise_held(
     places = outside.subset.places
     objective = HeldObjective(loss, np.zeros(len(places)), outside)
     best = objective.minimise(outside.v[places], precision)
-    take_zone(learner, objective.zone)
     return outside.subset.widen(best.v), best.steps
     yield
 
@@ -192,6 +195,17 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         largest = SLACK / learner.extent.least_delta2
         b = finer_resolution(learner.progress.b, outside.squares, error, largest)
         learner.progress.refine(b)
+
+
+def leave_if_stalled(learner: Learner) -> None:
+    """Solve blocks instead of the quadratic where its steps have not come near the optimum."""
+    readings, gap = STALLED
+    known = learner.best.certificate
+    if learner.regime != Regime.FEW_COLUMNS or known is None or learner.elsewhere is not None:
+        return
+    if learner.progress.reading >= readings and known.relative_duality_gap > gap:
+        end_quadratic(learner)
+        enter(learner, Regime.BLOCKS)
 
 
 def _close(v: NDArray[np.float64], scanned: NDArray[np.float64]) -> bool:

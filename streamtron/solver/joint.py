@@ -258,9 +258,8 @@ def minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
-    objective = JointObjective(np.zeros(len(outside.v)), outside, zone=learner.loss.zone)
+    objective = JointObjective(np.zeros(len(outside.v)), outside)
     solution = yield from objective.minimise(outside.v, precision)
-    take_zone(learner, objective.zone)
     return solution.v, solution.steps
 
 

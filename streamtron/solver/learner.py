@@ -98,8 +98,8 @@ class Learner:
 
     @property
     def scale(self) -> float:
-        """The scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
-        return self.running.scale if self.loss.quadratic else 1.0 / self.progress.b
+        """The scale of the running weights; see ``Rule``."""
+        return self.rule.scale(self.running)
 
     @property
     def upper_bound(self) -> float | None:

@@ -181,10 +181,10 @@ def minimise_narrowing(
     precision · P."""
     while True:
         here = yield from begin(v, precision)
-        left, allowed = objective.smoothing(here), precision * here.primal - here.excess
-        if left <= max(allowed, 0.0) or objective.zone <= LEAST_ZONE:
+        left, wanted = objective.smoothing(here), precision * here.primal
+        if left <= max(wanted - here.excess, AIM * wanted) or objective.zone <= LEAST_ZONE:
             return here
-        v, part = here.v, AIM * precision * here.primal / left
+        v, part = here.v, AIM * wanted / left
         yield from objective.narrow_zone(objective.zone * min(max(part, NARROWED[0]), NARROWED[1]))
 
 

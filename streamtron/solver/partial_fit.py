@@ -102,7 +102,7 @@ class EarlierData:
 
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
-        best = run_mini_epochs(solve(problem, target, settings.mini_epochs)).v
+        best = run_mini_epochs(solve(problem, target, settings.mini_epoch_limit)).v
         assert best is not None
         self._add(active, counts, settings.rho)
         self.average += len(active) / self.rows * (best - self.average)

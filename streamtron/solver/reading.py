@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns
-from streamtron.solver.ascent import solve, solve_by_newton, solve_hard, visit_until_still
+from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -29,7 +29,7 @@ from streamtron.solver.stopping import certify, conclude, stop_at_limit, worthwh
 from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
-from streamtron.solver.working_set import counts_to_scan, keep, keep_all, rows_to_solve
+from streamtron.solver.working_set import counts_to_scan, keep, keep_all
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
@@ -91,10 +91,6 @@ def visit_rows(
     ``take_chunk`` does."""
     if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
         return
-    if not learner.loss.quadratic:
-        if not keep_all(learner, chunk.rows, targets):
-            yield from keep(learner, chunk.rows, rows_to_solve(learner, chunk, targets), targets)
-        return
     counts = learner.counts.take_ranges(chunk.ranges)
     moved = np.zeros(len(counts), dtype=np.uint8)
     visit(
@@ -134,6 +130,7 @@ def continue_training(learner: Learner) -> Solve:
     if learner.mode == "scan":
         learner.progress.count_full_epoch()
     leave_brief_stage(learner)
+    few_columns.leave_if_stalled(learner)
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
     choose_mode(learner, "train" if blocks else "scan")
     yield from solve_in_memory(learner)
@@ -153,7 +150,7 @@ def solve_in_memory(learner: Learner) -> Solve:
     if not len(active):
         return
     counts = learner.counts.take(active.numbers)
-    mini_epochs, blocks = settings.mini_epochs, regime == Regime.BLOCKS
+    mini_epochs, blocks = settings.mini_epoch_limit, regime == Regime.BLOCKS
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had
@@ -174,11 +171,8 @@ def solve_in_memory(learner: Learner) -> Solve:
         if known is not None:
             best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
         problem = Subproblem(*of_rows, whole=not blocks)
-        if learner.loss.quadratic:
-            solution = yield from solve(problem, gap, mini_epochs, best=best)
-        else:
-            solution = solve_by_newton(problem, gap, best)
-            take_zone(learner, problem.loss.loss.zone)
+        solution = yield from solve(problem, gap, mini_epochs, best=best)
+        take_zone(learner, problem.loss.loss.zone)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_mini_epochs(solution.mini_epochs)

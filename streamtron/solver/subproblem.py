@@ -168,7 +168,7 @@ class Subproblem:
 
     def refine(self, factor: int) -> bool:
         """Counts, a and b times a whole number, nothing lost; whether that could be done."""
-        if self.rest is not None:
+        if self.rest is not None or not self.loss.loss.quadratic:
             return False
         if not self.counts.any():
             self.sum_afresh()  # a finer b would only magnify what rounding has left of a

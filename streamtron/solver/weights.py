@@ -32,6 +32,10 @@ class Rule:
     rho: float
     loss: Loss = SQUARED_HINGE
 
+    def scale(self, running: WeightState) -> float:
+        """Return the scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
+        return running.scale if self.loss.quadratic else 1.0 / self.b
+
 
 class DualPoint(NamedTuple):
     """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²;
@@ -187,10 +191,10 @@ def consistent(running: WeightState) -> bool:
     return math.isfinite(off) and off <= 0.5 * max(parts, running.sq_norm)
 
 
-def estimated_primal(running: WeightState) -> float:
+def estimated_primal(running: WeightState, scale: float) -> float:
     """½ s₀² ‖w‖² + the loss of the rows visited since it was set to 0: no bound, for a moved."""
     weights = running.sq_norm - running.extension
-    return 0.5 * running.scale**2 * weights + float(running.scalars[kernels.LOSS])
+    return 0.5 * scale**2 * weights + float(running.scalars[kernels.LOSS])
 
 
 def visit(
@@ -206,7 +210,7 @@ def visit(
 ) -> None:
     """Visit rows in the order of ``positions`` by the rule: the running weights and ``counts`` (of
     ``rows``) change in place, and ``moved`` becomes 1 where they do. ``squares`` are ‖x_k‖²."""
-    scale = running.scale  # one for all kernel calls, so that cutting them changes no bit
+    scale = rule.scale(running)  # one for all kernel calls, so that cutting them changes no bit
     state = (squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
         kernels.visit(

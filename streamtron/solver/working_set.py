@@ -82,17 +82,6 @@ def keep(
         _keep_some(learner)
 
 
-def rows_to_solve(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int64]:
-    """The positions of the rows of a chunk that matter, where rows are not visited: those with a
-    count or a loss at the running weights; all of them, if every row has a loss."""
-    if not learner.loss.sparse:
-        return np.flatnonzero(targets.signs)
-    v, rho = learner.running.augmented(learner.scale), learner.settings.rho
-    margins = passes.margins(chunk.rows, targets.signs, rho, v)
-    counts = learner.counts.take_ranges(chunk.ranges)
-    return np.flatnonzero((targets.signs != 0) & ((counts > 0) | (margins <= NEAR)))
-
-
 def release_rows(learner: Learner) -> None:
     """Keep no rows any more. If training continues, the next reading keeps those that matter."""
     learner.active.clear()

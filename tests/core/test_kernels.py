@@ -6,10 +6,10 @@ import itertools
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,12 +19,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.losses import LOSSES
 from streamtron.core.rows import Rows, freeze
 from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
 from streamtron.data.formats import text_kernels
 from tests.helpers.examples import examples
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
+from tests.helpers.losses import plain, plain_gain
 from tests.helpers.oracle import (
     LARGEST_COUNT,
     Oracle,
@@ -301,6 +303,11 @@ class PartialSums:
     totals: list[int]
     called: list[int]
 
+    def told(self) -> list[Any]:
+        """Everything; −∞ earned leaves no number behind it."""
+        sums = [None if math.isnan(value) else value for value in self.sums]
+        return [self.bins, self.fresh, self.low, sums, self.totals, self.called]
+
 
 def add_to(sums: list[float], place: int, value: float) -> None:
     """Add a value, and what that rounds off to the next place."""
@@ -310,8 +317,10 @@ def add_to(sums: list[float], place: int, value: float) -> None:
     sums[place + 1] += (before - (after - grown)) + (value - grown)
 
 
-def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> PartialSums:
-    n, u = len(case.rows), 2.0**-53
+def plain_scan(
+    case: Case, oracle: Oracle, threshold: float, length: float, loss: str = "squared_hinge"
+) -> PartialSums:
+    n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
         [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
         no_sums().tolist(), [0, 0, 0, 0], [0] * n,
@@ -325,20 +334,24 @@ def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> P
         most = math.sqrt(square) * length + case.rho * abs(oracle.bias)
         sure = m - (1.01 * len(row) + 24.0) * u * most
         place = case.scale * sure / kernels.BIN_WIDTH
-        if place < kernels.BINS:
+        if not quadratic:
+            at = case.scale * sure - 2.0 * u * abs(case.scale * sure)
+            add_to(seen.sums, kernels.LOSSES, cost(d2) * (plain(loss, at)[0] + 2.0**-1000))
+        elif place < kernels.BINS:
             bin = kernels.BIN_SUMS * max(0, math.floor(place))
             z = 1.0 - case.scale * sure
             z += 4.0 * u * (1.0 + abs(z))
             add_to(seen.bins, bin + kernels.SQ_SLACKS, cost(d2) * z * z)
             add_to(seen.bins, bin + kernels.SLACK_MARGINS, cost(d2) * z * sure)
             add_to(seen.bins, bin + kernels.SQ_MARGINS, cost(d2) * sure * sure)
-        extension = d2 * c
+        price = d2 if quadratic else 0.0
+        extension = price * c
         least = sure + extension - 8.0 * u * (abs(sure) + extension)
         seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], least)
         extended = m + extension
         if extended <= threshold:
             seen.totals[kernels.VIOLATORS] += 1
-        seen.called[k] = int(extended <= threshold or c > 0)
+        seen.called[k] = int(extended <= threshold or c > 0 or loss == "log_loss")
         if c > 0:
             for column, value in row:
                 pair = [seen.fresh[column], seen.low[column]]
@@ -346,9 +359,12 @@ def plain_scan(case: Case, oracle: Oracle, threshold: float, length: float) -> P
                 seen.fresh[column], seen.low[column] = pair
             seen.totals[kernels.STEPS_SCANNED] += c
             seen.totals[kernels.SUPPORT] += 1
-            add_to(seen.sums, kernels.SQ_EXTENSION, d2 * (float(c) * c))
+            add_to(seen.sums, kernels.SQ_EXTENSION, price * (float(c) * c))
             add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
-            seen.sums[kernels.LENGTHS] += c * math.sqrt(square + case.rho * case.rho + d2)
+            seen.sums[kernels.LENGTHS] += c * math.sqrt(square + case.rho * case.rho + price)
+            if not quadratic:
+                earned = plain_gain(loss, c / case.b / cost(d2))
+                add_to(seen.sums, kernels.GAINS, cost(d2) * earned)
     return seen
 
 
@@ -370,17 +386,20 @@ def test_products_side_by_side_are_summed_in_row_order(
         assert found[:, k].tolist() == products(case, oracle)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
 @prove
-@given(cases(), st.floats(-1e3, 1e6), st.booleans())
+@given(case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans())
 def test_scan_equals_its_plain_oracle_bit_for_bit(
-    case: Case, threshold: float, summed: bool
+    loss: str, case: Case, threshold: float, summed: bool
 ) -> None:
+    if loss != "squared_hinge":  # which has no hard margin
+        case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
     oracle = case.oracle()
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    seen = plain_scan(case, oracle, threshold, length)
+    seen = plain_scan(case, oracle, threshold, length, loss)
     given = products(case, oracle) if summed else []
-    found = scanned(case, oracle, threshold, length, given, [0, len(case.rows)])
-    assert found == seen
+    found = scanned(case, oracle, threshold, length, given, [0, len(case.rows)], loss)
+    assert found.told() == seen.told()
 
 
 def scanned(
@@ -390,6 +409,7 @@ def scanned(
     length: float,
     products: list[float],
     borders: list[int],
+    loss: str = "squared_hinge",
 ) -> PartialSums:
     """What the kernel sums of the rows, cut into calls."""
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
@@ -403,7 +423,7 @@ def scanned(
             csr(case.rows[part]), frozen(case.signs[part], np.int8),
             frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
             frozen(oracle.counts[part], np.int32), case.rho, oracle.bias, threshold,
-            kernels.SQUARED_HINGE, 1.0, frozen(oracle.w, np.float64), length, case.scale,
+            LOSSES[loss].code, case.b, frozen(oracle.w, np.float64), length, case.scale,
             bins, fresh, low, sums, totals, called[part], frozen(products[part], np.float64),
         )  # fmt: skip
     return PartialSums(

@@ -23,68 +23,11 @@ from streamtron.core.losses import (
     slopes,
     values,
 )
+from tests.helpers.losses import gain_of, loss_at, plain, plain_gain
 
 U = kernels.UNIT_ROUNDOFF
 
 margins = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
-
-
-def exp_minus(x: float) -> float:
-    """e^−x as the kernels have it."""
-    if x >= 746.0:
-        return 0.0
-    k = math.floor(x * 1.4426950408889634 + 0.5)
-    r = (k * 0.693147180369123816490 - x) + k * 1.90821492927058770002e-10
-    total = 1.0 / math.factorial(13)
-    for n in range(12, -1, -1):
-        total = total * r + 1.0 / math.factorial(n)
-    return total * math.ldexp(1.0, -k)
-
-
-def log_ratio(s: float) -> float:
-    """ln((1 + s)/(1 − s)) as the kernels have it."""
-    total = 1.0 / 33.0
-    for n in range(15, -1, -1):
-        total = total * (s * s) + 1.0 / (2 * n + 1)
-    return 2.0 * s * total
-
-
-def log_small(x: float) -> float:
-    """ln x of x ≤ 1/2 as the kernels have it."""
-    mantissa, exponent = math.frexp(x)
-    if mantissa < 0.7071067811865476:
-        mantissa, exponent = 2.0 * mantissa, exponent - 1
-    return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0))
-
-
-def plain(loss: Loss, m: float) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' in plain Python."""
-    if loss.name == "log_loss":
-        q = exp_minus(abs(m))
-        slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
-        return max(-m, 0.0) + log_ratio(q / (2.0 + q)), slope, q / ((1.0 + q) * (1.0 + q))
-    slack, zone = max(1.0 - m, 0.0), loss.zone
-    if loss.name == "hinge":
-        if slack < zone:
-            return 0.5 * slack * slack / zone, slack / zone, 1.0 / zone if slack > 0.0 else 0.0
-        return slack - 0.5 * zone, 1.0 if slack > 0.0 else 0.0, 0.0
-    return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
-
-
-def plain_gain(loss: Loss, p: float) -> float:
-    """−φ*(−p) in plain Python, with what the kernel takes off for rounding."""
-    if loss.name == "squared_hinge":
-        return p - 0.25 * (p * p)
-    if p > 1.0 - 8.0 * U:
-        return -math.inf
-    if loss.name == "hinge":
-        return p * (1.0 - 16.0 * U)
-    if not 2.0**-1000 < p < 1.0 - 128.0 * U:
-        return 0.0
-    least = min(p, 1.0 - p)
-    first, second = -log_small(least), log_ratio(least / (2.0 - least))
-    entropy = least * first + (1.0 - least) * second
-    return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
@@ -92,7 +35,7 @@ def plain_gain(loss: Loss, p: float) -> float:
 def test_a_loss_equals_its_plain_oracle_bit_for_bit(loss: Loss, drawn: list[float]) -> None:
     for zone in (0.0, 0.25, 1.0) if loss.name == "hinge" else (0.0,):
         smoothed = replace(loss, zone=zone)
-        at = [plain(smoothed, m) for m in drawn]
+        at = [plain(loss.name, m, zone) for m in drawn]
         for number, of_loss in enumerate((values, slopes, curvatures)):
             assert of_loss(smoothed, np.array(drawn)).tolist() == [one[number] for one in at]
 
@@ -100,13 +43,7 @@ def test_a_loss_equals_its_plain_oracle_bit_for_bit(loss: Loss, drawn: list[floa
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 @given(st.lists(st.floats(0.0, 1.5) | st.floats(0.0, 1e-300), min_size=1))
 def test_a_gain_equals_its_plain_oracle_bit_for_bit(loss: Loss, drawn: list[float]) -> None:
-    assert gains(loss, np.array(drawn)).tolist() == [plain_gain(loss, p) for p in drawn]
-
-
-def exact(m: float) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
-    """The logistic loss in 60 digits."""
-    q = mpmath.exp(-mpmath.mpf(m))
-    return mpmath.log1p(q), q / (1 + q), q / (1 + q) ** 2
+    assert gains(loss, np.array(drawn)).tolist() == [plain_gain(loss.name, p) for p in drawn]
 
 
 @given(st.lists(st.floats(-700.0, 700.0) | st.floats(-1.0, 1.0), min_size=1))
@@ -114,7 +51,7 @@ def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn: list[float]) -> 
     with mpmath.workdps(60):
         for number, of_loss in enumerate((values, slopes, curvatures)):
             for m, found in zip(drawn, of_loss(LOG_LOSS, np.array(drawn)).tolist(), strict=True):
-                wanted = exact(m)[number]
+                wanted = loss_at("log_loss", mpmath.mpf(m))[number]
                 assert abs(found - wanted) <= 8.0 * U * wanted
 
 
@@ -123,7 +60,7 @@ def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p: floa
     with mpmath.workdps(60):
         q = p * (1 + mpmath.mpf(off) * U)
         found = gains(LOG_LOSS, np.array([p]))[0]
-        assert found <= 0.0 or found <= -q * mpmath.log(q) - (1 - q) * mpmath.log1p(-q)
+        assert found <= 0.0 or found <= gain_of("log_loss", q)
 
 
 @pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=["log_loss", "hinge"])

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from streamtron.runs.fit import run
 from streamtron.solver.duals import MOST_ROWS, Counts
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets
+from tests.helpers import losses
 from tests.helpers.exact import (
     DIGITS,
     Problem,
@@ -175,6 +177,50 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(
         assert claims == EVERYTHING_HOLDS, seed
         checked_models += 1
     assert checked_models >= 20
+
+
+# --- losses that are not quadratic ---
+
+
+def checked_fit(loss: str, seed: int) -> tuple[list[str], float]:
+    """What a fit of a drawn problem says of P, D and the gap that is false; and the gap."""
+    problem = draw(seed)
+    live, rho = problem.weights > 0.0, problem.rho
+    model = StreamtronClassifier(
+        C=problem.C, loss=loss, tol=problem.tol, max_iter=problem.epochs,
+        fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0,
+    ).fit(problem.X.astype(float), problem.y, problem.weights)  # fmt: skip
+    found = model.certificate_
+    patterns = problem.y[:, None] * np.c_[problem.X.astype(float), np.full(len(live), rho)]
+    with mpmath.workdps(90):
+        costs = [mpmath.mpf(problem.C) * weight for weight in problem.weights[live].tolist()]
+        rows = losses.Rows(loss, patterns[live].tolist(), costs)
+        best = rows.primal(rows.optimum()[0])
+        bias = mpmath.mpf(float(model.intercept_[0])) / (rho or 1.0)
+        own = rows.primal([*map(mpmath.mpf, model.coef_[0].tolist()), bias])
+        claims = {
+            "P is below that of the weights": found["primal_objective"] < own,
+            "D is above the least P": (found["dual_objective"] or 0.0) > best,
+            "the gap is smaller than the true one": own - best
+            > found["relative_duality_gap"] * own,
+            "there are margins": found["upper_bound"] or found["primal_margin"],
+        }
+    return [claim for claim, is_false in claims.items() if is_false], found["relative_duality_gap"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "seeds"),
+    [
+        ("log_loss", range(100)), ("hinge", range(100)),
+        pytest.param("log_loss", range(1_000, 11_000), marks=pytest.mark.slow),
+        pytest.param("hinge", range(1_000, 11_000), marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_no_objective_of_a_fit_is_false_whatever_the_scales(loss: str, seeds: range) -> None:
+    found = {seed: checked_fit(loss, seed) for seed in seeds}
+    assert {seed: claims for seed, (claims, _) in found.items() if claims} == {}
+    within = sum(gap <= 0.01 for _, gap in found.values())
+    assert within >= 0.4 * len(found)
 
 
 # --- sets that once had a false certificate ---

@@ -315,3 +315,13 @@ def test_the_counts_of_a_scan_are_those_of_the_slacks() -> None:
     wanted = np.floor(2.0 * b * 2.0 * np.maximum(0.0, 1.0 - margins) + 0.5)
     assert np.abs(learner.counts.dense(2000) - wanted).max() <= 1.0
     assert wanted.max() < kernels.COUNT_MAX
+
+
+def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer() -> None:
+    rows, labels = random_rows(1, 300, 60)
+    source = ListSource(csr(rows), labels, block_rows=32)
+    settings = Settings(C=50.0, active_set=8_000)
+    learner = Learner(settings, source.labels)
+    train(source, [learner], settings)
+    assert learner.finished == "certified"
+    assert learner.regime == Regime.BLOCKS

@@ -65,7 +65,7 @@ def faithful_equals_oracle(
         rows, labels, [settings.delta2] * len(rows), settings.rho,
         b=report.b, epsilon=float(report.epsilon), variant=settings.variant,
     )  # fmt: skip
-    run = oracle.run(n_ep=settings.mini_epochs)
+    run = oracle.run(n_ep=settings.mini_epoch_limit)
     assert learner.counts.dense(len(rows)).tolist() == oracle.counts
     assert learner.running.steps == report.updates == oracle.t == run.updates
     assert (report.full_epochs, report.mini_epochs) == (run.full_epochs, run.mini_epochs)
