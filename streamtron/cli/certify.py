@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,11 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
             bounds([learner["certificate"] for learner in learners]),
             ("scale of weights", scales) if is_verbose() else ("", ()),
         )
+    elif certificate["primal_margin"] is None:
+        yield wrapped(
+            "No weights have an objective below the dual objective on these rows; this model's is "
+            "at most the primal objective."
+        )
     else:
         soft = certificate["primal_margin"] > certificate["directional_margin"]
         yield wrapped(
@@ -111,7 +117,8 @@ def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
     those that the counts give, where known."""
     if len(proofs) == 1:
         yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"  # what P is of
-        yield f"{'decision radius':<18} {up(proofs[0]['decision_radius']):>13}"
+        radius = proofs[0]["decision_radius"]
+        yield f"{'decision radius':<18} {'none proven' if radius == math.inf else up(radius):>13}"
     for name, whose, values in (
         ("distance", "the model's", [proof["distance"] for proof in proofs]),
         ("drift", "the running", [proof["certificate"]["drift"] for proof in proofs]),

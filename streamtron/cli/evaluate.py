@@ -11,13 +11,12 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of
 from streamtron.cli.terminal import class_table, print_values
 from streamtron.core.text import (
-    METRICS,
-    METRICS_OF_MANY,
     Lines,
     aligned,
     column_lines,
     down,
     metric_words,
+    metrics_shown,
     number,
     up,
 )
@@ -38,7 +37,8 @@ def evaluate(
     model: str, shards: tuple[str, ...], ranking: bool, as_json: bool, **where: Any
 ) -> None:
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
-    AUC, average precision. MODEL is a streamtron or LIBLINEAR model.
+    AUC, average precision; log loss and Brier score of a model that has probabilities. MODEL is a
+    streamtron or LIBLINEAR model.
 
     Of many classes: these metrics for each class, and their micro and macro averages; accuracy is
     the share of rows all of whose labels are right.
@@ -56,10 +56,10 @@ def evaluate(
 
 def _lines(metrics: Mapping[str, Any]) -> Lines:
     """Yield the metrics; of many classes also a table."""
-    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
     strange = metrics.get("rows_of_other_classes")
     yield from aligned([
-        ("rows", metrics["rows"]), *((metric_words(name), _shown(metrics, name)) for name in names),
+        ("rows", metrics["rows"]),
+        *((metric_words(name), _shown(metrics, name)) for name in metrics_shown(metrics)),
         *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
     yield from column_lines(metrics)

@@ -58,8 +58,8 @@ def fit(
 ) -> int:  # fmt: skip
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
-    Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, until the relative
-    duality gap is proven to be within --tol.
+    Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, or that of another
+    --loss, until the relative duality gap is proven to be within --tol.
     """
     names, machine = options.split(given)
     settings = options.settings_of(names, config)

@@ -44,6 +44,7 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
     print_values(facts, _plan if plan else _LINES[facts["kind"]], as_json)
 
 
+_PROBABILITIES = "none, it is not calibrated", "those of the logistic loss"
 _BOUNDS = (*BOUNDS, "rows_scanned")
 _DECIDES = {
     "two classes": "{1} where the decision is above 0, else {0}",
@@ -58,7 +59,7 @@ def _model(facts: Mapping[str, Any]) -> Lines:
     decides = _DECIDES[facts["classification"]]
     yield from aligned([
         ("classes", decides.format(*map(label_text, names), n=len(names))),
-        ("probabilities", facts["calibration"] or "none, it is not calibrated"),
+        ("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]]),
     ])  # fmt: skip
     yield ""
     learners, certificate = facts.get("learners"), facts["certificate"]

@@ -20,7 +20,7 @@ from streamtron.core.text import with_types
               "ends with .parquet, CSV with a header if with .csv; - is stdout.")  # fmt: skip
 @click.option("--proba", is_flag=True,
               help="Add probabilities: of two classes that of the larger one, else of each class. "
-              "For a model fitted with --calibrate.")  # fmt: skip
+              "For a model fitted with --loss log_loss or --calibrate.")  # fmt: skip
 @click.option("--certain", is_flag=True,
               help="Add 1 where the best possible model of the same rows and settings is proven to "
               "label the row so, else 0. For a model with a certificate.")  # fmt: skip

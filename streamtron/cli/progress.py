@@ -127,7 +127,7 @@ def reading_line(
     """Return the line of a reading. An upper bound marked ~ is an estimate, not proven."""
     certificate, estimate = event.certificate, event.upper_bound_estimate
     bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
-    if certificate is not None and certificate.upper_bound is not None:
+    if certificate is not None and certificate.dual:
         bound, gap = up(certificate.upper_bound, 6), up(certificate.relative_duality_gap, 3)
     cells = {
         "time": _clock(), "reading": event.reading + 1, "stage": event.stage, "what": event.mode,

@@ -24,24 +24,30 @@ from streamtron.core.text import (
 
 Report = Mapping[str, Any]
 
+PROVEN = (
+    ("primal objective", "primal_objective", up),
+    ("dual objective", "dual_objective", down),
+    ("lower bound", "primal_margin", down),
+    ("upper bound", "upper_bound", up),
+)
+"""What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
+
 
 def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
-    """Yield the objectives, the bounds on the margin, and the gap; of many classes the largest
-    gap. Say which rows the bounds cover, if shards were left out."""
+    """Yield the objectives, the bounds on the margin of the squared hinge, and the gap; of many
+    classes the largest gap. Say which rows the bounds cover, if shards were left out."""
     gap = up(certificate["relative_duality_gap"])
     if many:
         figures = {"largest gap": gap}
     else:
-        upper = certificate["upper_bound"]
         figures = {
-            name.replace("_", " "): rounded(certificate[name])
-            for name, rounded in (("primal_objective", up), ("dual_objective", down))
+            words: rounded(certificate[name])
+            for words, name, rounded in PROVEN
             if certificate.get(name) is not None
-        } | {
-            "lower bound": down(certificate["primal_margin"]),
-            "upper bound": "none found" if upper is None else up(upper),
-            "gap": gap,
         }
+        if "dual objective" not in figures:
+            figures["dual objective"] = "none found"
+        figures["gap"] = gap
     yield from (f"{name:<18} {figure:>13}" for name, figure in figures.items())
     if certificate.get("skipped"):
         yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
@@ -49,10 +55,14 @@ def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
 
 
 def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
-    """Return lower bound, upper bound and gap as columns of a table; ``-`` for unknown values."""
-    heads = zip(("lower bound", "upper bound", "gap"), BOUNDS, (down, up, up), strict=True)
+    """Return lower bound, upper bound and gap as columns of a table, without margins the objectives
+    and the gap; ``-`` for unknown values."""
+    known = [certificate or {} for certificate in certificates]
+    heads = [*PROVEN[2:], ("gap", BOUNDS[2], up)]
+    if not any(certificate.get("primal_margin") for certificate in known):
+        heads[:2] = [("primal", *PROVEN[0][1:]), ("dual", *PROVEN[1][1:])]
     return {
-        head: [rounded((certificate or {}).get(name), 6) for certificate in certificates]
+        head: [rounded(certificate.get(name), 6) for certificate in known]
         for head, name, rounded in heads
     }
 

@@ -166,9 +166,10 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
 
     A line has ``time`` (ISO 8601, of zone +00:00), ``event`` (``reading_done``), ``peak_rss_bytes``
     (the most memory that this process has used), and the fields of the event; readings count from
-    1. What a scan has proven is named ``proven_lower_bound``, ``proven_upper_bound`` and
-    ``proven_gap``; ``estimated_upper_bound`` is not proven. If the file can no longer be written,
-    a warning is logged and the run goes on.
+    1. What a scan has proven is named ``proven_gap``, ``proven_primal_objective`` and
+    ``proven_dual_objective``; of the squared hinge also ``proven_lower_bound`` and
+    ``proven_upper_bound``, the margins. ``estimated_upper_bound`` is not proven. If the file can no
+    longer be written, a warning is logged and the run goes on.
 
     Parameters
     ----------
@@ -263,6 +264,8 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def _proven(certificate: Certificate | None) -> dict[str, float | None]:
-    """Return the bounds of a certificate under names that say so; None without one."""
-    lower, upper, gap = (getattr(certificate, name, None) for name in BOUNDS)
-    return {"proven_lower_bound": lower, "proven_upper_bound": upper, "proven_gap": gap}
+    """Return the bounds of a certificate under names that say so; None where there is none."""
+    names = ("lower_bound", "upper_bound", "gap", "primal_objective", "dual_objective")
+    proven = {} if certificate is None else certificate.to_dict()
+    values = map(proven.get, (*BOUNDS, *names[3:]))
+    return {f"proven_{name}": value for name, value in zip(names, values, strict=True)}

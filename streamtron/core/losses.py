@@ -7,7 +7,9 @@ A loss is a record here, and a branch in each of the helpers ``_value``, ``_slop
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +34,12 @@ class Loss:
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     most: float
     """α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
-    liblinear: int
-    """LIBLINEAR's -s for the same problem"""
+    liblinear: tuple[str, ...]
+    """LIBLINEAR's solver_type of the same problem, first the one of which models are written"""
     bend: float
     """the margin near which φ'' changes"""
+    logistic: bool = False
+    """whether σ(m) is the probability of a row's label"""
     zone: float = 0.0
     """η of a hinge that is smoothed; see ``kernels.HINGE``"""
 
@@ -46,7 +50,7 @@ SQUARED_HINGE = Loss(
     quadratic=True,
     sparse=True,
     most=1e250,
-    liblinear=1,
+    liblinear=("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL"),
     bend=1.0,
 )
 """max(0, 1 − m)²."""
@@ -57,15 +61,29 @@ LOG_LOSS = Loss(
     quadratic=False,
     sparse=False,
     most=1.0,
-    liblinear=0,
+    liblinear=("L2R_LR", "L2R_LR_DUAL"),
     bend=0.0,
+    logistic=True,
 )
 """ln(1 + e^−m)."""
 
-HINGE = Loss("hinge", kernels.HINGE, quadratic=False, sparse=True, most=1.0, liblinear=3, bend=1.0)
+HINGE = Loss(
+    "hinge",
+    kernels.HINGE,
+    quadratic=False,
+    sparse=True,
+    most=1.0,
+    liblinear=("L2R_L1LOSS_SVC_DUAL",),
+    bend=1.0,
+)
 """max(0, 1 − m)."""
 
 LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
+
+
+def loss_of(settings: Mapping[str, Any]) -> Loss:
+    """Return the loss of a model with these settings; the squared hinge where they have none."""
+    return LOSSES.get(str(settings.get("loss")), SQUARED_HINGE)
 
 
 def values(loss: Loss, margins: Vector) -> Vector:

@@ -326,6 +326,7 @@ def no_bins() -> Vector:
     return np.zeros(kernels.BINS * kernels.BIN_SUMS)
 
 
+@np.errstate(invalid="ignore")  # −∞ − −∞ where counts are above b C
 def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
     """Return a + b and its exact rounding error (Knuth, 1969); no number where a sum is −∞."""
     total = a + b

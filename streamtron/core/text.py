@@ -127,10 +127,17 @@ def feature_text(feature: Mapping[str, Any]) -> str:
     return str(feature["name"]) if "name" in feature else f"column {feature['column']}"
 
 
+def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics that are printed: of probabilities where there are any."""
+    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
+    return [*names, *(name for name in ("log_loss", "brier_score") if name in metrics)]
+
+
 def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
-    return words.replace("f1", "F1").replace("hamming", "Hamming").replace("newton", "Newton")
+    names = {"f1": "F1", "hamming": "Hamming", "newton": "Newton", "brier": "Brier"}
+    return re.sub("|".join(names), lambda match: names[match[0]], words)
 
 
 def parse_size(text: str) -> int:

@@ -114,20 +114,19 @@ def primal_from_margin(gamma_d: float) -> float:
     return 1.0 / (2.0 * gamma_d * gamma_d)
 
 
-def decision_radius(primal_margin: float | None, upper_bound: float | None) -> float:
-    """‖w − w*‖ ≤ √(2(P − D)) = √(1/γ′² − 1/U²), as P is strongly convex; ∞ where nothing is proven.
+def decision_radius(primal: float | None, dual: float | None) -> float:
+    """‖w − w*‖ ≤ √(2(P − D)), as P of any loss is strongly convex; ∞ where one is not proven.
 
-    γ′ is the primal margin of w and U ≥ γ_d; rounding is included. Every decision value of a row x
-    is within ‖(x, ρ)‖ times this of the optimum's.
+    Rounding is included. Every decision value of a row x is within ‖(x, ρ)‖ times this of the
+    optimum's.
 
-    >>> round(decision_radius(0.2, 0.25), 9), decision_radius(0.0, 0.25)
+    >>> round(decision_radius(12.5, 8.0), 9), decision_radius(None, 8.0)
     (3.0, inf)
-    >>> decision_radius(0.2, 0.2) > 0.0
+    >>> decision_radius(12.5, 12.5) > 0.0
     True
     """
-    if not upper_bound or not primal_margin or primal_margin < 0.0 or primal_margin**2 == 0.0:
+    if not primal or not dual or primal == math.inf:
         return math.inf
-    primal, dual = primal_from_margin(primal_margin), primal_from_margin(upper_bound)
     rounding = 2.0**-49
     gap = primal * (1.0 + rounding) - dual * (1.0 - rounding)
     return math.sqrt(2.0 * max(0.0, gap)) * (1.0 + rounding)

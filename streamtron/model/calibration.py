@@ -1,4 +1,4 @@
-"""Probabilities of a model's decisions: Platt's sigmoid, or isotonic regression.
+"""Probabilities of a model's decisions: Platt's sigmoid, isotonic regression, or σ itself.
 
 Each direction of a model is calibrated by itself, with scikit-learn's formulas. Of a multiclass
 model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2002), and are all
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
 
 Floats = NDArray[np.float64]
 Method = Literal["sigmoid", "isotonic"]
@@ -91,6 +94,69 @@ def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_o
         total, uniform = shares.sum(axis=0), np.full_like(shares, 1.0 / len(shares))
         shares = np.divide(shares, total, out=uniform, where=total > 0)
     return shares.T.reshape(decisions.shape)
+
+
+def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
+    """Return how decisions of a model become probabilities: as its calibration says; without one by
+    p = σ(f) where the loss is logistic; None where it has no probabilities."""
+    from streamtron.core.losses import loss_of  # loads numba
+
+    if model.calibration is None and loss_of(model.settings).logistic:
+        sigma = {"a": -1.0, "b": 0.0}
+        return {"method": "sigmoid", "directions": [sigma] * model.sparse_weights.shape[0]}
+    return model.calibration
+
+
+class ProbabilityScores:
+    """Collect what probabilities are worth: log loss, Brier score, reliability.
+
+    ``sum_to_one`` : whether each row has one class; else each class is a problem of its own.
+
+    >>> scores = ProbabilityScores(sum_to_one=False)
+    >>> scores.add(np.array([[True], [False]]), np.array([0.75, 0.5]), np.ones(2), np.zeros(2))
+    >>> scores.metrics()["brier_score"]
+    0.15625
+    """
+
+    def __init__(self, *, sum_to_one: bool) -> None:
+        self._sum_to_one = sum_to_one
+        self._sums = np.zeros(3)  # weights, times log loss, times Brier score
+        self._tenths = np.zeros((3, 10))  # weights, times probability, times truth
+
+    def add(
+        self, truth: NDArray[np.bool_], p: Floats, weights: Floats, others: NDArray[Any]
+    ) -> None:
+        """Add rows: their classes, shape (rows, K), the probabilities of these, the rows' weights,
+        and which rows have another class."""
+        p = p.reshape(len(p), -1)
+        squares = (p - truth) ** 2
+        if self._sum_to_one:
+            log_loss, brier = _log_loss((p * truth).sum(axis=1)), squares.sum(axis=1) + others
+        else:
+            log_loss = _log_loss(np.where(truth, p, 1.0 - p)).mean(axis=1)
+            brier = squares.mean(axis=1)
+        self._sums += [float(sums.sum()) for sums in (weights, weights * log_loss, weights * brier)]
+        tenths = np.searchsorted(np.linspace(0.0, 1.0, 11)[1:-1], p.ravel())
+        weight = np.repeat(weights, p.shape[1])
+        for row, values in enumerate((weight, weight * p.ravel(), weight * truth.ravel())):
+            self._tenths[row] += np.bincount(tenths, values, 10)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics by name, see ``Evaluation``."""
+        weight, log_loss, brier = self._sums.tolist()
+        names = ("weight", "probability", "share")
+        tenths = [(w, p / w, share / w) for w, p, share in self._tenths.T.tolist() if w]
+        return {
+            "log_loss": log_loss / weight if weight else None,
+            "brier_score": brier / weight if weight else None,
+            "reliability": [dict(zip(names, values, strict=True)) for values in tenths],
+        }
+
+
+def _log_loss(p: Floats) -> Floats:
+    """Return −ln p, with p at least 2⁻⁵² and at most 1 − 2⁻⁵², as scikit-learn does."""
+    eps = np.finfo(np.float64).eps
+    return np.asarray(-np.log(np.clip(p, eps, 1.0 - eps)))
 
 
 def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:

@@ -89,7 +89,7 @@ def decision_radii(model: LinearModel) -> Floats:
     rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
     for direction in model.directions():
         proven = direction.certificate or {}
-        radius = theory.decision_radius(proven["primal_margin"], proven["upper_bound"])
+        radius = theory.decision_radius(*map(proven.get, ("primal_objective", "dual_objective")))
         bias = direction.bias / rho if rho else 0.0
         length = math.hypot(float(np.linalg.norm(direction.nonzero.data)), bias)
         radii.append(radius * (1.0 + rounding) + rounding * length)
@@ -109,8 +109,8 @@ def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[n
     lengths : ‖x‖, shape (rows,).
     """
     certificates = model.certificate.get("learners", [model.certificate])
-    proven = all(certificate.get("primal_margin") for certificate in certificates)
-    if "rho" not in model.settings or not proven:
+    gaps = [certificate.get("relative_duality_gap") for certificate in certificates]
+    if "rho" not in model.settings or None in gaps:
         raise SettingsError(
             "the model has no certificate, so no label is certain. Give a model that streamtron "
             "fitted."

@@ -21,10 +21,11 @@ class ModelCertificate(dict[str, Any]):
     """What is proven of a model, as plain values by name; empty if nothing is.
 
     Of two classes the fields of ``Certificate``, and ``history``: of every reading of the fit its
-    number, the bounds ``lower`` and ``upper`` on the best margin, their relative duality ``gap``,
-    and whether they are ``proven``. If not, ``upper`` is an estimate, for rows were visited while
-    they passed, and there is no lower bound. Of many classes ``relative_duality_gap`` (the widest),
-    ``rows_scanned`` and ``learners``, the certificate of each class.
+    number, the bounds ``lower`` and ``upper`` on the best margin (None unless the loss is the
+    squared hinge), the relative duality ``gap``, and whether they are ``proven``. If not, ``upper``
+    is an estimate, for rows were visited while they passed, and there is no lower bound. Of many
+    classes ``relative_duality_gap`` (the widest), ``rows_scanned`` and ``learners``, the
+    certificate of each class.
 
     >>> ModelCertificate(relative_duality_gap=0.0021, rows_scanned=1200)
     ModelCertificate(relative duality gap 0.0021, rows 1,200)
@@ -53,6 +54,8 @@ def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a certificate says, in words; lower bounds are rounded down, others up."""
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
         "relative_duality_gap": ("relative duality gap", _gap),
+        "primal_objective": ("primal objective", up),
+        "dual_objective": ("dual objective", down),
         "primal_margin": ("lower bound", down),
         "upper_bound": ("upper bound", up),
         "rows_scanned": ("rows", number),
@@ -89,7 +92,7 @@ def model_text(model: LinearModel) -> str:
 def model_html(model: LinearModel) -> str:
     """Return a model, the problem that it solves and its certificate as HTML tables."""
     known = settled(model.settings)
-    names = [name for name in ("C", "delta", "rho", "tol") if known.get(name) is not None]
+    names = [name for name in ("loss", "C", "delta", "rho", "tol") if known.get(name) is not None]
     settings = [(name, number(known[name])) for name in names]
     tables = [("LinearModel", [*model_facts(model), *settings])]
     tables.append(("Certificate", certificate_facts(model.certificate) or [NOTHING]))

@@ -17,7 +17,7 @@ from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
-from streamtron.model.calibration import check_calibration, probabilities
+from streamtron.model.calibration import check_calibration, probabilities, probability_map
 from streamtron.model.display import model_html, model_text
 from streamtron.model.scoring import namer_of, rows_of
 from streamtron.model.validation import (
@@ -99,7 +99,7 @@ class LinearModel:
         None, if nothing is.
     reading : JSON; the reader's contract. ``index_base`` (0 or 1) must be there; ``columns`` is
         filled in.
-    calibration : JSON; how decisions become probabilities (``streamtron.calibrate``), or None.
+    calibration : JSON; what ``streamtron.calibrate`` makes, or None; see ``predict_proba``.
 
     Raises
     ------
@@ -304,21 +304,21 @@ class LinearModel:
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes); they sum to 1 unless the
-        model is multilabel. A SettingsError if the model is not calibrated."""
+        model is multilabel. A SettingsError unless it is calibrated, or its loss log_loss."""
         shares = self.probabilities(self.decision_function(X))
         return shares if shares.ndim == 2 else np.column_stack([1.0 - shares, shares])
 
     def probabilities(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return probabilities of the shape of ``decisions``; of two classes of the larger one."""
-        if self.calibration is None:
+        if (mapping := probability_map(self)) is None:
             raise SettingsError(
                 "the model is not calibrated, so its decisions have no probabilities. Fit it with "
-                "--calibrate SHARDS, or use streamtron.calibrate."
+                "--calibrate SHARDS or with --loss log_loss, or use streamtron.calibrate."
             )
-        return probabilities(self.calibration, decisions, sum_to_one=self.kind == "multiclass")
+        return probabilities(mapping, decisions, sum_to_one=self.kind == "multiclass")
 
     def plot_certificate(self, *, label: Label | None = None, axes: Any = None) -> Any:
-        """Plot the bounds on the best margin, and their gap, against readings of the fit.
+        """Plot the gap, and of the squared hinge the bounds on the margin, by readings of the fit.
 
         Parameters
         ----------
@@ -336,9 +336,9 @@ class LinearModel:
     def plot_margins(self, X: Any, y: ArrayLike, *, ax: Any = None) -> Any:
         """Plot a histogram of margins: how far the rows are on the right side.
 
-        The margin of a row is ±(w·x + bias), + for ``classes[1]``; it has a loss below 1, and is
-        wrong at 0 or below. Of many classes it is the decision of the row's class minus the highest
-        other one.
+        The margin of a row is ±(w·x + bias), + for ``classes[1]``; a hinge has a loss below 1, and
+        the row is wrong at 0 or below. Of many classes it is the decision of the row's class minus
+        the highest other one.
 
         Parameters
         ----------

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from streamtron.core.config import meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.losses import loss_of
 from streamtron.core.rows import Label
 from streamtron.core.text import metric_words, up
 
@@ -43,7 +44,7 @@ def _library(name: str, what: str = "a plot", otherwise: str = "") -> Any:
 
 
 def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
-    """Draw a metric of a sweep's table against C, one line a ρ, and mark the best.
+    """Draw a metric of a sweep's table against C, one line a loss and ρ, and mark the best.
 
     A hollow point is a candidate that was dropped, or whose tolerance was not certified. Candidates
     of the hard margin, which have no C, and those without the metric are left out. Equal tables
@@ -68,10 +69,14 @@ def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -
 
 def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
     hollow = [row for row in rows if row["dropped"] or not _is_proven(row)]
-    for number, rho in enumerate(sorted({row["rho"] for row in rows})):
-        line = sorted((row for row in rows if row["rho"] == rho), key=lambda row: row["C"])
+    kinds = sorted({(row["loss"], row["rho"]) for row in rows})
+    for number, (loss, rho) in enumerate(kinds):
+        of_kind = [row for row in rows if (row["loss"], row["rho"]) == (loss, rho)]
+        line = sorted(of_kind, key=lambda row: row["C"])
         style = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)]}
         label = f"ρ = {rho:g}" if rho else "ρ = 0 (no bias)"
+        if kinds[0][0] != kinds[-1][0]:
+            label = f"{loss}, {label}"
         axes.plot(*_points(line, metric), **style, linewidth=1.2, markersize=5, label=label)
         some = [row for row in line if row in hollow]
         axes.plot(*_points(some, metric), **style, linestyle="", markersize=5, **_HOLLOW)
@@ -122,6 +127,8 @@ def plot_certificate(model: LinearModel, label: Label | None = None, axes: Any =
             figsize=(6.4, 5.0), layout="constrained"
         )  # inches
         axes = figure.subplots(2, 1, sharex=True)
+        if not loss_of(model.settings).quadratic:
+            axes[1].set_subplotspec(axes[1].get_gridspec()[:, 0])  # in place of the margins
     _draw_history(history, model.settings.get("tol"), *axes)
     return axes
 
@@ -139,7 +146,7 @@ def _certificate_of(model: LinearModel, label: Label | None) -> Mapping[str, Any
 
 
 def _draw_history(history: Sequence[Row], tol: float | None, top: Any, bottom: Any) -> None:
-    """Draw both bounds and their gap by reading; a hollow point is an estimate."""
+    """Draw both bounds, if there are any, and the gap by reading; a hollow point is an estimate."""
     for name, color, marker in (("upper", "C1", "v"), ("lower", "C0", "^"), ("gap", "C7", "o")):
         panel = bottom if name == "gap" else top
         style = {"color": color, "marker": marker}
@@ -148,6 +155,7 @@ def _draw_history(history: Sequence[Row], tol: float | None, top: Any, bottom: A
         panel.plot(*_points(known, name, "reading"), **style, linewidth=1.2, label=label)
         guessed = [row for row in known if not row["proven"]]
         panel.plot(*_points(guessed, name, "reading"), **style, linestyle="", **_HOLLOW)
+    top.set_visible(any(row["upper"] is not None for row in history))
     if any(not row["proven"] for row in history):
         top.plot([], [], "o", color="gray", **_HOLLOW, label="estimate")
     if tol:
@@ -167,10 +175,12 @@ def plot_margins(
     margins = margins_of(model, decisions, y)
     if ax is None:
         _, ax = _library("matplotlib.pyplot").subplots(layout="constrained")
-    wrong, slack = float(np.mean(margins <= 0.0)), float(np.mean(margins < 1.0))
+    wrong, bend = float(np.mean(margins <= 0.0)), loss_of(model.settings).bend
     ax.hist(margins, bins=50, color="C0", alpha=0.8)
     ax.axvline(0.0, color="C3", linestyle=":", label=f"{wrong:.1%} of the rows at 0 or below")
-    ax.axvline(1.0, color="C7", linestyle=":", label=f"{slack:.1%} of the rows below 1")
+    if bend:
+        share = float(np.mean(margins < bend))
+        ax.axvline(bend, color="C7", linestyle=":", label=f"{share:.1%} of the rows below {bend:g}")
     ax.set(xlabel="margin", ylabel="rows")
     ax.legend(frameon=False, fontsize="small")
     ax.grid(alpha=0.3)

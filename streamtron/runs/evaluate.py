@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.model.calibration import ProbabilityScores, probability_map
 from streamtron.model.certainty import AccuracyBounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
@@ -174,31 +174,43 @@ def summarise(
     ranking: bool = True,
 ) -> list[Evaluation]:
     """Evaluate models on all scored rows."""
-    evaluators = [_Evaluator(model, limit_rows, ranking) for model in models]
+    evaluators = [Evaluator(model, limit_rows, ranking) for model in models]
     for rows in scored:
         for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
             evaluator.add(rows, decisions)
     return [evaluator.evaluation() for evaluator in evaluators]
 
 
-class _Evaluator:
-    def __init__(self, model: LinearModel, limit_rows: int, ranking: bool) -> None:
+class Evaluator:
+    """Evaluate one model on scored rows, of which none is kept but distinct decisions."""
+
+    def __init__(
+        self, model: LinearModel, limit_rows: int = LIMIT_ROWS, ranking: bool = True
+    ) -> None:
         self.model, self.two = model, model.kind == "two classes"
         classes = () if self.two else model.classes
         self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
+        self.worth: ProbabilityScores | None = None
+        if probability_map(model) is not None:
+            self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
     def add(self, rows: ScoredRows, decisions: NDArray[Any]) -> None:
+        """Add rows with the model's decisions."""
         truth, weights = rows.truth, rows.weights
         chosen = None if self.two else self.model.chosen(decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
+        if self.worth is not None:
+            self.worth.add(truth, self.model.probabilities(decisions), weights, rows.others)
         if self.two and rows.lengths is not None and self.model.certificate:
             self.bounds = self.bounds or AccuracyBounds.of(self.model)
             self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, rows.lengths)
 
     def evaluation(self) -> Evaluation:
-        at_optimum = self.bounds.accuracy if self.bounds else None
-        return replace(self.scores.evaluation(), accuracy_at_optimum=at_optimum)
+        """Return the metrics of all rows so far."""
+        metrics = self.scores.evaluation().to_dict()
+        metrics |= self.worth.metrics() if self.worth else {}
+        return Evaluation(metrics, self.bounds.accuracy if self.bounds else None)
 
 
 def _truth(

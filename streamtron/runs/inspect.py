@@ -16,6 +16,7 @@ from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards, open_shards
+from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
@@ -91,6 +92,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "settings": settled(model.settings),
         "certificate": dict(model.certificate) or None,
         "calibration": model.calibration and model.calibration["method"],
+        "probabilities": probability_map(model) is not None,
         "reading": _reading(model),
     }
     if two:

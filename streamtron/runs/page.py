@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import meets, prices
+from streamtron.core.losses import loss_of
 from streamtron.core.text import (
     BOUNDS,
     MANY,
-    METRICS,
-    METRICS_OF_MANY,
     and_more,
     down,
     feature_text,
     format_size,
     label_text,
     metric_words,
+    metrics_shown,
     number,
     up,
 )
@@ -112,6 +112,7 @@ def _head(facts: Facts) -> Iterator[str]:
     tiles = {
         **{name: _shown(report[name]) for name in ("rows", "columns", "nonzeros")},
         "classes": number(len(facts.model.classes)),
+        "loss": loss_of(facts.model.settings).name,
         "readings of the data": f"{report['readings']:.4g}",
         "seconds": f"{report['seconds']:.3g}",
         "read from disk": format_size(report["bytes_read"]),
@@ -131,6 +132,9 @@ def _certificate(facts: Facts) -> Iterator[str]:
     yield _paragraph(
         "No linear classifier has a soft margin above the upper bound on these rows; this model "
         "has at least the lower bound. The gap is 1 − (lower / upper)²."
+        if loss_of(facts.model.settings).quadratic
+        else "No linear classifier has an objective below the dual objective on these rows; that "
+        "of this model is at most the primal objective. The gap is 1 − dual / primal."
     )
     bounds = [_bounds(histories[0], x) for x in ("reading", "seconds") if len(histories) == 1]
     yield _grid([*bounds, *(_gaps(histories, x, tol) for x in ("reading", "seconds"))])
@@ -205,8 +209,10 @@ def _training(facts: Facts) -> Iterator[str]:
 
 def _margins(facts: Facts) -> Iterator[str]:
     legend = [("k2", "wrong side"), ("k5", "right, within the margin"), ("k1", "beyond the margin")]
+    if not (bend := loss_of(facts.model.settings).bend):
+        legend[1:] = [("k1", "right side")]
     middles = (EDGES[1:] + EDGES[:-1]) / 2
-    colours = ["k2" if m < 0 else "k5" if m < 1 else "k1" for m in middles.tolist()]
+    colours = ["k2" if m < 0 else "k5" if m < bend else "k1" for m in middles.tolist()]
     note = "Label times decision. The first and the last bar hold all rows beyond them."
     yield _grid(
         histogram(f"Margins of the {name} rows", EDGES.tolist(), measured.margins.tolist(), colours,
@@ -220,16 +226,19 @@ def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
     metrics = facts.validation.evaluation.to_dict()
-    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
-    values = {metric_words(name): _shown(metrics[name]) for name in names}
+    values = {metric_words(name): _shown(metrics[name]) for name in metrics_shown(metrics)}
     yield _tiles({"rows": number(metrics["rows"]), **values})
+    chance = Series("", [(0, 0), (1, 1)], 0)
+    if tenths := metrics.get("reliability"):
+        points = [(tenth["probability"], tenth["share"]) for tenth in tenths]
+        yield _grid([line_chart("Reliability", [Series("", points, marked=True), chance],
+                                "probability", "share that has the class", unit=True)])  # fmt: skip
     if (curve := facts.validation.curve) is None:
         return
     tp, fp = curve.T
     recall, precision = tp / tp[-1], tp[1:] / (tp + fp)[1:]
     roc = [*zip((fp / fp[-1]).tolist(), recall.tolist(), strict=True)]
     pr = [*zip(recall[1:].tolist(), precision.tolist(), strict=True)]
-    chance = Series("", [(0, 0), (1, 1)], 0)
     yield _grid([
         line_chart(f"ROC curve, area {_shown(metrics['roc_auc'])}", [Series("", roc), chance],
                    "false positive rate", "true positive rate", unit=True),

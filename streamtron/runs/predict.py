@@ -80,7 +80,8 @@ def predict(
     ----------
     model : a model or its file; its reader's contract says how the shards are read.
     shards : files, directories or globs, of documents too if the model was fitted on their rows.
-    proba : whether to compute probabilities, for which the model must be calibrated.
+    proba : whether to compute probabilities, for which the model must be calibrated, or its loss
+        log_loss.
     certain : whether to tell which labels the best possible model of the same rows and settings is
         proven to give, for which the model must have a certificate; see ``metrics.certain``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
@@ -88,7 +89,7 @@ def predict(
     Raises
     ------
     DataError, MachineError
-    SettingsError : a model without calibration or certificate where it needs one.
+    SettingsError : a model without probabilities or a certificate where it needs them.
 
     Examples
     --------

@@ -16,8 +16,7 @@ from streamtron.core.files import parse_json, reading_from, shared, write_atomic
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import Scores
-from streamtron.runs.evaluate import score_shards
+from streamtron.runs.evaluate import Evaluator, score_shards
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
     RunLocation,
@@ -137,15 +136,14 @@ def _measure(
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
     two = model.kind == "two classes"
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
-    classes = () if two else model.classes
-    scores = Scores(classes, ranking=ranked)
+    evaluator = Evaluator(model, ranking=ranked)
     for rows in score_shards([model], shards, executor):
-        [decisions], truth = rows.decisions, rows.truth
-        chosen = None if two else model.chosen(decisions)
-        scores.add(truth, decisions, rows.weights, chosen=chosen, others=rows.others)
+        [decisions] = rows.decisions
+        evaluator.add(rows, decisions)
         if two:
-            row_margins = np.where(truth[:, 0], decisions, -decisions)[rows.weights > 0]
+            row_margins = np.where(rows.truth[:, 0], decisions, -decisions)[rows.weights > 0]
             margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
-    evaluation = scores.evaluation()
+    evaluation = evaluator.evaluation()
     has_curve = two and ranked and evaluation.roc_auc is not None
-    return Measured(evaluation, margins if two else None, scores.curve() if has_curve else None)
+    curve = evaluator.scores.curve() if has_curve else None
+    return Measured(evaluation, margins if two else None, curve)

@@ -214,10 +214,11 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        if problem.rest is None and solution.v is not None and problem.loss.loss.quadratic:
+        smooth = not problem.loss.loss.zone
+        if problem.rest is None and solution.v is not None and smooth:
             if problem.active.nonzeros <= SMALL:
                 self.consider(problem.minimise_narrowed(solution.v, EXACT**2), newton.FLAT)
-            elif self.target <= EXACT:
+            elif self.target <= EXACT and problem.loss.loss.quadratic:
                 v, _ = problem.minimise(solution.v, EXACT**2, proven=True)
                 self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):

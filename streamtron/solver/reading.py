@@ -189,8 +189,11 @@ def begin_search(learner: Learner) -> None:
 
 
 def start_from_slacks(learner: Learner) -> None:
-    """Solve the rows in memory, from counts that a scan has made of the slacks of its weights."""
+    """Solve the rows in memory, from counts that a scan has made of the slacks of its weights; of a
+    loss that is not quadratic from these weights."""
     assert learner.frozen is not None
+    if not learner.loss.quadratic:
+        certify(learner, learner.frozen)
     learner.running.settle_scanned(learner.frozen.scan_sums)
     if learner.running.steps and learner.loss.quadratic:
         learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest

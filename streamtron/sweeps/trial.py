@@ -16,14 +16,17 @@ from streamtron.core.files import write_atomically
 from streamtron.core.text import METRICS, METRICS_OF_MANY, label_text
 from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
-BOUNDS = ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap")
+BOUNDS = (
+    "directional_margin", "primal_margin", "upper_bound", "primal_objective", "dual_objective",
+    "relative_duality_gap",
+)  # fmt: skip
 """Columns from a certificate."""
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
 COLUMNS: dict[str, type] = {
-    "candidate": int,
+    "candidate": int, "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "tol"), float),
     "stage": str, "b": str, "iteration": int,
     **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
@@ -108,7 +111,8 @@ class Trial:
         values = {
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
-            **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance, "stage": own.stage,
+            "loss": own.loss, **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance,
+            "stage": own.stage,
             "b": None if own.b is None else ",".join(map(repr, own.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),

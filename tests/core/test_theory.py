@@ -390,7 +390,9 @@ def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta,
     gap = far.relative_duality_gap
     assume(gap < 1e-8)
     near = coarse.certificate()
-    radius = theory.decision_radius(near.primal_margin, near.upper_bound)
+    radius = theory.decision_radius(
+        *map(theory.primal_from_margin, (near.primal_margin, near.upper_bound))
+    )
     w, bias = coarse.rebuilt()
     best, best_bias = fine.rebuilt()
     ours = [near.scale * x for x in (*w, bias)]

@@ -252,7 +252,7 @@ def fitted(problem: Problem) -> tuple[dict[str, Any], list[float], float]:
         model.fit(problem.X.astype(np.float64), problem.y, problem.weights)
     found = model.certificate_
     bias = float(model.intercept_[0]) / problem.rho if problem.rho else 0.0
-    radius = decision_radius(found["primal_margin"], found["upper_bound"])
+    radius = decision_radius(found["primal_objective"], found["dual_objective"])
     return found, [*model.coef_[0].tolist(), bias], radius
 
 

@@ -237,14 +237,16 @@ def test_a_model_and_a_certificate_are_short_in_text_and_true(place: Path) -> No
     gap = model.certificate["relative_duality_gap"]
     assert repr(model).startswith("LinearModel(classes -1, 1; columns 400; relative duality gap 0.")
     told = re.fullmatch(
-        r"ModelCertificate\(relative duality gap (.*), lower bound (.*), upper bound (.*), "
-        r"rows 800\)",
+        r"ModelCertificate\(relative duality gap (.*), primal objective (.*), dual objective (.*), "
+        r"lower bound (.*), upper bound (.*), rows 800\)",
         repr(model.certificate),
     )
     assert told
     assert float(told[1]) >= gap
-    assert float(told[2]) <= model.certificate["primal_margin"]
-    assert float(told[3]) >= model.certificate["upper_bound"]
+    assert float(told[2]) >= model.certificate["primal_objective"]
+    assert float(told[3]) <= model.certificate["dual_objective"]
+    assert float(told[4]) <= model.certificate["primal_margin"]
+    assert float(told[5]) >= model.certificate["upper_bound"]
     many = LinearModel(np.zeros((40, 2)), np.zeros(40), tuple(map(float, range(40))), {}, {},
                        {"index_base": 0})  # fmt: skip
     assert repr(many) == (
