@@ -285,13 +285,12 @@ class ScanSums:
         bias: float,
         *,
         hard: bool,
-        counted: bool = True,
         running: Vector | None = None,
     ) -> Certificate:
         """Return the certificate of the scanned weights.
 
-        ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
-        weights of training, if other weights were scanned.
+        ``hard``: Δ = 0 for every row. ``running``: the running weights of training, if other
+        weights were scanned.
         """
         self.fold()
         sq_weights = kernels.compensated_square_sum(w) + (0.0 if self.free else bias * bias)
@@ -303,8 +302,8 @@ class ScanSums:
             primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
         else:
             primal, scale = self.primal(sq_weights)
-        dual, rounding = self.dual(primal) if counted else (0.0, 0.0)
-        drift = self.distance(w if running is None else running) if counted else None
+        dual, rounding = self.dual(primal)
+        drift = self.distance(w if running is None else running)
         rows = int(self.totals[kernels.ROWS])
         return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -125,16 +125,11 @@ class JointObjective(Objective[JointPoint]):
 
     def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
         """Return the point of least P, see ``newton.minimise_narrowing``."""
-        steps = 0
 
         def begin(v: Vector, precision: float) -> Rounds[JointPoint]:
-            nonlocal steps
-            here = yield from newton.minimise(self, (yield from self.look(v)), precision)
-            steps += here.steps
-            return here
+            return (yield from newton.minimise(self, (yield from self.look(v)), precision))
 
-        best = yield from newton.minimise_narrowing(self, begin, v, precision)
-        return replace(best, steps=steps)
+        return (yield from newton.minimise_narrowing(self, begin, v, precision))
 
     def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
         """Return P and ∇P at v, and take H there."""

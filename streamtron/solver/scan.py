@@ -82,11 +82,9 @@ class Frozen:
         )  # fmt: skip
         return marked
 
-    def certificate(self, *, hard: bool, counted: bool = True) -> Certificate:
+    def certificate(self, *, hard: bool) -> Certificate:
         """The certificate of a complete reading."""
-        return self.scan_sums.certificate(
-            self.w, self.bias, hard=hard, counted=counted, running=self.running
-        )
+        return self.scan_sums.certificate(self.w, self.bias, hard=hard, running=self.running)
 
 
 class ScanRequest(NamedTuple):
