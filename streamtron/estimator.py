@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin  # as all its linear classifiers
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
@@ -41,7 +42,9 @@ from streamtron.runs.learners import (
 )
 from streamtron.runs.outcome import certificate_of
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
-from streamtron.solver.learner import Learner, set_weights
+from streamtron.runs.upper_bounds import resolution
+from streamtron.solver.duals import Counts
+from streamtron.solver.learner import Learner, set_resolution, set_weights
 from streamtron.solver.partial_fit import EarlierData
 
 if TYPE_CHECKING:
@@ -65,21 +68,40 @@ class _Rows(NamedTuple):
         return MemorySource(self.X, self.codes, self.numbers, self.weights)
 
 
-class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Linear support vector classifier with a proven duality gap; a replacement of ``LinearSVC``.
+Method = TypeVar("Method")
 
-    Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))², a sum and not a mean,
-    which is the objective of ``sklearn.svm.LinearSVC(loss="squared_hinge")``; C_k is C times the
-    weights of row and class. More than two classes are trained one-vs-rest; a class weight then
-    applies to the rows of that class only, as in LIBLINEAR.
+
+def _only_with(loss: str, why: str) -> Callable[[Method], Method]:
+    """Let a method exist with one loss only; else an AttributeError says why."""
+
+    def has_loss(model: StreamtronClassifier) -> bool:
+        if model.loss != loss:
+            raise AttributeError(f"{why}, and loss is {model.loss!r}: wanted {loss!r}.")
+        return True
+
+    return cast(Callable[[Method], Method], available_if(has_loss))
+
+
+class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Linear classifier with a proven duality gap; a replacement of ``LinearSVC`` and of
+    ``LogisticRegression``.
+
+    Minimises ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)), a sum and not a mean; C_k is C
+    times the weights of row and class. By ``loss``, φ(m) is max(0, 1 − m)², ln(1 + e^−m) or
+    max(0, 1 − m). That is the objective of ``LinearSVC(loss="squared_hinge")``,
+    ``LogisticRegression(solver="liblinear")`` and ``LinearSVC(loss="hinge")``. More than two
+    classes are trained one-vs-rest; a class weight then applies to the rows of that class only, as
+    in LIBLINEAR.
 
     X is rounded to float32 for training; values that become infinite are an error. Decisions use X
-    as given. Up to 4,096 nonzeros the weights are refined by Newton's method whatever ``tol`` is.
+    as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
+    whatever ``tol`` is.
 
     Parameters
     ----------
     C : penalty of the loss, > 0.
-    loss : ``"squared_hinge"``, ``"log_loss"`` or ``"hinge"``, φ of the objective.
+    loss : ``"squared_hinge"``, ``"log_loss"`` or ``"hinge"``, φ of the objective. With
+        ``"log_loss"`` there are ``predict_proba`` and ``predict_log_proba``.
     fit_intercept : whether to fit a bias.
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
@@ -88,17 +110,18 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         proven: the optimum is at least (1 − tol) times the objective reached.
     max_iter : full epochs at most, ≥ 1.
     random_state : seed of the order of rows, ≥ 0; None is seed 0.
-    warm_start : begin ``fit`` at the weights and dual variables of the previous fit, if rows,
-        columns and classes are as many. The optimum is the same.
+    warm_start : begin ``fit`` at the weights of the previous fit, and with the squared hinge at its
+        dual variables, if rows, columns and classes are as many. The optimum is the same.
 
     Attributes
     ----------
     coef_ : float64, shape (1, columns), or (classes, columns) where there are more than two.
     intercept_ : float64, shape (1,) or (classes,): ρ w_bias, 0 without a bias.
     classes_ : the labels, sorted; of two, the larger is the positive one.
-    certificate_ : dict of proven bounds, see ``ModelCertificate``: ``primal_margin``,
-        ``upper_bound``, ``relative_duality_gap``, ``rows_scanned`` … A list of one a class for more
-        than two classes. ``partial_fit`` proves less.
+    certificate_ : dict of what is proven, see ``ModelCertificate``: ``primal_objective``,
+        ``dual_objective``, ``relative_duality_gap``, ``rows_scanned`` …; with the squared hinge
+        also ``primal_margin`` and ``upper_bound`` of the best margin, else None. A list of one a
+        class for more than two classes. ``partial_fit`` proves less.
     n_iter_ : full epochs, the largest number of any class.
     n_features_in_, feature_names_in_ : as in other scikit-learn estimators.
 
@@ -164,6 +187,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             )
         return self._fit_memory(rows, settings)
 
+    @_only_with("squared_hinge", "partial_fit keeps dual variables at a scale of its own")
     def partial_fit(
         self,
         X: Any,
@@ -188,9 +212,10 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
         Raises
         ------
+        AttributeError : another loss than the squared hinge.
         SettingsError, DataError : class_weight="balanced"; no classes at the first call; a label
             that is not one of them; another problem than in earlier calls, for which their dual
-            variables prove nothing: another ``C``, ``class_weight`` or ``intercept_scaling``.
+            variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling`` or loss.
         """
         first = not hasattr(self, "classes_")
         settings = self._settings()
@@ -219,6 +244,18 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.n_iter_ += 1
         self._publish([_of_past(past) for past in self._past])
         return self
+
+    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Compute the probability of every class, shape (rows, classes): σ(decision), of more than
+        two classes divided by their sum. Only with ``loss="log_loss"``."""
+        return np.asarray(self._predict_proba_lr(X))
+
+    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Compute the logarithm of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.predict_proba(X)))
 
     @checks_keywords(SharedNames)
     def fit_shards(
@@ -290,8 +327,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             learners = self._learners(rows, settings)
             for number, learner in enumerate(learners if warm else ()):
                 bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-                counts = copy.deepcopy(self._counts[number])
-                set_weights(learner, self.coef_[number].copy(), bias, counts)
+                b, counts = 1.0, copy.deepcopy(self._counts[number])
+                if not learner.loss.quadratic:  # counts of another C prove nothing
+                    heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
+                    b, counts = resolution(learner) / heaviest, Counts()
+                    set_resolution(learner, b)
+                set_weights(learner, b * self.coef_[number], b * bias, counts)
             return learners
 
         learners = train_learners(rows.source(), begin, settings, Machine())
@@ -406,6 +447,7 @@ def _problem_of(
     for learner in learners:
         weights |= learner.targets.class_weights or {}
     return {
+        "loss": settings.loss,
         "C": 0.5 / settings.delta2,
         "intercept_scaling": settings.rho,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],

@@ -258,7 +258,7 @@ def test_the_table_of_commands_has_every_command() -> None:
 FOREIGN = {"--system-site-packages"} | {
     "--passes", "--cache_file", "--loss_function", "--l2", "--power_t", "--initial_t",
     "--noconstant", "--oaa", "--multilabel_oaa", "--holdout_period", "--holdout_off", "--ngram",
-    "--random_seed", "--save_resume", "--invert_hash",
+    "--random_seed", "--save_resume", "--invert_hash", "--link",
 }  # fmt: skip
 """Options of other programs."""
 

@@ -6,6 +6,7 @@ import io
 import lzma
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -27,6 +29,12 @@ import streamtron
 from streamtron import StreamtronClassifier
 from streamtron.core.config import SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
+
+LOSSES: dict[str, Callable[[Any], Any]] = {
+    "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
+    "log_loss": lambda margins: np.logaddexp(0.0, -margins),
+    "hinge": lambda margins: np.maximum(0.0, 1.0 - margins),
+}
 
 
 def _rows(
@@ -40,17 +48,20 @@ def _rows(
     return X, scores.argmax(axis=1)
 
 
-def _rival(ours: StreamtronClassifier) -> LinearSVC:
-    """LinearSVC with our parameters, solved to the last digits."""
+def _rival(ours: StreamtronClassifier) -> LinearSVC | LogisticRegression:
+    """LinearSVC or LogisticRegression with our parameters, solved to the last digits."""
     shared = set(SKLEARN_NAMES) - {"tol", "max_iter", "random_state"} | {"fit_intercept"}
     parameters = {name: value for name, value in ours.get_params().items() if name in shared}
-    return LinearSVC(dual="auto", tol=1e-8, max_iter=10**6, random_state=0, **parameters)
+    exact = {"tol": 1e-8, "max_iter": 10**6, "random_state": 0}
+    if parameters.pop("loss") == "log_loss":
+        return LogisticRegression(solver="liblinear", **exact, **parameters)
+    return LinearSVC(loss=ours.loss, dual="auto", **exact, **parameters)
 
 
 def _objectives(
     model: Any, X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.float64] | float = 1.0
 ) -> list[float]:
-    """LinearSVC's objective of every row of ``coef_``; of many classes only the own is weighted."""
+    """scikit-learn's objective of every row of ``coef_``; of many classes the own is weighted."""
     classes = model.classes_
     of_class = np.ones(len(classes))
     if isinstance(model.class_weight, dict):
@@ -65,10 +76,11 @@ def _objectives(
         cost = np.where(positive, of_class[1 if len(classes) == 2 else k], 1.0)
         if len(classes) == 2:
             cost[~positive] = of_class[0]
-        slack = np.maximum(0.0, 1.0 - np.where(positive, 1, -1) * (X @ w + bias))
+        margins = np.where(positive, 1, -1) * (X @ w + bias)
+        losses = LOSSES[getattr(model, "loss", "log_loss")](margins)
         bias_weight = bias / model.intercept_scaling if model.fit_intercept else 0.0
         regular = 0.5 * (w @ w + bias_weight**2)
-        found.append(float(regular + model.C * np.sum(weights * cost * slack**2)))
+        found.append(float(regular + model.C * np.sum(weights * cost * losses)))
     return found
 
 
@@ -92,8 +104,9 @@ def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, bas
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scikit_learn_checks_pass_with_no_exemption() -> None:
-    results = check_estimator(StreamtronClassifier(), on_skip=None)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
+    results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
     assert {result["status"] for result in results} <= {"passed", "skipped"}
 
@@ -111,11 +124,15 @@ def test_the_parameters_have_the_defaults_of_the_settings() -> None:
 # --- LinearSVC's problem ---
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    ("loss", "classes"),
+    [("squared_hinge", 2), ("squared_hinge", 3), ("log_loss", 2), ("hinge", 2), ("hinge", 3)],
+)
 @pytest.mark.parametrize(
     "parameters",
     [
         {},
+        {"C": 0.01},
         {"C": 30.0},
         {"fit_intercept": False},
         {"intercept_scaling": 7.0},
@@ -124,12 +141,12 @@ def test_the_parameters_have_the_defaults_of_the_settings() -> None:
     ],
     ids=str,
 )
-def test_the_objective_is_linear_svc_s_and_the_gap_to_its_least_is_as_proven(
-    classes: int, parameters: dict[str, Any]
+def test_the_objective_is_scikit_learn_s_and_the_gap_to_its_least_is_as_proven(
+    loss: str, classes: int, parameters: dict[str, Any]
 ) -> None:
     X, y = _rows(classes=classes)
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(y))
-    ours = StreamtronClassifier(**parameters).fit(X, y, sample_weight=weights)
+    ours = StreamtronClassifier(loss=loss, **parameters).fit(X, y, sample_weight=weights)
     theirs = _rival(ours).fit(X, y, sample_weight=weights)
     assert ours.coef_.shape == theirs.coef_.shape
     pairs = zip(_objectives(ours, X, y, weights), _objectives(theirs, X, y, weights), strict=True)
@@ -156,31 +173,61 @@ def test_on_real_text_the_objective_is_linear_svc_s(shared_data: Path) -> None:
     assert least <= mine * (1 + 1e-6)
 
 
+# --- probabilities ---
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_those_of_the_sigmoid_divided_by_their_sum(classes: int) -> None:
+    X, y = _rows(classes=classes)
+    model = StreamtronClassifier(loss="log_loss").fit(X, y)
+    shares = 1.0 / (1.0 + np.exp(-model.decision_function(X)))
+    wanted = np.column_stack([1.0 - shares, shares]) if classes == 2 else shares
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    assert model.predict_proba(X) == pytest.approx(wanted, rel=1e-12)
+    assert model.predict_log_proba(X) == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
+def test_only_the_logistic_loss_has_probabilities(loss: str) -> None:
+    model = StreamtronClassifier(loss=loss).fit(*_rows())
+    for name in ("predict_proba", "predict_log_proba"):
+        with pytest.raises(AttributeError, match=name) as caught:
+            getattr(model, name)
+        assert f"loss is '{loss}': wanted 'log_loss'" in str(caught.value.__cause__)
+
+
 # --- the command line's bits ---
 
 
-@pytest.mark.parametrize("base", [0, 1])
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
+@pytest.mark.parametrize(
+    ("base", "class_weight", "loss"),
+    [(0, None, "squared_hinge"), (0, "balanced", "log_loss"), (1, "balanced", "squared_hinge"),
+     (1, None, "hinge")],
+)  # fmt: skip
 def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
-    tmp_path: Path, base: int, class_weight: Any
+    tmp_path: Path, base: int, class_weight: Any, loss: Any
 ) -> None:
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=base)
-    model = streamtron.fit(root, C=0.5, rho=2, tol=1e-4, seed=7, class_weight=class_weight)
+    model = streamtron.fit(
+        root, C=0.5, loss=loss, rho=2, tol=1e-4, seed=7, class_weight=class_weight
+    )
     ours = StreamtronClassifier(
-        C=0.5, intercept_scaling=2, tol=1e-4, random_state=7, class_weight=class_weight
+        C=0.5, loss=loss, intercept_scaling=2, tol=1e-4, random_state=7, class_weight=class_weight
     )
     for fitted in (clone(ours).fit(X, y), clone(ours).fit_shards(root)):
         assert np.array_equal(fitted.coef_[0], model.weights)
         assert fitted.intercept_[0] == model.bias
         if base == 0:  # a column more to number, 0, widens the bound on rounding by a hair
             assert fitted.certificate_ == model.certificate
-        of_all = {name: model.certificate[name] for name in model.certificate if name != "history"}
+        known = {name for name, value in model.certificate.items() if value is not None}
+        of_all = {name: model.certificate[name] for name in known - {"history"}}
         assert {name: fitted.certificate_[name] for name in of_all} == pytest.approx(
             of_all, rel=1e-5
         )
-    assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
+    if loss == "squared_hinge":  # Newton's method does not draw
+        assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
@@ -368,10 +415,14 @@ def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(
     assert max(_gaps(model)) <= max(gaps) + 1e-12
 
 
-def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given() -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given(
+    loss: str,
+) -> None:
     X, y = _rows()
-    model = StreamtronClassifier(warm_start=True, tol=1e-5).fit(X, y)
-    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], len(y))
+    model = StreamtronClassifier(loss=loss, warm_start=True, tol=1e-5).fit(X, y)
+    heavy = 2.0 if loss == "hinge" else 900.0  # with which LIBLINEAR converges
+    weights = np.random.default_rng(2).choice([0.0, 1.0, heavy], len(y))
     model.set_params(C=40.0, intercept_scaling=3.0).fit(X, y, sample_weight=weights)
     theirs = _rival(model).fit(X, y, sample_weight=weights)
     [mine], [least] = (_objectives(one, X, y, weights) for one in (model, theirs))
@@ -528,6 +579,17 @@ def test_partial_fit_refuses_what_it_cannot_know(
     model = StreamtronClassifier().partial_fit(X, y, classes=[0, 1])
     with pytest.raises(SettingsError, match="at the first call they were"):
         model.partial_fit(X, y, classes=[0, 1, 2])
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_partial_fit_is_refused_for_another_loss_and_after_one(loss: str) -> None:
+    X, y = _rows(n=60)
+    model = StreamtronClassifier(loss=loss).fit(X[:40], y[:40])
+    with pytest.raises(AttributeError, match="partial_fit") as caught:
+        model.partial_fit(X[40:], y[40:])
+    assert f"loss is '{loss}': wanted 'squared_hinge'" in str(caught.value.__cause__)
+    with pytest.raises(SettingsError, match=f"loss: squared_hinge, but the .* had {loss}"):
+        model.set_params(loss="squared_hinge").partial_fit(X[40:], y[40:])
 
 
 def test_a_first_part_may_lack_a_class() -> None:

@@ -15,8 +15,8 @@ from streamtron.cli.common import check_files
 @click.option("--format", "format_", required=True,
               type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),
               help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
-              "sklearn: a fitted LinearSVC that skops reads; json: weights by column and "
-              "name.")  # fmt: skip
+              "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
+              "by column and name.")  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
               help="File to write.")  # fmt: skip
 @options.verbose_option

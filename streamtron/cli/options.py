@@ -74,6 +74,7 @@ _TYPES: dict[str, Any] = {
 """Kind of a setting, if it is not text → its type on the command line."""
 
 LISTS = {
+    "loss": "Losses, as in squared_hinge,log_loss [squared_hinge].",
     "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
     "delta": "Δ in place of C: a list, or with --random a range above 0.",
     "rho": "Constant features that carry the bias, as in 0,1; 0 = no bias [1].",
@@ -130,7 +131,7 @@ candidate_options = _together(
                    help=words) for name, words in LISTS.items()),
     setting_options(*(name for name in SETTINGS if name not in LISTS)),
 )  # fmt: skip
-"""Options of all settings, where ``--C``, ``--delta`` and ``--rho`` take lists."""
+"""Options of all settings, where ``--loss``, ``--C``, ``--delta`` and ``--rho`` take lists."""
 
 _workers_memory = click.option(
     "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."

@@ -54,8 +54,8 @@ def sweep(
     plot: str | None, model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Fit all combinations of --C (or --delta) and --rho on SHARDS, measure them on --valid, and
-    write the best as --model.
+    """Fit all combinations of --loss, --C (or --delta) and --rho on SHARDS, measure them on
+    --valid, and write the best as --model.
 
     The model is the one that fit writes with the same settings. The exit code is 0 if the best is
     certified and 4 if it is not; the table says for every candidate why its fit stopped.
@@ -122,6 +122,8 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
         yield "A gap is that of the class with the widest one."
     yield ""
     price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
+    if "loss" in names:
+        price = f"{best['loss']}, {price}"
     yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
     if report is not None:
         yield ""
@@ -135,11 +137,12 @@ def _columns(rows: Rows, metric: str) -> dict[str, str]:
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
     metrics = [name for name in dict.fromkeys((metric, *of_two, *of_many)) if name in rows[0]]
     heads = [metric_words(name).replace("average precision", "avg. prec.") for name in metrics]
-    return {price: price, "rho": "rho", **dict(zip(heads, metrics, strict=True))}
+    several = {"loss": "loss"} if len({row["loss"] for row in rows}) > 1 else {}
+    return {**several, price: price, "rho": "rho", **dict(zip(heads, metrics, strict=True))}
 
 
-def _digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
+def _digits(value: float | str | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.5g}"
 
 
 def _stop_reason(row: Mapping[str, Any]) -> str:

@@ -34,8 +34,8 @@ class Loss:
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     most: float
     """α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
-    liblinear: int
-    """LIBLINEAR's -s for the same problem"""
+    liblinear: tuple[str, ...]
+    """LIBLINEAR's solver_type of the same problem, first the one of which models are written"""
     bend: float
     """the margin near which φ'' changes"""
     logistic: bool = False
@@ -50,7 +50,7 @@ SQUARED_HINGE = Loss(
     quadratic=True,
     sparse=True,
     most=1e250,
-    liblinear=1,
+    liblinear=("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL"),
     bend=1.0,
 )
 """max(0, 1 − m)²."""
@@ -61,13 +61,21 @@ LOG_LOSS = Loss(
     quadratic=False,
     sparse=False,
     most=1.0,
-    liblinear=0,
+    liblinear=("L2R_LR", "L2R_LR_DUAL"),
     bend=0.0,
     logistic=True,
 )
 """ln(1 + e^−m)."""
 
-HINGE = Loss("hinge", kernels.HINGE, quadratic=False, sparse=True, most=1.0, liblinear=3, bend=1.0)
+HINGE = Loss(
+    "hinge",
+    kernels.HINGE,
+    quadratic=False,
+    sparse=True,
+    most=1.0,
+    liblinear=("L2R_L1LOSS_SVC_DUAL",),
+    bend=1.0,
+)
 """max(0, 1 − m)."""
 
 LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}

@@ -16,7 +16,9 @@ from scipy import sparse
 from streamtron.core.config import Settings, prices, settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.losses import loss_of
 from streamtron.core.names import checks_keywords
+from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel, stays_sparse
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
@@ -35,16 +37,20 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
-      ``weights[…, j]``. Classes must be integers. It has no place for a calibration.
+      ``weights[…, j]``. Classes must be integers. It has no place for a calibration; of the
+      logistic loss ``predict -b 1`` gives the probabilities.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
-      Of a calibrated model also ``probabilities``, float64 (rows, classes), as ``predict_proba``.
+      Of a calibrated model, and of the logistic loss, also ``probabilities``, float64
+      (rows, classes), as ``predict_proba``.
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
-      ``skops.io.load``. A calibrated model becomes a ``CalibratedClassifierCV`` of it, of which
-      ``predict_proba`` is that of the model and ``predict`` takes the most probable class. Of many
-      classes of which few weights are not 0, ``coef_`` is sparse. skops asks that the classes of
-      both are named: ``trusted=skops.io.get_untrusted_types(file=path)``.
+      ``skops.io.load``. Of the logistic loss it is a ``LogisticRegression``; of more than two
+      classes a ``OneVsRestClassifier`` of these, which does not know the class weights. A
+      calibrated model becomes a ``CalibratedClassifierCV`` of it, of which ``predict_proba`` is
+      that of the model and ``predict`` takes the most probable class. Of many classes of which few
+      weights are not 0, ``coef_`` is sparse. skops asks that the classes of the last two are named:
+      ``trusted=skops.io.get_untrusted_types(file=path)``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``).
 
@@ -93,8 +99,8 @@ LINES = 4096
 
 
 def _liblinear(model: LinearModel) -> Iterator[bytes]:
-    """Yield LIBLINEAR's text model (L2R_L2LOSS_SVC); its bias is the weight of a feature of value
-    1, so that decisions are the same up to rounding."""
+    """Yield LIBLINEAR's text model; its bias is the weight of a feature of value 1, so that
+    decisions are the same up to rounding."""
     if model.kind == "multilabel":
         raise SettingsError(
             "a multilabel model, and LIBLINEAR gives a row one label. Fit with --multiclass, or "
@@ -109,7 +115,7 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
     # LIBLINEAR's weights of two classes point to the label that it names first
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
     head = (
-        f"solver_type L2R_L2LOSS_SVC\nnr_class {len(named)}\n"
+        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named)}\n"
         f"label {' '.join(str(int(label)) for label in named)}\n"
         f"nr_feature {model.columns}\nbias 1\nw\n"
     )
@@ -170,9 +176,9 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     constants: dict[str, Any] = {
         "weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0,
     }  # fmt: skip
-    if model.calibration is not None:
-        directions = model.calibration["directions"]
-        make = _sigmoid if model.calibration["method"] == "sigmoid" else _isotonic
+    if (calibration := probability_map(model)) is not None:
+        directions = calibration["directions"]
+        make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
         nodes += f" column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
         constants |= {"shape": np.array([-1, len(directions)]), **extra_constants, "one": 1.0,
@@ -240,50 +246,91 @@ def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
-    """Return a fitted ``LinearSVC``, within a ``CalibratedClassifierCV`` if the model is
-    calibrated, in the skops format."""
+    """Return a fitted classifier, within a ``CalibratedClassifierCV`` if the model is calibrated,
+    in the skops format."""
     skops = _library("skops.io", "sklearn")
     if model.kind == "multilabel":
         raise SettingsError(
             "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
             "onnx or json."
         )
-    from sklearn.svm import LinearSVC
-
     if not model.columns:
         raise SettingsError(
             "format sklearn: a model without columns, and scikit-learn wants one. Export as json."
         )
-    rho = float(model.settings.get("rho") or 0.0)
-    price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
-    svc = LinearSVC(
-        C=np.inf if price is None else price, fit_intercept=rho > 0.0,
-        intercept_scaling=rho or 1.0, class_weight=_class_weight(model), dual="auto",
-    )  # fmt: skip
-    if stays_sparse(model):  # as LinearSVC.sparsify has it
-        svc.coef_ = sparse.csr_matrix(model.sparse_weights, copy=True)
+    if loss_of(model.settings).logistic and model.kind == "multiclass":
+        linear = _one_vs_rest(model)
     else:
-        svc.coef_ = np.array(np.atleast_2d(model.weights), order="C")
-    svc.intercept_ = np.atleast_1d(np.array(model.bias, dtype=np.float64))
-    classes = _classes(model)
-    svc.classes_ = classes.astype(str) if classes.dtype == object else classes
-    svc.n_features_in_, svc.n_iter_ = model.columns, 0
-    classifier = svc if model.calibration is None else _with_probabilities(svc, model.calibration)
+        linear = _fitted(model, model.sparse_weights, model.bias, _labels(model))
+        linear.class_weight = _class_weight(model)
+    calibrated = model.calibration is not None
+    classifier = _with_probabilities(linear, model.calibration or {}) if calibrated else linear
     names = model.feature_names[: model.columns]
     if len(names) == model.columns:
-        svc.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
+        linear.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
     return [skops.dumps(classifier)]
 
 
-def _with_probabilities(svc: Any, calibration: Values) -> Any:
-    """Return a fitted ``CalibratedClassifierCV`` of a ``LinearSVC``."""
+def _labels(model: LinearModel) -> np.ndarray[Any, Any]:
+    """Return the classes as scikit-learn has them."""
+    classes = _classes(model)
+    return classes.astype(str) if classes.dtype == object else classes
+
+
+def _fitted(
+    model: LinearModel, weights: sparse.csr_array, bias: ArrayLike, classes: np.ndarray[Any, Any]
+) -> Any:
+    """Return a ``LinearSVC``, or a ``LogisticRegression``, with these weights."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.svm import LinearSVC
+
+    rho, loss = float(model.settings.get("rho") or 0.0), loss_of(model.settings)
+    price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
+    problem: dict[str, Any] = {
+        "C": np.inf if price is None else price, "fit_intercept": rho > 0.0,
+        "intercept_scaling": rho or 1.0,
+    }  # fmt: skip
+    if loss.logistic:
+        fitted = LogisticRegression(solver="liblinear", **problem)
+    else:
+        fitted = LinearSVC(loss=loss.name, dual="auto", **problem)
+    if stays_sparse(model):  # as LinearSVC.sparsify has it
+        fitted.coef_ = sparse.csr_matrix(weights, copy=True)
+    else:
+        fitted.coef_ = weights.toarray(order="C")
+    fitted.intercept_ = np.atleast_1d(np.array(bias, dtype=np.float64))
+    fitted.classes_ = classes
+    fitted.n_features_in_, fitted.n_iter_ = model.columns, 0
+    return fitted
+
+
+def _one_vs_rest(model: LinearModel) -> Any:
+    """Return a fitted ``OneVsRestClassifier``: of more than two classes, the probabilities of a
+    ``LogisticRegression`` would be those of another problem, the multinomial one."""
+    from sklearn.base import clone
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.preprocessing import LabelBinarizer
+
+    linear = [
+        _fitted(model, direction.nonzero, direction.bias, np.array([0, 1]))
+        for direction in model.directions()
+    ]
+    fitted = OneVsRestClassifier(clone(linear[0]))
+    fitted.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(_labels(model))
+    fitted.classes_, fitted.estimators_ = fitted.label_binarizer_.classes_, linear
+    fitted.n_features_in_ = model.columns
+    return fitted
+
+
+def _with_probabilities(classifier: Any, calibration: Values) -> Any:
+    """Return a fitted ``CalibratedClassifierCV`` of a classifier."""
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.frozen import FrozenEstimator
 
-    calibrated = CalibratedClassifierCV(FrozenEstimator(svc), method=calibration["method"])
+    calibrated = CalibratedClassifierCV(FrozenEstimator(classifier), method=calibration["method"])
     # fitted to empty rows, five of each class for its five folds; then its functions become ours
-    labels = np.repeat(svc.classes_, 5)
-    calibrated.fit(sparse.csr_array((len(labels), svc.n_features_in_)), labels)
+    labels = np.repeat(classifier.classes_, 5)
+    calibrated.fit(sparse.csr_array((len(labels), classifier.n_features_in_)), labels)
     calibrators = calibrated.calibrated_classifiers_[0].calibrators
     for calibrator, direction in zip(calibrators, calibration["directions"], strict=True):
         if calibration["method"] == "sigmoid":

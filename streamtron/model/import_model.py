@@ -61,7 +61,8 @@ def load_any(
     Returns
     -------
     Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
-    for LIBLINEAR, ``solver_type`` and ``rho`` (its ``-B``; 0 where it had no bias).
+    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias) and, of the solvers
+    of a problem that ``fit`` solves (``-s`` 0 to 3 and 7), ``loss``.
 
     Raises
     ------
@@ -185,11 +186,15 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
             f"for {lines_of_weights}. The file is cut short or edited; write it again."
         )
     by_class = _in_order_of_classes(table, labels)
+    settings = {"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)}
+    from streamtron.core.losses import LOSSES  # loads numba
+
+    settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
     return LinearModel(
         weights=by_class[:columns].T,
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
         classes=tuple(sorted(labels)),
-        settings={"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)},
+        settings=settings,
         certificate={},
         reading={"index_base": index_base},
     )

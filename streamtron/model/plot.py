@@ -44,7 +44,7 @@ def _library(name: str, what: str = "a plot", otherwise: str = "") -> Any:
 
 
 def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
-    """Draw a metric of a sweep's table against C, one line a ρ, and mark the best.
+    """Draw a metric of a sweep's table against C, one line a loss and ρ, and mark the best.
 
     A hollow point is a candidate that was dropped, or whose tolerance was not certified. Candidates
     of the hard margin, which have no C, and those without the metric are left out. Equal tables
@@ -69,10 +69,14 @@ def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -
 
 def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
     hollow = [row for row in rows if row["dropped"] or not _is_proven(row)]
-    for number, rho in enumerate(sorted({row["rho"] for row in rows})):
-        line = sorted((row for row in rows if row["rho"] == rho), key=lambda row: row["C"])
+    kinds = sorted({(row["loss"], row["rho"]) for row in rows})
+    for number, (loss, rho) in enumerate(kinds):
+        of_kind = [row for row in rows if (row["loss"], row["rho"]) == (loss, rho)]
+        line = sorted(of_kind, key=lambda row: row["C"])
         style = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)]}
         label = f"ρ = {rho:g}" if rho else "ρ = 0 (no bias)"
+        if kinds[0][0] != kinds[-1][0]:
+            label = f"{loss}, {label}"
         axes.plot(*_points(line, metric), **style, linewidth=1.2, markersize=5, label=label)
         some = [row for row in line if row in hollow]
         axes.plot(*_points(some, metric), **style, linestyle="", markersize=5, **_HOLLOW)

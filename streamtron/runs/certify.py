@@ -38,10 +38,10 @@ from streamtron.runs.learners import ClassWeights, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
 from streamtron.runs.outcome import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
-from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
+from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
 from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts, split
-from streamtron.solver.learner import Learner, set_weights
+from streamtron.solver.learner import Learner, set_resolution, set_weights
 from streamtron.solver.stopping import LARGE_DRIFT
 from streamtron.solver.vectors import SparseVector, Vector, dense
 
@@ -62,8 +62,8 @@ class Proof:
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
     distance : ‖v − u‖ / ‖u‖ of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, made of
-        the witness's counts at the largest dual; both are the optimum where the gap is 0. None
-        without a witness.
+        the witness's counts at the largest dual (1/b Σ c_k l_k x_k for other losses than the
+        squared hinge); both are the optimum where the gap is 0. None without a witness.
     rows_excluded : rows of the shards that the witness leaves out; nothing is proven of them.
     classes : of many classes (label, proof) of each against the rest, in order.
     """
@@ -126,9 +126,11 @@ def certify(
     One reading, with the dual variables of a witness, or those that belong to the slacks of the
     weights. Without a witness at most ``readings`` more follow, which bring the dual objective
     nearer to the optimum unless the gap is below 1e-4 already; if the working set does not fit in
-    the active set, the last of these train. Weights whose best scale is far from 1 (a
-    perceptron's, say) spend some of them to find it. Many classes share the active set, and the
-    readings where their vectors fit in memory together; else they are certified in groups.
+    the active set, the last of these train. With the squared hinge it is the direction of the
+    weights that is certified: those whose best scale is far from 1 (a perceptron's, say) spend some
+    readings to find it. With other losses it is the weights as they are. Many classes share the
+    active set, and the readings where their vectors fit in memory together; else they are certified
+    in groups.
 
     Parameters
     ----------
@@ -137,7 +139,7 @@ def certify(
     witness : the counts of these rows.
     run : directory of the model's run, whose last checkpoint gives the ``drift``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
-    settings : the problem, or C or delta, rho and class_weight by name; else as in the model.
+    settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
     executor : where the shards are scanned; this process makes the readings that train.
     listen : called with events, as by ``fit``.
@@ -269,15 +271,18 @@ def _learners(
         class_weights, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
-        if problem.rho == 0.0 and direction.bias != 0.0:
+        if problem.augmentation == 0.0 and direction.bias != 0.0:
             raise SettingsError(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
                 "trained with (LIBLINEAR's -B)."
             )
         learner = Learner(problem, source.labels, class_weights, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
-        bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
+        rho = problem.augmentation
+        bias = direction.bias / rho / scale if rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
+        trained = counts is not None and direction.certificate
+        set_resolution(learner, 1.0 / scale if trained else resolution(learner))
         learners.append(learner)
     return learners
 
@@ -304,8 +309,8 @@ def _distance(learner: Learner, certificate: Certificate) -> float:
     scan_sums = learner.frozen.scan_sums
     if not scan_sums.steps:
         return 0.0
-    scale = certificate.scale * scan_sums.sq_norm / scan_sums.steps
-    return scan_sums.distance(scale * learner.frozen.w)
+    b = scan_sums.sq_norm / scan_sums.steps if learner.loss.quadratic else scan_sums.b
+    return scan_sums.distance(certificate.scale * b * learner.frozen.w)
 
 
 def running_weights(

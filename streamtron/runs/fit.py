@@ -304,7 +304,7 @@ def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
     return fitting._replace(training=training, began=began, state=state, states=states)
 
 
-OWN = ("C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")
+OWN = ("loss", "C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")
 """Settings in which candidates on the same readings may differ."""
 
 

@@ -95,11 +95,13 @@ def as_model(model: LinearModel | str | os.PathLike[str]) -> LinearModel:
 
 
 def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
-    """Return the problem for which a model is certified: its own where it says it, else as given;
-    a SettingsError where a model of another program does not say C or rho."""
+    """Return the problem for which a model is certified: its own where it says it, else as given,
+    with the squared hinge for coefficients; a SettingsError where a model of another program does
+    not say C or rho."""
     if "source" not in model.settings:
         return Settings.from_dict(model.settings).but(**one_price(given))
-    known = {name: value for name, value in model.settings.items() if name == "rho"} | dict(given)
+    known = {name: model.settings[name] for name in ("rho", "loss") if name in model.settings}
+    known |= given
     if "C" not in known and "delta" not in known:
         raise SettingsError(
             "another program's model does not say the price of a slack. Give --C as it was trained "

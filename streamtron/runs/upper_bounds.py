@@ -1,7 +1,8 @@
-"""Search for upper bounds of problems whose weights are given: the data's best margins.
+"""Search for a large dual objective of problems whose weights are given.
 
-Any counts prove an upper bound. The first are made of the slacks of the weights, in the reading
-that scans these; mini-epochs on the rows that have one then lower the bound.
+Any counts prove one. The first are made of the slopes of the loss at the weights, in the reading
+that scans these: of a smooth loss they prove optimal weights, of the hinge little. A solve of the
+rows that have a loss then raises the dual.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
@@ -23,10 +25,10 @@ from streamtron.solver.reading import (
     start_from_slacks,
     take_and_solve,
 )
-from streamtron.solver.scan import scan_blocks
+from streamtron.solver.scan import ScanRequest, scan_blocks
 from streamtron.solver.stages import COUNT_OF_C
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.working_set import room
+from streamtron.solver.working_set import NEAR, room
 
 SEARCH_TOLERANCE = 1e-4
 """Gap at which the search ends early."""
@@ -43,8 +45,8 @@ def find_upper_bounds(
     scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
 ) -> list[Certificate]:
     """Certify the learners' weights by a first reading, with counts made of their slacks. Where
-    that leaves a gap, search for counts of a larger dual in at most ``readings`` more: mini-epochs
-    on the rows that have a slack, then scans."""
+    that leaves a gap, search for counts of a larger dual in at most ``readings`` more: a solve of
+    the rows that have a loss, then scans."""
     certificates, spent = _certify(scans, learners, scales, readings)
     bounds = {k: [(proof.dual, proof.rounding_bound)] for k, proof in enumerate(certificates)}
     gaps = [proof.relative_duality_gap for proof in certificates]
@@ -84,10 +86,10 @@ def _certify(
     ``readings`` that took after the first; two are left for the search, if there are as many.
 
     Rows with margins far above 1 are left out, so that the scale may be far below the one found:
-    then the second scan is at 1 / (‖w‖ R), at which no margin is above 1."""
+    then the second scan is at 1 / (‖w‖ R), at which no margin is above 1. Of a loss that is not
+    quadratic P is known at the scanned scale alone, which stays; but rows may weigh so much that
+    their counts were cut."""
     around, hard = list(scales), learners[0].settings.hard
-    for learner in learners:
-        set_resolution(learner, _resolution(learner))
     best = scan_weights(
         scans, learners, around, from_slacks=not hard, first=True, rooms=_rooms(learners)
     )
@@ -96,7 +98,10 @@ def _certify(
     most = 0 if hard else max(readings - 2, min(readings, 1))
     for spent in range(most):
         ratios = [proof.scale / scale for proof, scale in zip(best, around, strict=True)]
-        far = [k for k, ratio in enumerate(ratios) if not SCALED <= ratio <= 1.0 / SCALED]
+        far = [
+            k for k, ratio in enumerate(ratios)
+            if not SCALED <= ratio <= 1.0 / SCALED or _were_cut(learners[k])
+        ]  # fmt: skip
         if not far:
             return best, spent
         for k in far:
@@ -104,6 +109,7 @@ def _certify(
             if ratios[k] < SCALED and spent == 0:
                 around[k] = min(around[k], _least_scale(learners[k]))
             learners[k].counts.clear()
+            set_resolution(learners[k], resolution(learners[k]))
         again, scales = [learners[k] for k in far], [around[k] for k in far]
         for k, proof in zip(
             far,
@@ -114,11 +120,19 @@ def _certify(
     return best, most
 
 
-def _resolution(learner: Learner) -> float:
-    """Return the b of counts that are made of slacks."""
+def resolution(learner: Learner) -> float:
+    """Return the b of counts that are made of slacks, or of a fit; the weights of rows are known
+    after a scan."""
     if learner.loss.quadratic:
         return COUNT_OF_ONE * learner.settings.delta2
-    return 2.0 * learner.targets.least_delta2 * COUNT_OF_C
+    least_delta2 = min(learner.extent.least_delta2, learner.targets.least_delta2)
+    return 2.0 * least_delta2 * COUNT_OF_C
+
+
+def _were_cut(learner: Learner) -> bool:
+    """Tell whether counts b C would be above the largest."""
+    cut = learner.progress.b * COUNT_OF_C > kernels.COUNT_MAX * resolution(learner)
+    return cut and not learner.loss.quadratic
 
 
 def _least_scale(learner: Learner) -> float:
@@ -137,7 +151,7 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
         begin_reading(learner, reading)
     scanning = [learner for learner in learners if learner.mode == "scan"]
     training = [learner for learner in learners if learner.mode == "train"]
-    requests, counts = list(map(scan_request, scanning)), [learner.counts for learner in scanning]
+    requests, counts = list(map(_request, scanning)), [learner.counts for learner in scanning]
     if training:
         scans.begin("train", len(learners))
         chunks = scans.told(_trained(scans.source.chunks(), training))
@@ -145,6 +159,14 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
     else:
         add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
     scans.end()
+
+
+def _request(learner: Learner) -> ScanRequest:
+    """Return what scans a learner's weights; of the hinge rows near the kink are held too, which
+    saves readings."""
+    request = scan_request(learner)
+    near = 1.0 if learner.loss.quadratic else NEAR
+    return request._replace(threshold=near * request.threshold)
 
 
 def _trained(

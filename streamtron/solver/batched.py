@@ -168,7 +168,8 @@ def _make(epochs: Sequence[MiniEpoch]) -> None:
     """Make mini-epochs of the same turn: together where they are over the same rows."""
     crowds: dict[object, list[MiniEpoch]] = {}
     for epoch in epochs:
-        crowds.setdefault((epoch.problem.active.place, epoch.live is None), []).append(epoch)
+        kind = epoch.problem.active.place, epoch.live is None, epoch.problem.rule.loss.code
+        crowds.setdefault(kind, []).append(epoch)
     for crowd in crowds.values():
         order = _common_order(crowd)
         if order is not None:

@@ -30,7 +30,7 @@ from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vect
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.stages import Regime, finer_resolution
+from streamtron.solver.stages import Regime, finer_resolution, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
@@ -251,6 +251,8 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
+    else:
+        b = resolution_of(b, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 

@@ -155,7 +155,7 @@ def minimise(
     accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
     least_excess = np.inf
     yield GapEstimate(here.gap)
-    while here.excess > precision * here.primal and here.steps < STEPS:
+    while here.excess > precision * max(here.primal, 0.0) and here.steps < STEPS:
         enough = precision * here.primal / here.excess
         there = yield from objective.step(here, enough, accuracy)
         if there is None:

@@ -89,15 +89,16 @@ def _has_no_margin(learner: Learner) -> bool:
 
 def worthwhile_gap(learner: Learner) -> float:
     """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
-    if they are all rows; half of it, or a tenth of the last certified gap, if all others have no
-    count; a twentieth of it, or SOLVED times the last gap, if they are a block."""
+    if they are all rows; half of it, or a tenth of the last certified gap (a hundredth if the loss
+    is not quadratic), if all others have no count; a twentieth of it, or SOLVED times the last gap,
+    if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.regime == Regime.BLOCKS:
         return max(0.1 * target, SOLVED * left)
-    return max(target, 0.1 * left)
+    return max(target, (0.1 if learner.loss.quadratic else 0.01) * left)
 
 
 LARGE_DRIFT = 1e-9

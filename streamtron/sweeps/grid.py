@@ -1,4 +1,4 @@
-"""Candidates of a sweep: settings made from lists and ranges of C, delta and rho."""
+"""Candidates of a sweep: settings made from lists and ranges of loss, C, delta and rho."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import math
 from collections.abc import Iterable, Mapping
 from itertools import product
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits, short
 
-NAMES = ("C", "delta", "rho")
+NAMES = ("loss", "C", "delta", "rho")
 """The settings in which candidates differ, the slowest to change first."""
 DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
 MOST = 100_000
 """Candidates drawn, at most: each of them is a fit."""
+
+
+T = TypeVar("T")
 
 
 class Range(NamedTuple):
@@ -30,18 +33,24 @@ class Range(NamedTuple):
         return f"{self.low:g}..{self.high:g}"
 
 
-Given = str | float | Iterable[float] | Range
-Values = tuple[float, ...] | Range
+Given = str | float | Iterable[float] | Iterable[str] | Range
+Values = tuple[float, ...] | tuple[str, ...] | Range
 
 _WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
 
 
 def values_of(name: str, given: Given) -> Values:
-    """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers.
+    """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers; of
+    the loss names.
 
     >>> values_of("C", "0.1,1,10"), values_of("rho", 1), values_of("C", "0.01..100")
     ((0.1, 1.0, 10.0), (1.0,), Range(low=0.01, high=100.0))
+    >>> values_of("loss", "hinge,log_loss")
+    ('hinge', 'log_loss')
     """
+    if name == "loss":
+        names = given.split(",") if isinstance(given, str) else cast(Iterable[str], given)
+        return _each_once(name, tuple(loss.strip() for loss in names))
     if isinstance(given, str):
         dots = ".." in given
         try:
@@ -58,10 +67,16 @@ def values_of(name: str, given: Given) -> Values:
             raise SettingsError(f"{name} is the range {given}: wanted LOW..HIGH, 0 < LOW < HIGH.")
         return given
     values = (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
+    return _each_once(name, values)
+
+
+def _each_once(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
     if not values:
-        raise SettingsError(f"{name} is an empty list: wanted {_WANTED}.")
+        wanted = "names between commas" if name == "loss" else _WANTED
+        raise SettingsError(f"{name} is an empty list: wanted {wanted}.")
     if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
-        raise SettingsError(f"{name} has the value {repeated[0]:g} twice: give every value once.")
+        value = str(repeated[0]).removesuffix(".0")
+        raise SettingsError(f"{name} has the value {value} twice: give every value once.")
     return values
 
 
@@ -91,7 +106,7 @@ def candidates_of(
             f"{ranges[0]} is the range {values[ranges[0]]}: a grid wants a list, as in 0.1,1,10. "
             "Give one, or --random N to draw N candidates."
         )
-    combinations: Iterable[tuple[float, ...]] = product(*values.values())
+    combinations: Iterable[tuple[float | str, ...]] = product(*values.values())
     if random is not None:
         if not 1 <= random <= MOST:
             raise SettingsError(f"random is {random}: wanted 1 to {MOST:,} candidates.")
@@ -111,7 +126,7 @@ def candidates_of(
     ]
 
 
-def _at(share: float, values: Values) -> float:
+def _at(share: float, values: Values) -> float | str:
     """Return the value at ``share``, 0 ≤ share < 1, of the way through a list or range."""
     if not isinstance(values, Range):
         return values[int(share * len(values))]
@@ -124,4 +139,5 @@ def describe_candidate(settings: Settings) -> str:
     given = settings.delta
     price = f"C {0.5 / settings.delta2:g}" if given is None else f"delta {given:g}"
     stage = "" if settings.stage == "auto" else f", stage {settings.stage}"
-    return f"{price}, rho {settings.rho:g}{stage}"
+    loss = "" if settings.loss == Settings().loss else f", {settings.loss}"
+    return f"{price}, rho {settings.rho:g}{loss}{stage}"

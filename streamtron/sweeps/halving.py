@@ -150,20 +150,25 @@ without halving and two-stage it has one iteration."""
 
 
 def schedule_of(
-    settings: Settings, candidates: int, metric: str, *, halving: bool, two_stage: bool
-) -> Schedule:
-    """Return the schedule for so many candidates that share these settings.
+    settings: Settings, candidates: Sequence[Settings], metric: str, *, halving: bool,
+    two_stage: bool,
+) -> Schedule:  # fmt: skip
+    """Return the schedule for candidates that share these settings.
 
     Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
     """
     check_metric(metric, settings)
     stages = len(plan(settings))
+    losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     refusals = (
         (halving and two_stage,
          "halving and two-stage both say which candidates go on, and not the same: give one."),
         (halving and settings.faithful,
          "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
          "stops at none: give one."),
+        (two_stage and bool(losses),
+         "two-stage goes through the paper's stages, which are for the squared hinge, and the loss "
+         f"is {', '.join(losses[:1])}: leave one of them out."),
         (two_stage and stages < 2,
          f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
          "1,0.1, or leave it to auto."),
@@ -182,4 +187,4 @@ def schedule_of(
             raise SettingsError(sentence)
     if two_stage:
         return TwoStage(stages - 1)
-    return Halving(halving_steps(settings, candidates) if halving else 0, metric)
+    return Halving(halving_steps(settings, len(candidates)) if halving else 0, metric)

@@ -108,6 +108,7 @@ class Sweep:
 def sweep(
     shards: Paths,
     *,
+    loss: Given | None = None,
     C: Given | None = None,
     delta: Given | None = None,
     rho: Given | None = None,
@@ -128,11 +129,12 @@ def sweep(
     listen: Listener = ignore,
     **names: Unpack[SharedNames],
 ) -> Sweep:
-    """Fit all combinations of C (or delta) and rho, and find which does best on other rows.
+    """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
 
     Parameters
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
+    loss : a name, names, or text as in ``"squared_hinge,log_loss"``.
     C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
@@ -157,10 +159,9 @@ def sweep(
     [(0.1, 1.0), (1.0, 1.0)]
     """
     settings, machine = settings_from(settings, names), machine or Machine()
-    candidates = candidates_of(settings, {"C": C, "delta": delta, "rho": rho}, random)
-    schedule = schedule_of(settings, len(candidates), metric, halving=halving, two_stage=two_stage)
-    # the best is fitted in the end: a listener may have changed the working directory
-    paths = [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
+    candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
+    schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
+    paths = _from_the_root(shards)
     files: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *as_paths(valid or ()), settings.vocabulary]
     files, run_dir = _check_places(files, inputs, machine, overwrite)
@@ -186,6 +187,12 @@ def sweep(
     outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
+
+
+def _from_the_root(shards: Paths) -> list[str]:
+    """Return absolute paths: a listener may change the working directory before the best is fitted
+    in the end."""
+    return [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
 
 
 def _write_best(

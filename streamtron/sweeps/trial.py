@@ -26,7 +26,7 @@ AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
 COLUMNS: dict[str, type] = {
-    "candidate": int,
+    "candidate": int, "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "tol"), float),
     "stage": str, "b": str, "iteration": int,
     **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
@@ -111,7 +111,8 @@ class Trial:
         values = {
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
-            **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance, "stage": own.stage,
+            "loss": own.loss, **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance,
+            "stage": own.stage,
             "b": None if own.b is None else ",".join(map(repr, own.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),

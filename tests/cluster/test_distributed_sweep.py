@@ -86,7 +86,15 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
     [
         ("two", {}),
         pytest.param("two", {"halving": True}, marks=pytest.mark.slow),
-        ("two", {"valid": False, "halving": True}),
+        (
+            "two",
+            {
+                "valid": False,
+                "halving": True,
+                "C": (0.01, 1.0),
+                "loss": ("squared_hinge", "log_loss", "hinge"),
+            },
+        ),
         pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=pytest.mark.slow),
         pytest.param("many", LONG["many"], marks=pytest.mark.slow),
     ],

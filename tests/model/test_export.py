@@ -15,6 +15,7 @@ import skops.io
 from liblinear import liblinearutil
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
+from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import streamtron
@@ -192,6 +193,63 @@ def test_probabilities_of_every_kind_are_ours_at_and_between_and_beyond_the_knot
         theirs = _skops(tmp_path / "sklearn")
         assert theirs.predict_proba(dense) == pytest.approx(wanted, **ROUNDING)
         assert theirs.classes_.tolist() == list(classes)
+
+
+@pytest.mark.parametrize("classes", [(-1.0, 7.0), ("ant", "bee", "cow"), (1.0, 2.0, 5.0)], ids=str)
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds_the_model(
+    tmp_path: Path, classes: tuple[Any, ...], multilabel: bool
+) -> None:
+    model, dense = _model(classes, **({"multilabel": True} if multilabel else {}))
+    model = model.but(settings={"loss": "log_loss", "C": 2.0, "rho": 3.0})
+    decisions = model.decision_function(dense)
+    wanted = 1.0 / (1.0 + np.exp(-decisions))
+    if wanted.ndim == 1:
+        wanted = np.column_stack([1.0 - wanted, wanted])
+    elif not multilabel:  # as scikit-learn and LIBLINEAR normalise one against the rest
+        wanted /= wanted.sum(axis=1, keepdims=True)
+    export(model, tmp_path / "onnx", "onnx")
+    _, scores, shares = _onnx(tmp_path / "onnx", dense)
+    assert shares == pytest.approx(wanted, **ROUNDING)
+    assert scores == pytest.approx(decisions, **ROUNDING)
+    if multilabel:
+        return
+    export(model, tmp_path / "sklearn", "sklearn")
+    theirs = skops.io.load(tmp_path / "sklearn")
+    assert theirs.predict_proba(dense) == pytest.approx(wanted, **ROUNDING)
+    assert theirs.predict(dense).tolist() == model.predict(dense).tolist()
+    assert theirs.classes_.tolist() == list(classes)
+    logistic = theirs if len(classes) == 2 else theirs.estimator
+    assert (type(logistic), logistic.C) == (LogisticRegression, 2.0)
+    assert (logistic.fit_intercept, logistic.intercept_scaling) == (True, 3.0)
+    if not isinstance(classes[0], str):
+        export(model, tmp_path / "liblinear", "liblinear")
+        theirs = liblinearutil.load_model(str(tmp_path / "liblinear"))
+        found = liblinearutil.predict([], sparse.csr_matrix(dense), theirs, "-b 1 -q")[2]
+        order = np.argsort(theirs.get_labels())
+        assert np.array(found)[:, order] == pytest.approx(wanted, **ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("loss", "solver", "kind"),
+    [
+        ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
+        ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
+        ("log_loss", "L2R_LR", LogisticRegression),
+    ],
+)
+def test_an_exported_model_names_its_loss_and_is_read_with_it(
+    tmp_path: Path, loss: str, solver: str, kind: type
+) -> None:
+    model = make_model(settings={"loss": loss, "C": 1.0, "rho": 1.0})
+    for format_ in FORMATS:
+        export(model, tmp_path / format_, format_)
+    assert (tmp_path / "liblinear").read_text().splitlines()[0] == f"solver_type {solver}"
+    assert streamtron.load(tmp_path / "liblinear").settings["loss"] == loss
+    theirs = skops.io.load(tmp_path / "sklearn")
+    assert type(theirs) is kind
+    assert getattr(theirs, "loss", "log_loss") == loss
+    assert json.loads((tmp_path / "json").read_text())["settings"]["loss"] == loss
 
 
 def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import lzma
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from liblinear import liblinearutil
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
@@ -624,3 +627,146 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
         assert found.upper_bound == wanted.upper_bound
     with pytest.raises(SettingsError, match="the model knows where labels"):
         with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))
+
+
+# --- other losses --------------------------------------------------------------------------------
+
+LOSS_OF_SOLVER = {0: "log_loss", 7: "log_loss", 3: "hinge"}
+
+
+def objective(data: Data, model: LinearModel, C: Any, rho: float, loss: str) -> float:
+    """P of a model, C a number or one a row."""
+    margins = np.array(data.labels) * model.decision_function(data.X)
+    losses = np.logaddexp(0.0, -margins) if loss == "log_loss" else np.maximum(0.0, 1.0 - margins)
+    bias = model.bias / rho if rho else 0.0
+    return 0.5 * (float(model.weights @ model.weights) + bias**2) + float(np.sum(C * losses))
+
+
+def proves(proof: Proof, objective: float, least: float) -> None:
+    """P is that of the weights, and D at most the optimum."""
+    certificate = proof.certificate
+    assert certificate.primal == pytest.approx(objective, rel=1e-9)
+    assert certificate.dual <= least * (1 + 1e-12)
+    gap = 1.0 - certificate.dual / certificate.primal
+    assert certificate.relative_duality_gap == pytest.approx(gap, abs=1e-12)
+    assert certificate.upper_bound is None, "margins belong to the squared hinge"
+
+
+def least_objective(data: Data, C: float, rho: float, loss: str) -> float:
+    return float(fit(data.path, C=C, rho=rho, loss=loss, tol=1e-9).certificate["primal_objective"])
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize(("solver", "C"), [(0, 0.05), (0, 50.0), (7, 1.0), (3, 0.05)])
+def test_liblinears_model_of_another_loss_is_certified_for_that_loss(
+    data: Data, tmp_path: Path, solver: int, C: float, rho: float
+) -> None:
+    loss = LOSS_OF_SOLVER[solver]
+    rival = liblinear(data.X, data.labels, f"-s {solver} -c {C} -B {rho or -1} -e 1e-8")
+    liblinearutil.save_model(str(tmp_path / "liblinear"), rival)
+    model = load_any(tmp_path / "liblinear")
+    proof = certify(model, data.path, C=C)
+    mine = objective(data, model, C, rho, loss)
+    proves(proof, mine, min(mine, least_objective(data, C, rho, loss)))
+    assert proof.certificate.relative_duality_gap < 1e-4
+    assert (proof.readings == 1.0) is (loss == "log_loss")
+
+
+@pytest.mark.parametrize("intercept", ["column", "scaled"])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_scikit_learns_coefficients_are_certified_for_the_loss_that_is_given(
+    data: Data, tmp_path: Path, loss: str, intercept: str
+) -> None:
+    estimator: Any = LogisticRegression if loss == "log_loss" else partial(LinearSVC, loss="hinge")
+    more = {"solver": "liblinear"} if loss == "log_loss" else {}
+    if intercept == "column":
+        X, options, rho = np.column_stack([data.X, np.ones(ROWS)]), {"fit_intercept": False}, 1.0
+        more = {}
+    else:
+        X, options, rho = data.X, {"intercept_scaling": 2.5}, 2.5
+    theirs = estimator(C=0.5, tol=1e-9, max_iter=10**6, **options, **more).fit(X, data.labels)
+    coefficients = np.append(theirs.coef_, theirs.intercept_ if intercept == "scaled" else [])
+    np.save(tmp_path / "theirs.npy", coefficients)
+    model = load_any(tmp_path / "theirs.npy", index_base=1, bias_last=True)
+    proof = certify(model, data.path, C=0.5, rho=rho, loss=loss)
+    mine = objective(data, model, 0.5, rho, loss)
+    proves(proof, mine, min(mine, least_objective(data, 0.5, rho, loss)))
+    assert proof.certificate.relative_duality_gap < 1e-4
+    plain = certify(model, data.path, C=0.5, rho=rho)
+    assert plain.certificate.upper_bound is not None, "the squared hinge's"
+    assert plain.certificate.relative_duality_gap > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_a_witness_of_another_loss_proves_in_one_reading_and_a_forged_one_nothing(
+    data: Data, tmp_path: Path, loss: str
+) -> None:
+    outcome = fitted(data, tmp_path, C=2.0, loss=loss)
+    claimed = outcome.report["certificate"]
+    proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
+    assert proof.readings == 1.0
+    assert proof.certificate.primal == pytest.approx(claimed["primal_objective"], rel=1e-12)
+    assert proof.certificate.dual == pytest.approx(claimed["dual_objective"], rel=1e-12)
+    most = (2.0 * (claimed["primal_objective"] - claimed["dual_objective"])) ** 0.5
+    length = float(np.linalg.norm(outcome.model.weights))
+    assert proof.distance <= most / (length - most), "½ ‖v − u‖² ≤ P − D"
+    solver = {"log_loss": 0, "hinge": 3}[loss]
+    _, model = certified_liblinear(data, tmp_path, f"-s {solver}", 2.0, 1.0, readings=0)
+    theirs = certify(model, data.path, C=2.0, witness=tmp_path / "witness")
+    assert theirs.certificate.dual == pytest.approx(claimed["dual_objective"], rel=1e-12)
+    forged, counts = Counts(), outcome.counts[0].dense(ROWS)
+    counts[counts.argmax()] += 1 << 28
+    forged.put(np.arange(ROWS), counts)
+    witness_file.save(tmp_path / "forged", [forged], outcome.manifest)
+    certificate = certify(outcome.model, data.path, witness=tmp_path / "forged").certificate
+    assert (certificate.dual, certificate.relative_duality_gap) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("active_set", [10**9, 3000])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_worse_weights_of_another_loss_get_a_larger_dual_by_every_reading_allowed(
+    data: Data, tmp_path: Path, loss: str, active_set: int
+) -> None:
+    model = fit(data.path, C=2.0, loss=loss)
+    worse, duals = model.but(weights=1.3 * model.weights), []
+    least = least_objective(data, 2.0, 1.0, loss)
+    for readings in (0, 1, 4):
+        settings = Settings(C=2.0, loss=loss, active_set=active_set)
+        proof = certify(worse, data.path, settings=settings, readings=readings)
+        proves(proof, objective(data, worse, 2.0, 1.0, loss), least)
+        assert proof.readings <= 1.0 + readings
+        duals.append(proof.certificate.dual)
+    assert duals[0] < duals[1] <= duals[2]
+    assert duals[2] >= least * (0.9 if active_set == 3000 else 1 - 1e-3)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_rows_of_any_weight_are_certified_for_another_loss(
+    data: Data, tmp_path: Path, loss: str
+) -> None:
+    weights = np.where(np.arange(ROWS) < 500, 1.0, 1000.0)
+    data.path.write_text(text(data.rows, data.labels, weights.tolist()))
+    model = fit(data.path, C=0.5, loss=loss, weights_in_label=True, tol=1e-6)
+    proof = certify(model, data.path)
+    mine = objective(data, model, 0.5 * weights, 1.0, loss)
+    proves(proof, mine, mine)
+    assert proof.certificate.relative_duality_gap < 1e-4
+
+
+@pytest.mark.parametrize("solver", LOSS_OF_SOLVER)
+def test_every_class_of_another_loss_is_certified_as_it_would_be_alone(
+    data: Data, tmp_path: Path, solver: int
+) -> None:
+    _, path, y = many(data, tmp_path)
+    rival = liblinear(data.X, y, f"-s {solver} -c 0.5 -B 1 -e 1e-6")
+    liblinearutil.save_model(str(tmp_path / "theirs"), rival)
+    model = load_any(tmp_path / "theirs")
+    proof = certify(model, path, C=0.5)
+    assert [label for label, _ in proof.classes] == sorted(set(y))
+    for direction, (label, of_class) in zip(model.directions(), proof.classes, strict=True):
+        alone = model.but(weights=direction.weights, bias=direction.bias, classes=(-1.0, 1.0))
+        labels = np.where(y == label, 1, -1).tolist()
+        one = Data(tmp_path / "one.svm", data.rows, labels)
+        mine = objective(one, alone, 0.5, 1.0, LOSS_OF_SOLVER[solver])
+        proves(of_class, mine, mine)
+        assert of_class.certificate.relative_duality_gap < 1e-3

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,10 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--folds 5", "folds is 5, and there are 4 shards"),
         ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
         ("--halving --faithful", "halving"),
+        ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
+        ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss or hinge"),
+        ("--loss=", "loss is ''"),
+        ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
         ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
         ("--plot results.gif", "results.gif: a plot is PNG or SVG"),
     ],
@@ -145,7 +150,12 @@ def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    ("how", "part"), [({"rho": []}, "rho is an empty list"), ({"metric": "beauty"}, "beauty")]
+    ("how", "part"),
+    [
+        ({"rho": []}, "rho is an empty list"),
+        ({"loss": ()}, "loss is an empty list: wanted names"),
+        ({"metric": "beauty"}, "beauty"),
+    ],
 )
 def test_what_cannot_be_swept_is_a_settings_error_in_python(how: dict[str, Any], part: str) -> None:
     with pytest.raises(SettingsError, match=part):
@@ -154,9 +164,11 @@ def test_what_cannot_be_swept_is_a_settings_error_in_python(how: dict[str, Any],
 
 def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
+    words += ["--loss", "hinge, log_loss"]
     with sweep_command.make_context("sweep", words) as context:
         given, _ = options.split(context.params)
-    assert given == {"C": (1.0, 2.0), "rho": (0.0,), "delta": Range(3.0, 4.0), "tol": 0.5}
+    lists = {"loss": ("hinge", "log_loss"), "C": (1.0, 2.0), "rho": (0.0,)}
+    assert given == {**lists, "delta": Range(3.0, 4.0), "tol": 0.5}
     there = {
         parameter.name for parameter in sweep_command.params if isinstance(parameter, click.Option)
     }
@@ -192,6 +204,37 @@ def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_a
         assert model.certificate is not None
         for name in ("directional_margin", "primal_margin", "upper_bound", "relative_duality_gap"):
             assert row[name] == model.certificate[name]
+
+
+@pytest.mark.parametrize("active_set", [10**9, 20_000])
+def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_does_alone(
+    place: Path, tmp_path: Path, active_set: int
+) -> None:
+    losses, prices = ("squared_hinge", "log_loss", "hinge"), (0.1, 0.3, 1.0, 3.0)
+    swept = streamtron.sweep(
+        place / "train", valid=place / "held-out", loss=losses, C=prices, active_set=active_set,
+        max_epochs=2, model=tmp_path / "best",
+    )  # fmt: skip
+    assert [(row["loss"], row["C"]) for row in swept.rows()] == list(product(losses, prices))
+    for trial in swept.trials[1::4]:
+        alone = streamtron.fit(place / "train", settings=trial.settings).certificate
+        for name in ("primal_objective", "dual_objective", "relative_duality_gap"):
+            assert trial.certificate[name] == alone[name], trial.settings
+    assert LinearModel.load(tmp_path / "best").settings["loss"] == swept.best.settings.loss
+
+
+def test_the_loss_stands_in_the_lines_and_the_plot_where_there_are_several(
+    run: Run, place: Path, tmp_path: Path
+) -> None:
+    plot, words = tmp_path / "p.svg", ["--valid", "held-out", "--C", "0.1,1"]
+    told = run("sweep", "train", *words, "--loss", "hinge,log_loss", "--plot", str(plot)).stdout
+    assert told.split()[:2] == ["loss", "C"]
+    assert "best (*)           hinge, C" in told or "best (*)           log_loss, C" in told
+    assert "hinge, ρ = 1" in plot.read_text()
+    assert "log_loss, ρ = 1" in plot.read_text()
+    told = run("sweep", "train", *words, "--loss", "hinge", "--plot", str(plot)).stdout
+    assert "loss" not in told
+    assert "hinge, ρ = 1" not in plot.read_text()
 
 
 def test_the_best_has_the_highest_metric_whichever_is_asked_for(
