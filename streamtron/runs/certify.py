@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ def certify(
             certificates, scales = list[Certificate](), _trained_scales(model)
             for group, learners in _groups(problem, machine, source, model):
                 certificates += find_upper_bounds(scans, learners, scales[group], readings)
-            return _proof(model, certificates, scans)
+            return _proof(model, problem, certificates, scans)
 
 
 def _prove(
@@ -198,11 +199,12 @@ def _prove(
         distances += map(_distance, learners, certificates[group])
         if running is not None:
             drifts += map(_drift, learners, running[group])
-    return _proof(model, _with_drift(certificates, drifts), scans, distances)
+    return _proof(model, problem, _with_drift(certificates, drifts), scans, distances)
 
 
 def _proof(
     model: LinearModel,
+    problem: Settings,
     certificates: Sequence[Certificate],
     scans: Scans,
     distances: Iterable[float | None] = repeat(None),
@@ -213,6 +215,7 @@ def _proof(
         certificates, _trained_scales(model), distances, strict=False
     ):
         radius = theory.decision_radius(certificate.primal, certificate.dual)
+        radius = math.inf if problem.free else radius  # nothing bounds the bias
         proof = Proof(
             certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
         )

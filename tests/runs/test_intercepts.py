@@ -15,6 +15,7 @@ import streamtron
 from streamtron import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
+from streamtron.model import certainty
 
 ROWS, COLUMNS = 400, 12
 
@@ -96,3 +97,14 @@ def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(
 def test_a_free_bias_is_refused_where_nothing_could_bound_it(names: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="intercept free"):
         Settings(intercept="free", **names)
+
+
+def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path: Path) -> None:
+    X, signs = drawn(3)
+    outcome = fitted(tmp_path, X, signs, intercept="free")
+    shards = [str(tmp_path / f"{number}.svm") for number in range(3)]
+    proof = streamtron.certify(str(tmp_path / "m"), shards)
+    assert proof.decision_radius == np.inf
+    assert proof.certificate.relative_duality_gap <= 0.01
+    with pytest.raises(SettingsError, match="--intercept penalised"):
+        certainty.certain(outcome.model, outcome.model.decision_function(X), np.ones(ROWS))
