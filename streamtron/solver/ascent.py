@@ -116,7 +116,7 @@ def solve(
     rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
     exact |= newton_only
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
-    ascent.direct |= newton_only
+    ascent.newton_first = newton_only or (ascent.direct and problem.running.steps > 0)
     if best is not None:
         ascent.consider(best)
     yield from ascent.run()
@@ -178,6 +178,7 @@ class _Ascent:
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
         self.direct = problem.rest is None and solved_directly(*self._size())
+        self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = False
@@ -187,7 +188,7 @@ class _Ascent:
     def run(self) -> Generator[MiniEpoch, None, None]:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
-        if self.direct:
+        if self.newton_first:
             self.consider(running.augmented(self.problem.rule.scale(running)))
             self._step_by_newton()
         first = True

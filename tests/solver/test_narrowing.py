@@ -10,6 +10,7 @@ from streamtron.core.rows import Rows
 from streamtron.solver import few_columns, subproblem
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
+from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Narrowed
 from streamtron.solver.weights import WeightState
@@ -90,7 +91,8 @@ def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order() -> None:
     narrowed = Narrowed(held_rows(), running, also)
     assert columns_of(narrowed.held.rows) == [2, 3, 0, 3]
     assert narrowed.running.w.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0]
-    assert narrowed.narrow(also).tolist() == [0.0, 0.0, 0.0, 0.0, 0.25]
+    best = BestWeights(also, scale=2.0, bias=3.0)
+    assert narrowed.narrow(best).tolist() == [0.0, 0.0, 0.0, 0.0, 0.5, 3.0]
     assert narrowed.held.squares.tolist() == [5.0, 16.0, 64.0]
 
 
