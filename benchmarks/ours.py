@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def dual(self) -> float:
-        """D = 1 / (2 U²) ≤ P*, U the upper bound on the margin."""
+        """D ≤ P*."""
         return self.proofs[-1].dual
 
     @property
@@ -102,9 +102,8 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             # the event comes after the mini-epochs; the proof was there with the last chunk
             proven = event.certificate
-            primal = 0.5 / proven.primal_margin**2 if proven.primal_margin > 0 else float("inf")
-            dual = 0.5 / proven.upper_bound**2 if proven.upper_bound else 0.0
-            proofs.append(Proof(event.reading + 1, last_chunk - start, primal, dual))
+            seconds = last_chunk - start
+            proofs.append(Proof(event.reading + 1, seconds, proven.primal, proven.dual))
 
     with open_shards(paths, cache_dir=cache) as source:
         learner = Learner(settings, source.labels)

@@ -48,6 +48,13 @@ class Peer(Protocol):
         ...
 
 
+SOLVERS = {"squared_hinge": (1, 2), "log_loss": (7, 0), "hinge": (3,)}
+"""LIBLINEAR's -s of each loss, the dual one first."""
+
+MOST_FOR_CHOLESKY = 2000
+"""Columns at most: newton-cholesky has their square in memory."""
+
+
 def available(library: str) -> bool:
     """Whether a library is installed."""
     return importlib.util.find_spec(library) is not None
@@ -71,7 +78,8 @@ def doublings(most: int) -> list[float]:
 
 
 class Liblinear:
-    """LIBLINEAR, solver 1 (dual coordinate descent) or 2 (trust-region Newton), by its -e."""
+    """LIBLINEAR by its -e: dual coordinate descent (1; 7 logistic, 3 hinge) or trust-region Newton
+    (2; 0 logistic)."""
 
     library = "liblinear"
 
@@ -124,7 +132,7 @@ def liblinear_alone(path: str, C: float, solver: int, e: float) -> float:
 
 
 class SklearnLinear:
-    """scikit-learn's LinearSVC with the squared hinge loss, by its tol."""
+    """scikit-learn's LinearSVC, by its tol."""
 
     library = "sklearn"
     name = "sklearn LinearSVC"
@@ -139,7 +147,7 @@ class SklearnLinear:
         from sklearn.svm import LinearSVC
 
         solver = LinearSVC(
-            loss="squared_hinge", dual="auto", C=self.problem.C, tol=setting, max_iter=10_000,
+            loss=self.problem.loss, dual="auto", C=self.problem.C, tol=setting, max_iter=10_000,
             fit_intercept=False, random_state=0,
         )  # fmt: skip
         with warnings.catch_warnings():
@@ -151,6 +159,72 @@ class SklearnLinear:
 
     def primal(self, v: Vector) -> float:
         return self.problem.primal(v)
+
+
+class SklearnLogistic:
+    """scikit-learn's LogisticRegression, by its tol."""
+
+    library = "sklearn"
+
+    def __init__(self, problem: Problem, solver: str) -> None:
+        self.name = f"sklearn {solver}"
+        self.problem, self.solver = problem, solver
+
+    def settings(self) -> Sequence[float]:
+        return tolerances()
+
+    def run(self, setting: float) -> Run:
+        from sklearn.linear_model import LogisticRegression
+
+        solver = LogisticRegression(
+            solver=self.solver, C=self.problem.C, tol=setting, max_iter=1000,
+            fit_intercept=False, random_state=0,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged: its weights are judged as they are
+            start = time.perf_counter()
+            solver.fit(self.problem.rows, self.problem.labels)
+            seconds = time.perf_counter() - start
+        return Run(seconds, solver.coef_.ravel(), float(np.max(solver.n_iter_)))
+
+    def primal(self, v: Vector) -> float:
+        return self.problem.primal(v)
+
+
+class Cyanure:
+    """Cyanure (Mairal, 2019) on one thread, by the relative duality gap that is its tol."""
+
+    library, name = "cyanure", "Cyanure"
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def settings(self) -> Sequence[float]:
+        return tolerances()
+
+    def run(self, setting: float) -> Run:
+        from cyanure.estimators import Classifier
+
+        rows, labels = self.problem.rows, self.problem.labels
+        names = {"log_loss": "logistic", "squared_hinge": "sqhinge"}
+        price = 1.0 / (self.problem.C * len(labels))
+        # its squared hinge is half of ours
+        price *= 0.5 if self.problem.loss == "squared_hinge" else 1.0
+        solver = Classifier(
+            loss=names[self.problem.loss], penalty="l2", lambda_1=price, tol=setting,
+            max_iter=1000, duality_gap_interval=5, fit_intercept=False, n_threads=1,
+            verbose=False, random_state=0,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.perf_counter()
+            solver.fit(rows, labels)
+            seconds = time.perf_counter() - start
+        v = np.asarray(solver.get_weights()).ravel().astype(np.float64)
+        return Run(seconds, v, 0.0)
+
+    def primal(self, v: Vector) -> float:
+        return min(self.problem.primal(v), self.problem.primal(-v))
 
 
 class SklearnSgd:
@@ -263,9 +337,23 @@ def rivals(problem: Problem, passes: int) -> list[Peer]:
     """All rivals whose library is installed."""
     found: list[Peer] = []
     if available("liblinear"):
-        found += [Liblinear(problem, 1), Liblinear(problem, 2)]
+        found += [Liblinear(problem, solver) for solver in SOLVERS[problem.loss]]
+    if available("cyanure") and problem.loss != "hinge":
+        found.append(Cyanure(problem))
+    if available("sklearn") and problem.loss == "log_loss":
+        solvers = ("lbfgs", "newton-cholesky", "saga")
+        few = problem.rows.shape[1] <= MOST_FOR_CHOLESKY
+        return found + [
+            SklearnLogistic(problem, solver)
+            for solver in solvers
+            if few or solver != "newton-cholesky"
+        ]
     if available("sklearn"):
-        found += [SklearnLinear(problem), SklearnSgd(problem, passes)]
+        found.append(SklearnLinear(problem))
+    if problem.loss != "squared_hinge":
+        return found
+    if available("sklearn"):
+        found.append(SklearnSgd(problem, passes))
     if available("vowpalwabbit"):
         cache = VowpalCache(Data(problem.rows, problem.labels))
         found += [VowpalWabbit(problem, passes, loss, cache) for loss in ("hinge", "squared")]

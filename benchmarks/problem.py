@@ -40,26 +40,29 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """min over v of P(v) = ½‖v‖² + C Σ max(0, 1 − l_k v·x_k)², a sum.
+    """min over v of P(v) = ½‖v‖² + C Σ φ(l_k v·x_k), a sum.
 
     Parameters
     ----------
     rows : the rows, with the constant ρ as their last column if ρ > 0 (so v has the bias weight).
     labels : ±1.0.
-    C : price of a slack.
+    C : price of the loss.
+    loss : φ, by scikit-learn's name.
     """
 
     rows: sparse.csr_matrix
     labels: Vector
     C: float
+    loss: str = "squared_hinge"
 
     @classmethod
-    def of(cls, data: Data, C: float, rho: float) -> Problem:
+    def of(cls, data: Data, C: float, rho: float, loss: str = "squared_hinge") -> Problem:
         """The problem of a data set."""
         if rho == 0:
-            return cls(data.rows, data.labels, C)
+            return cls(data.rows, data.labels, C, loss)
         constant = sparse.csr_matrix(np.full((len(data.labels), 1), rho))
-        return cls(sparse.csr_matrix(sparse.hstack((data.rows, constant))), data.labels, C)
+        rows = sparse.csr_matrix(sparse.hstack((data.rows, constant)))
+        return cls(rows, data.labels, C, loss)
 
     @classmethod
     def load(cls, path: str, C: float) -> Problem:
@@ -97,5 +100,9 @@ class Problem:
         return min(float(found.fun), self.primal(np.zeros_like(v)))
 
     def _at(self, s: float, square: float, margins: Vector) -> float:
-        slacks = np.maximum(0.0, 1.0 - s * margins)
-        return 0.5 * s * s * square + self.C * float(slacks @ slacks)
+        if self.loss == "log_loss":
+            loss = float(np.logaddexp(0.0, -s * margins).sum())
+        else:
+            slacks = np.maximum(0.0, 1.0 - s * margins)
+            loss = float(slacks @ slacks) if self.loss == "squared_hinge" else float(slacks.sum())
+        return 0.5 * s * s * square + self.C * loss

@@ -25,6 +25,10 @@ PRICES = (1e-40, 1e40)
 
 DEFAULT_ACTIVE_SET = 10**9
 
+FREE = 4096.0
+"""See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
+without that penalty (``ScanSums.dual``)."""
+
 
 _DELTA: Range = (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15")
 _RHO: Range = (lambda rho: not rho or POSITIVE[0](rho), "0 (no bias), or 1e-30 to 1e30")
@@ -73,6 +77,9 @@ class Settings:
     rho: float = setting(1.0, "number", _RHO,
         "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.",
         sklearn="intercept_scaling")
+    intercept: Literal["penalised", "free", "none"] = setting(
+        "penalised", ("penalised", "free", "none"), ANY,
+        "penalised as a weight; free: not penalised; none: there is no bias.")
     stage: str = setting("auto", "stage", ANY,
         "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.")
     variant: Literal["length", "steps"] = setting("length", ("length", "steps"), ANY,
@@ -151,6 +158,11 @@ class Settings:
             refusal = f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
         elif self.faithful and "ascent" in stages:
             refusal = "faithful is the paper's procedure, which has no ascent stage."
+        elif self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful):
+            refusal = (
+                "intercept free needs a price of the loss and a feature of the bias: give --C and "
+                "--rho above 0, and leave faithful out."
+            )
         elif self.loss != "squared_hinge" and (paper := self._of_the_paper()):
             refusal = (
                 f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
@@ -166,6 +178,18 @@ class Settings:
             "b": self.b is not None, "variant": self.variant != "length", "delta 0": self.hard,
         }  # fmt: skip
         return next((name for name, is_given in settings.items() if is_given), None)
+
+    @property
+    def augmentation(self) -> float:
+        """Return the constant feature of the bias in training: ρ; FREE times as much where the bias
+        is not penalised, so that its penalty ½ (bias/ρ)² is next to nothing; 0 without a bias."""
+        factor = {"penalised": 1.0, "free": FREE, "none": 0.0}[self.intercept]
+        return factor * self.rho
+
+    @property
+    def free(self) -> float:
+        """Return ρ of a bias that is not penalised; 0 where there is none."""
+        return self.augmentation if self.intercept == "free" else 0.0
 
     @property
     def delta2(self) -> float:

@@ -42,10 +42,12 @@ loss is not quadratic."""
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS = 0, 1, 2, 4, 6, 8
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 14
+SUMS = 18
 """Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
-of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k). All but the first two are
-compensated: the next place sums the rounding errors."""
+of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); over the rows of the
+negative class, and two places on of the positive one, Σ C_k and Σ C_k ‖x_k‖. All but the first two
+are compensated: the next place sums the rounding errors. And how many places there are."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
@@ -712,6 +714,9 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w,
         most = math.sqrt(squares[i]) * length + rho * abs(bias)
         sure = margin - roundings * UNIT_ROUNDOFF * most
         cost, price = _cost(delta2[i]), delta2[i] if quadratic else 0.0
+        side = np.uintp(2) if signs[i] > 0 else np.uintp(0)
+        _add_to(sums, np.uintp(COSTS) + side, cost)
+        _add_to(sums, np.uintp(NORMS) + side, cost * math.sqrt(squares[i]))
         place = scale * sure / BIN_WIDTH
         if not quadratic:
             at = scale * sure

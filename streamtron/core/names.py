@@ -20,6 +20,7 @@ class Prices(TypedDict, total=False):
     loss: Literal["squared_hinge", "log_loss", "hinge"]
     delta: float | None
     rho: float
+    intercept: Literal["penalised", "free", "none"]
 
 
 class ProblemNames(Prices, total=False):

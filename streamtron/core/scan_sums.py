@@ -40,14 +40,20 @@ class ScanSums:
     All sums are compensated: a sum of n terms is off by u of itself, and by 4 n² u² of the sum of
     their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
     ``scale`` is s₀ > 0, around which P(s w) is bounded most tightly (t / ‖a‖²), or at which it is
-    where ``loss`` is not quadratic; α = c / ``b``. ``fresh`` and ``low`` are Σ c_k l_k x_k, and the
-    rounding errors of its additions until ``fold`` adds them.
+    where ``loss`` is not quadratic; α = c / ``b``. ``free`` is ρ of a bias that is not penalised,
+    see ``Settings.augmentation``; else 0. ``fresh`` and ``low`` are Σ c_k l_k x_k, and the rounding
+    errors of its additions until ``fold`` adds them.
     """
 
     def __init__(
-        self, scale: float, width: int, loss: Loss = SQUARED_HINGE, b: float = 1.0
+        self,
+        scale: float,
+        width: int,
+        loss: Loss = SQUARED_HINGE,
+        b: float = 1.0,
+        free: float = 0.0,
     ) -> None:
-        self.scale, self.loss, self.b = scale, loss, b
+        self.scale, self.loss, self.b, self.free = scale, loss, b, free
         self.bins = no_bins()
         self.fresh, self.low = np.zeros(width), np.zeros(width)
         self.sums = no_sums()
@@ -139,10 +145,11 @@ class ScanSums:
 
     @property
     def sq_norm(self) -> float:
-        """Return ‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²."""
+        """Return ‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²; without
+        the second where the bias is not penalised."""
         self.fold()
         shared = kernels.compensated_square_sum(self.fresh)
-        return shared + self.fresh_bias**2 + self.sq_extension
+        return shared + (0.0 if self.free else self.fresh_bias**2) + self.sq_extension
 
     @property
     def sq_extension(self) -> float:
@@ -172,18 +179,24 @@ class ScanSums:
         rounding = roundings * UNIT_ROUNDOFF * longest / self.steps
         return norm / self.steps + rounding, rounding
 
-    def dual(self) -> tuple[float, float]:
+    def dual(self, primal: float = math.inf) -> tuple[float, float]:
         """Return a lower bound of D, and the allowance for its rounding; 0 without counts.
 
         Squared hinge: D = t²/(2 ‖a‖²), that of the counts at its best scale; ‖a‖ / t was widened by
         the allowance. Others: D = Σ G − ½ ‖a‖²/b² at the scale 1/b, G as ``kernels.scan`` bounds
-        it; ‖a‖ is off by no more than in ``upper_bound``.
+        it; ‖a‖ is off by no more than in ``upper_bound``. Where the bias is not penalised D is less
+        by |Σ c_k l_k bias*|/b: both are 0 at the optimum. ``primal`` : at least P*.
         """
         upper, rounding = self.upper_bound()
-        if self.loss.quadratic:
-            return (0.5 / upper / upper * (1.0 - FEW) if upper else 0.0), rounding
         if upper is None:
             return 0.0, 0.0
+        price = 0.0
+        if self.free:
+            steps = abs(self.fresh_bias) / self.free + FEW * self.steps
+            price = steps * self._largest_bias(primal)
+        if self.loss.quadratic:
+            part = max(1.0 - price / self.steps, 0.0)
+            return 0.5 * part / upper * part / upper * (1.0 - FEW), rounding
         n, gains = float(self.totals[kernels.SUPPORT]), _compensated(self.sums, kernels.GAINS)
         if not gains > 0.0:
             return 0.0, 0.0  # −∞: some α is above C
@@ -191,7 +204,26 @@ class ScanSums:
         allowance = gains * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
         exact = 0.5 * self.sq_norm / self.b / self.b
         square = 0.5 * longest * longest * (1.0 + FEW)
-        return max(gains - allowance - square, 0.0), allowance + square - exact
+        lost = price / self.b * (1.0 + FEW)
+        return max(gains - allowance - square - lost, 0.0), allowance + square - exact
+
+    def _largest_bias(self, primal: float) -> float:
+        """Bound |bias*| where the bias is not penalised, from ``primal`` ≥ P*.
+
+        φ is convex and falls: over a class Σ C φ(m) ≥ ΣC φ(m̄), m̄ the mean margin, so that
+        φ(m̄) ≤ P*/ΣC bounds −m̄, and |bias*| ≤ −m̄ + ‖w*‖ Σ C ‖x‖/ΣC of one class or the other,
+        with ‖w*‖² ≤ 2 P*.
+        """
+        bias, n = 0.0, float(self.totals[kernels.ROWS])
+        for side in (0, 2):
+            cost = _compensated(self.sums, kernels.COSTS + side)
+            if not (cost > 0.0 and primal < math.inf):
+                return math.inf
+            share = primal / cost
+            reach = math.sqrt(share) if self.loss.quadratic else share
+            length = _compensated(self.sums, kernels.NORMS + side) / cost
+            bias = max(bias, reach + length * math.sqrt(2.0 * primal))
+        return bias * (1.0 + FEW + 4.0 * n * UNIT_ROUNDOFF)
 
     def distance(self, w: Vector) -> float:
         """Return ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of any width; 0 without counts."""
@@ -253,26 +285,25 @@ class ScanSums:
         bias: float,
         *,
         hard: bool,
-        counted: bool = True,
         running: Vector | None = None,
     ) -> Certificate:
         """Return the certificate of the scanned weights.
 
-        ``hard``: Δ = 0 for every row. ``counted``: there are counts. ``running``: the running
-        weights of training, if other weights were scanned.
+        ``hard``: Δ = 0 for every row. ``running``: the running weights of training, if other
+        weights were scanned.
         """
         self.fold()
-        sq_weights = kernels.compensated_square_sum(w) + bias * bias
-        margins = self.loss.quadratic
+        sq_weights = kernels.compensated_square_sum(w) + (0.0 if self.free else bias * bias)
+        margins = self.loss.quadratic and not self.free
         directional = self._directional(sq_weights) if margins else -math.inf
-        dual, rounding = self.dual() if counted else (0.0, 0.0)
         if hard:
             least = float(self.sums[kernels.LEAST])
             scale = 1.0 / least if least > 0.0 else self.scale
             primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
         else:
             primal, scale = self.primal(sq_weights)
-        drift = self.distance(w if running is None else running) if counted else None
+        dual, rounding = self.dual(primal)
+        drift = self.distance(w if running is None else running)
         rows = int(self.totals[kernels.ROWS])
         return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins)
 
@@ -286,7 +317,7 @@ class ScanSums:
 
 def no_sums() -> Vector:
     """Return a scan's ``sums`` before its first row."""
-    return np.append(math.inf, np.zeros(9))
+    return np.append(math.inf, np.zeros(kernels.SUMS - 1))
 
 
 def no_bins() -> Vector:

@@ -86,6 +86,11 @@ def decision_radii(model: LinearModel) -> Floats:
     ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
     """
     radii, rho = [], model.settings["rho"]
+    if model.settings.get("intercept") == "free":
+        raise SettingsError(
+            "nothing bounds how far a bias that is not penalised is from the optimum's, so that no "
+            "label is certain. Fit the model with --intercept penalised."
+        )
     rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
     for direction in model.directions():
         proven = direction.certificate or {}

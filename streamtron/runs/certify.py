@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ def certify(
             certificates, scales = list[Certificate](), _trained_scales(model)
             for group, learners in _groups(problem, machine, source, model):
                 certificates += find_upper_bounds(scans, learners, scales[group], readings)
-            return _proof(model, certificates, scans)
+            return _proof(model, problem, certificates, scans)
 
 
 def _prove(
@@ -198,11 +199,12 @@ def _prove(
         distances += map(_distance, learners, certificates[group])
         if running is not None:
             drifts += map(_drift, learners, running[group])
-    return _proof(model, _with_drift(certificates, drifts), scans, distances)
+    return _proof(model, problem, _with_drift(certificates, drifts), scans, distances)
 
 
 def _proof(
     model: LinearModel,
+    problem: Settings,
     certificates: Sequence[Certificate],
     scans: Scans,
     distances: Iterable[float | None] = repeat(None),
@@ -213,6 +215,7 @@ def _proof(
         certificates, _trained_scales(model), distances, strict=False
     ):
         radius = theory.decision_radius(certificate.primal, certificate.dual)
+        radius = math.inf if problem.free else radius  # nothing bounds the bias
         proof = Proof(
             certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
         )
@@ -271,14 +274,15 @@ def _learners(
         class_weights, positive = weights, direction.positive
         if weights is not None and model.kind != "two classes":
             class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
-        if problem.rho == 0.0 and direction.bias != 0.0:
+        if problem.augmentation == 0.0 and direction.bias != 0.0:
             raise SettingsError(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
                 "trained with (LIBLINEAR's -B)."
             )
         learner = Learner(problem, source.labels, class_weights, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
-        bias = direction.bias / problem.rho / scale if problem.rho > 0.0 else 0.0
+        rho = problem.augmentation
+        bias = direction.bias / rho / scale if rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
         trained = counts is not None and direction.certificate
         set_resolution(learner, 1.0 / scale if trained else resolution(learner))

@@ -231,7 +231,7 @@ def _model(
     columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
     del sparse_weights
     values *= sign
-    bias = np.array([sign * settings.rho * learner.best.bias for learner in learners])
+    bias = np.array([sign * settings.augmentation * learner.best.bias for learner in learners])
     certificates = [certificate_of(learner, source.skipped) for learner in learners]
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),

@@ -165,7 +165,7 @@ def scan_request(learner: Learner) -> ScanRequest:
     """Return the scan that a learner's frozen weights ask for."""
     frozen = learner.frozen
     assert frozen is not None
-    rho, scale = learner.settings.rho, frozen.scan_sums.scale
+    rho, scale = learner.settings.augmentation, frozen.scan_sums.scale
     return ScanRequest(
         learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
         frozen.scan_sums.b, loss=learner.loss,

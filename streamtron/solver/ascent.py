@@ -102,6 +102,7 @@ def solve(
     *,
     best: Vector | None = None,
     exact: bool = False,
+    newton_only: bool = False,
 ) -> Generator[MiniEpoch, None, Solution]:
     """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
     are spent.
@@ -110,9 +111,12 @@ def solve(
     of a over the later mini-epochs, the one better where visits go fast, the other where they
     crawl; the dual is a itself. ``best`` : weights known already, augmented, at scale 1.
     ``exact`` : Newton's method is to prove the gap by itself, not counting on visits.
+    ``newton_only`` : so, and it comes before any visit.
     """
     rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
+    exact |= newton_only
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
+    ascent.direct |= newton_only
     if best is not None:
         ascent.consider(best)
     yield from ascent.run()
@@ -183,7 +187,7 @@ class _Ascent:
     def run(self) -> Generator[MiniEpoch, None, None]:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
-        if self.direct and running.steps:
+        if self.direct:
             self.consider(running.augmented(self.problem.rule.scale(running)))
             self._step_by_newton()
         first = True
@@ -198,8 +202,10 @@ class _Ascent:
                     return
                 stuck = not self.moved and not self._last_round()
                 if stuck and not self.problem.refine(self._finer()):
-                    return
-                if not stuck and self._hopeless(spent):
+                    if self.problem.loss.loss.quadratic or solution.newton:
+                        return
+                    self._step_by_newton()
+                elif not stuck and self._hopeless(spent):
                     self._step_by_newton()
                 else:
                     self.gaps.append(solution.gap)
@@ -333,8 +339,8 @@ class _Ascent:
         solution.newton += 1
         self.consider(v)
         alpha = problem.loss.alpha(margins)
-        best_b = problem.rest is None and problem.loss.loss.quadratic
-        if best_b and problem.choose_resolution(alpha, self.target * solution.primal):
+        all_held = problem.rest is None
+        if all_held and problem.choose_resolution(alpha, self.target * solution.primal):
             self._forget_average()  # it was of another b
         problem.round_dual(alpha)
         if not self.visits:

@@ -82,7 +82,9 @@ def begin(learner: Learner) -> None:
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
     """The counts that the slacks of the scanned weights make, which the rows of a chunk get."""
     assert learner.outside is not None
-    margins = passes.margins(chunk.rows, targets.signs, learner.settings.rho, learner.outside.v)
+    margins = passes.margins(
+        chunk.rows, targets.signs, learner.settings.augmentation, learner.outside.v
+    )
     counts = counts_of_slacks(learner.loss, margins, 1.0, targets, learner.progress.b)
     learner.counts.put_ranges(chunk.ranges, counts)
     return counts
@@ -91,7 +93,12 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
 def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
     False: columns are no longer few."""
-    outside, rho, first, number = learner.outside, learner.settings.rho, 0, len(targets.signs)
+    outside, rho, first, number = (
+        learner.outside,
+        learner.settings.augmentation,
+        0,
+        len(targets.signs),
+    )
     loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):
@@ -130,7 +137,7 @@ def make_room(learner: Learner) -> None:
     scanning = learner.frozen is not None
     if not scanning:
         drive(solve(learner), lambda _: None)
-    margins = passes.margins(active.rows, active.signs, learner.settings.rho, outside.v)
+    margins = passes.margins(active.rows, active.signs, learner.settings.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT * active.budget
@@ -139,7 +146,7 @@ def make_room(learner: Learner) -> None:
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
     terms = losses.expansion(learner.loss, margins)
-    outside.add(active.rows, active.signs, cost, learner.settings.rho, terms)
+    outside.add(active.rows, active.signs, cost, learner.settings.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
     active.retain(np.sort(chosen))
@@ -149,7 +156,9 @@ def minimise_held(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
-    loss = HeldLoss(learner.loss, learner.active, learner.settings.rho).narrow(outside.subset)
+    loss = HeldLoss(learner.loss, learner.active, learner.settings.augmentation).narrow(
+        outside.subset
+    )
     places = outside.subset.places
     objective = HeldObjective(loss, np.zeros(len(places)), outside)
     best = objective.minimise(outside.v[places], precision)

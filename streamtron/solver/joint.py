@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,7 +30,7 @@ from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vect
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.stages import Regime, finer_resolution
+from streamtron.solver.stages import Regime, finer_resolution, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
@@ -125,16 +125,11 @@ class JointObjective(Objective[JointPoint]):
 
     def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
         """Return the point of least P, see ``newton.minimise_narrowing``."""
-        steps = 0
 
         def begin(v: Vector, precision: float) -> Rounds[JointPoint]:
-            nonlocal steps
-            here = yield from newton.minimise(self, (yield from self.look(v)), precision)
-            steps += here.steps
-            return here
+            return (yield from newton.minimise(self, (yield from self.look(v)), precision))
 
-        best = yield from newton.minimise_narrowing(self, begin, v, precision)
-        return replace(best, steps=steps)
+        return (yield from newton.minimise_narrowing(self, begin, v, precision))
 
     def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
         """Return P and ∇P at v, and take H there."""
@@ -251,6 +246,8 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
+    else:
+        b = resolution_of(b, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 

@@ -112,7 +112,12 @@ class Learner:
         settings, stage = self.settings, self.stage
         by_length = settings.variant == "length"
         return Rule(
-            self.progress.b, stage.epsilon, by_length, stage.ascent, settings.rho, self.loss
+            self.progress.b,
+            stage.epsilon,
+            by_length,
+            stage.ascent,
+            settings.augmentation,
+            self.loss,
         )
 
     @property
@@ -266,14 +271,14 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
     running, b = learner.running, learner.progress.b
     candidate = learner.best.take_candidate()
     fixed = running.w.copy() if beside_training else running.w
-    loss = LOSSES[learner.settings.loss]
+    loss, free = LOSSES[learner.settings.loss], learner.settings.free
     if candidate is None:
         scale = scale or learner.scale
-        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b)
+        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free)
     else:
         candidate *= b
         w, bias = candidate[:-1], float(candidate[-1])
-        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b)
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free)
         if len(w) < len(fixed):
             frozen.widen(len(fixed))
     frozen.beside_training = beside_training

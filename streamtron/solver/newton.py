@@ -155,7 +155,7 @@ def minimise(
     accuracy, worthwhile = (EXACT, FLAT) if proven else (ROUGH, precision)
     least_excess = np.inf
     yield GapEstimate(here.gap)
-    while here.excess > precision * here.primal and here.steps < STEPS:
+    while here.excess > precision * max(here.primal, 0.0) and here.steps < STEPS:
         enough = precision * here.primal / here.excess
         there = yield from objective.step(here, enough, accuracy)
         if there is None:
@@ -179,11 +179,13 @@ def minimise_narrowing(
     """Minimise P from v on with ``begin``, see ``minimise``; of the hinge that of smooth losses in
     its place, the zone of each a part of that before, until P − D of the hinge itself is at most
     precision · P."""
+    steps = 0
     while True:
         here = yield from begin(v, precision)
+        steps += here.steps
         left, wanted = objective.smoothing(here), precision * here.primal
         if left <= max(wanted - here.excess, AIM * wanted) or objective.zone <= LEAST_ZONE:
-            return here
+            return replace(here, steps=steps)
         v, part = here.v, AIM * wanted / left
         yield from objective.narrow_zone(objective.zone * min(max(part, NARROWED[0]), NARROWED[1]))
 
@@ -268,17 +270,12 @@ class HeldObjective(Objective[HeldPoint]):
 
     def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> HeldPoint:
         """Return the point of least P, see ``newton.minimise_narrowing``."""
-        steps = 0
 
         def begin(v: Vector, precision: float) -> Rounds[HeldPoint]:
-            nonlocal steps
-            here = self._minimise(v, precision, proven=proven)
-            steps += here.steps
-            return here
+            return self._minimise(v, precision, proven=proven)
             yield
 
-        best = drive(minimise_narrowing(self, begin, start, precision), lambda _: None)
-        return replace(best, steps=steps)
+        return drive(minimise_narrowing(self, begin, start, precision), lambda _: None)
 
     def _minimise(self, start: Vector, precision: float, *, proven: bool) -> HeldPoint:
         """Return the point of least P, see ``newton.minimise``. Where many rows are inside the

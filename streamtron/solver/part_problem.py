@@ -77,7 +77,7 @@ class PartProblem(HeldLoss):
     """
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner.loss, learner.active, learner.settings.rho)
+        super().__init__(learner.loss, learner.active, learner.settings.augmentation)
         self.learner = learner
         self.few = self.new = False
         self.keepers = np.zeros(0, dtype=np.int64)
@@ -137,8 +137,8 @@ class PartProblem(HeldLoss):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
             counts = round_counts(alpha, plan.b, self.most)
             learner.counts.put(learner.active.numbers, counts)
-        loss = LOSSES[learner.settings.loss]
-        learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b)
+        loss, free = LOSSES[learner.settings.loss], learner.settings.free
+        learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b, free)
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None

@@ -58,7 +58,7 @@ def take_chunk(
             begin_stage(learner)  # fix b
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
-        marks = frozen.scan(chunk.rows, targets, counts, learner.settings.rho, dots)
+        marks = frozen.scan(chunk.rows, targets, counts, learner.settings.augmentation, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if chosen is not None:
                 marks[chosen] = 1
@@ -167,11 +167,10 @@ def solve_in_memory(learner: Learner) -> Solve:
         gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
         solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
-        best = None
-        if known is not None:
-            best = np.append(known.scale * narrowed.narrow(known.w), known.bias)
+        best = None if known is None else narrowed.narrow(known)
         problem = Subproblem(*of_rows, whole=not blocks)
-        solution = yield from solve(problem, gap, mini_epochs, best=best)
+        free = settings.free > 0.0  # visits of rows with a large ρ hardly move a
+        solution = yield from solve(problem, gap, mini_epochs, best=best, newton_only=free)
         take_zone(learner, problem.loss.loss.zone)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)

@@ -43,11 +43,12 @@ class Frozen:
         running: NDArray[np.float64] | None = None,
         loss: Loss = SQUARED_HINGE,
         b: float = 1.0,
+        free: float = 0.0,
     ) -> None:
         self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
-        self.scan_sums = ScanSums(scale, len(w), loss, b)
+        self.scan_sums = ScanSums(scale, len(w), loss, b, free)
 
     @property
     def has_violators(self) -> bool:
@@ -81,11 +82,9 @@ class Frozen:
         )  # fmt: skip
         return marked
 
-    def certificate(self, *, hard: bool, counted: bool = True) -> Certificate:
+    def certificate(self, *, hard: bool) -> Certificate:
         """The certificate of a complete reading."""
-        return self.scan_sums.certificate(
-            self.w, self.bias, hard=hard, counted=counted, running=self.running
-        )
+        return self.scan_sums.certificate(self.w, self.bias, hard=hard, running=self.running)
 
 
 class ScanRequest(NamedTuple):

@@ -24,8 +24,12 @@ LARGEST_COUNT = float(1 << 29)
 COUNT_OF_ONE = float(1 << 27)
 """The largest count that a slack of 1 may come to: slacks are rarely above 16."""
 
-COUNT_OF_C = float(1 << 27)
-"""The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹."""
+COUNT_OF_C = float(1 << 27) * (1.0 + 2.0**-45)
+"""The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹. The
+little more is what ``targets.largest_counts`` takes off: it rounds down to 2²⁷, not one less."""
+
+COARSE = float(1 << 16)
+"""Where the largest count is below this, rounding counts may be seen in the gap."""
 
 ACCURACY = 0.05
 """δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
@@ -161,3 +165,14 @@ def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) 
     """
     b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
     return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b
+
+
+def resolution_of(b: float, largest: float) -> float:
+    """Return b of counts b α of a loss that is not quadratic, where the largest α may be far below
+    C; only as much finer as ``finer_resolution`` lets counts be.
+
+    >>> resolution_of(1e6, 1.0), resolution_of(1e6, 1e-6)
+    (1000000.0, 536870912000000.0)
+    """
+    coarse = 0.0 < b * largest < COARSE
+    return LARGEST_COUNT / largest if coarse else b

@@ -14,8 +14,9 @@ from streamtron.core import kernels, losses
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective, best_scale, drive
 from streamtron.solver.order import Turn
+from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
-from streamtron.solver.stages import finer_resolution
+from streamtron.solver.stages import finer_resolution, resolution_of
 from streamtron.solver.targets import round_counts
 from streamtron.solver.vectors import ColumnSubset, mark_columns
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
@@ -160,8 +161,11 @@ class Subproblem:
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than
         before."""
-        lengths, largest = self.loss.sq_lengths(alpha), float(alpha.max(initial=0.0))
-        b = finer_resolution(self.rule.b, lengths, error, largest)
+        largest = float(alpha.max(initial=0.0))
+        if self.loss.loss.quadratic:
+            b = finer_resolution(self.rule.b, self.loss.sq_lengths(alpha), error, largest)
+        else:
+            b = resolution_of(self.rule.b, largest)
         changed = b != self.rule.b
         self.rule = replace(self.rule, b=b)
         return changed
@@ -230,9 +234,10 @@ class Narrowed:
         self.held = NarrowRows.of(active, self._subset)
         self.running = running.on(self._subset.columns)
 
-    def narrow(self, w: Vector) -> Vector:
-        """Return w on these columns."""
-        return w if self._subset is None else w[self._subset.columns]
+    def narrow(self, best: BestWeights) -> Vector:
+        """Return the best weights, augmented, on these columns."""
+        w = best.w if self._subset is None else best.w[self._subset.columns]
+        return np.append(best.scale * w, best.bias)
 
     def settle(self) -> None:
         """Take the running weights over from the solve."""

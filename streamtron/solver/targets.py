@@ -184,7 +184,7 @@ class Extent:
     def add(self, targets: Targets, settings: Settings, columns: int) -> None:
         """Add the rows of a chunk of so many columns, which have not been observed before."""
         self.columns = max(self.columns, columns)
-        sq_lengths = targets.sq_lengths(settings.rho)
+        sq_lengths = targets.sq_lengths(settings.augmentation)
         if not len(sq_lengths):
             return
         present = targets.delta2[targets.present]

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import certificate as module
-from streamtron.core import scan_sums
+from streamtron.core import kernels, scan_sums
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.kernels import UNIT_ROUNDOFF
@@ -249,6 +249,7 @@ def false_objectives(loss: Loss, seed: int) -> tuple[list[str], float, float]:
     dual = max(mpmath.fsum(earned) - fraction(sum(x * x for x in a) / 2), mpmath.mpf(0))
     false = ["P is below that of the weights"] if found.primal < primal else []
     false += ["D is above that of the counts"] if found.dual > dual else []
+    false += ["D is below that of no counts"] if found.dual < 0.0 else []
     return false, float(found.primal / primal - 1), float(1 - found.dual / dual) if dual else 0.0
 
 
@@ -264,6 +265,14 @@ def checked_objectives(loss: Loss, seeds: range) -> dict[int, list[str]]:
 @OTHERS
 def test_no_objective_of_hundreds_of_scans_is_false_in_exact_arithmetic(loss: Loss) -> None:
     assert checked_objectives(loss, range(SCANS // 10)) == {}
+
+
+@OTHERS
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+def test_losses_that_are_no_finite_number_prove_no_objective(loss: Loss, lost: float) -> None:
+    sums = ScanSums(1.0, 1, loss)
+    sums.sums[kernels.LOSSES] = lost
+    assert sums.primal(1.0) == (math.inf, 1.0)
 
 
 @pytest.mark.slow

@@ -333,6 +333,9 @@ def plain_scan(
         square = sum_in_order(value * value for _, value in row)
         most = math.sqrt(square) * length + case.rho * abs(oracle.bias)
         sure = m - (1.01 * len(row) + 24.0) * u * most
+        side = 2 if l > 0 else 0
+        add_to(seen.sums, kernels.COSTS + side, cost(d2))
+        add_to(seen.sums, kernels.NORMS + side, cost(d2) * math.sqrt(square))
         place = case.scale * sure / kernels.BIN_WIDTH
         if not quadratic:
             at = case.scale * sure - 2.0 * u * abs(case.scale * sure)

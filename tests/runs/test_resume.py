@@ -30,6 +30,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "many classes": {"multiclass": True, "C": 0.3, "active_set": 25_000, "tol": 0.05},
     "many classes, few rows held": {"multiclass": True, "active_set": 6_000, "max_epochs": 3},
     "several labels": {"multilabel": True, "active_set": 10_000, "max_epochs": 3},
+    "logistic": {"C": 5.0, "loss": "log_loss", "active_set": 20_000, "tol": 1e-3},
+    "hinge": {"loss": "hinge", "active_set": 20_000, "tol": 1e-2},
     "parts": {"C": 5.0, "parts": 3, "active_set": 20_000, "max_epochs": 6},
 }
 

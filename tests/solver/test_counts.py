@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtron.solver.duals import PAGE, Counts
+from streamtron.solver.targets import largest_counts, round_counts
 from tests.helpers.examples import examples
 
 prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
@@ -108,3 +109,10 @@ def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly()
 def test_gaps_that_no_counts_have_are_refused(gaps: list[int], counts: list[int]) -> None:
     with pytest.raises(ValueError, match="not positive int32"):
         Counts.of_gaps(np.array(gaps, dtype=np.uint32), np.array(counts, dtype=np.int32))
+
+
+def test_counts_are_rounded_to_the_nearest_whole_number_below_the_most_that_there_may_be() -> None:
+    alpha, most = np.array([0.24, 0.25, 1.0, 0.5, 1e300, 0.0]), np.array([1, 1, 1, 0.33, 1e300, 1])
+    # 10 · 1 may be more than b C, of which roundings are known
+    assert round_counts(alpha, 10.0, most).tolist() == [2, 3, 9, 3, 2**31 - 1, 0]
+    assert largest_counts(10.0 * (1.0 + 2.0**-45), most).tolist() == [10, 10, 10, 3, 2**31 - 1, 10]

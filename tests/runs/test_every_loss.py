@@ -1,0 +1,183 @@
+"""Whatever is done with rows, it is done with every loss: the bounds hold the optimum of the rows
+that are there, which another solver finds from the rows alone."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streamtron
+from streamtron.core.config import Machine, Settings
+from streamtron.core.events import ChunkDone, Event, ReadingStarted, RoundDone
+from streamtron.runs.outcome import Outcome
+from tests.helpers.optimum import holds, least_primal
+from tests.helpers.runs import kept
+from tests.helpers.user_rows import list_rows
+from tests.runs.test_parts import forgetful
+
+SHARDS, ROWS = 5, 72
+
+LOSSES = ("log_loss", "hinge")
+
+losses = pytest.mark.parametrize("loss", LOSSES)
+
+CASES: dict[str, dict[str, Any]] = {
+    "all rows in memory": {"C": 5.0},
+    "to rounding": {"tol": 1e-8},
+    "blocks": {"columns": 60, "active_set": 4_000},
+    "few columns": {"active_set": 4_000},
+    "parts": {"parts": 4},
+    "parts of blocks": {"parts": 4, "columns": 60, "active_set": 4_000},
+    "many classes": {"multiclass": True},
+    "many classes, blocks": {"multiclass": True, "columns": 60, "active_set": 12_000},
+    "several labels": {"multilabel": True},
+    "class weights": {"class_weight": {"1": 30.0, "0": 0.2}},
+    "balanced": {"class_weight": "balanced", "columns": 60, "active_set": 4_000},
+    "row weights": {"weights_in_label": True},
+    "row weights, parts": {"weights_in_label": True, "parts": 4},
+    "in the order of the files": {"order": "sequential", "columns": 60, "active_set": 4_000},
+    "no bias": {"rho": 0.0},
+    "a large bias": {"rho": 10.0},
+}
+
+SLOW = [("parts of blocks", "hinge")]
+"""Takes a thousand times as many rounds as the other losses."""
+
+
+class Corpus:
+    """Noisy rows of three classes in shards of text, with weights; every ninth row is empty."""
+
+    def __init__(self, place: Path, case: str, loss: str) -> None:
+        names = {"tol": 1e-3, "rho": 1.0, "loss": loss, "index_base": 0, **CASES[case]}
+        columns, rng = names.pop("columns", 6), np.random.default_rng(3)
+        self.settings = Settings.from_dict(names)
+        self.X = np.round(rng.normal(size=(SHARDS * ROWS, columns)), 3).astype(np.float32)
+        self.X[rng.random(self.X.shape) > 6 / columns] = 0.0
+        if not self.settings.multilabel:  # a row of no label needs a column
+            self.X[::9] = 0.0
+        scores = self.X @ rng.normal(size=(columns, 3)) + rng.normal(size=(len(self.X), 3))
+        self.labels = scores.argmax(axis=1)
+        if not self.settings.one_vs_rest:
+            self.labels = np.minimum(self.labels, 1)
+        self.weights = rng.choice([0.0, 0.01, 1.0, 7.0, 300.0], len(self.X))
+        if not self.settings.weights_in_label:
+            self.weights[:] = 1.0
+        self.shards = [place / f"{number}.svm" for number in range(SHARDS)]
+        for number, path in enumerate(self.shards):
+            chosen = range(number * ROWS, (number + 1) * ROWS)
+            path.write_text("\n".join(map(self.line, chosen)) + "\n")
+
+    def line(self, k: int) -> str:
+        """A row as text; with several labels those of class 0 have none, those of class 2 two."""
+        label = f"{self.labels[k]}"
+        if self.settings.multilabel:
+            label = ["", "1", "1,2"][self.labels[k]]
+        elif self.settings.weights_in_label:
+            label += f":{self.weights[k]:g}"
+        return " ".join([label, *(f"{j}:{self.X[k, j]!s}" for j in np.flatnonzero(self.X[k]))])
+
+    def fitted(self, model: Path, shards: slice = slice(None), **how: Any) -> Outcome:
+        machine = how.pop("machine", Machine(threads=2))
+        return streamtron.run(
+            self.shards[shards], self.settings, model=model, machine=machine, **how
+        )
+
+    def check(self, report: Any, rows: NDArray[np.int64]) -> None:
+        """The bounds of all learners hold the optimum of these rows, to the gap asked for."""
+        X, s = self.X[rows].astype(np.float64), self.settings
+        for learner in report.get("learners", [report]):
+            label = int(learner.get("label", 1))
+            own = self.labels[rows] == label
+            if s.multilabel and label == 1:
+                own = self.labels[rows] >= 1
+            weight = s.class_weight
+            if isinstance(weight, dict):
+                weight = {True: weight["1"], False: weight["0"]}
+            primal = least_primal(
+                X, own, s.C or 1.0, s.rho, weight, loss=s.loss, weights=self.weights[rows]
+            )
+            assert holds(learner, primal)
+            assert learner["certificate"]["relative_duality_gap"] <= s.tol
+            assert learner["certificate"]["rows_scanned"] == np.count_nonzero(self.weights[rows])
+
+
+@pytest.mark.parametrize(
+    ("case", "loss"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else [])
+     for pair in itertools.product(CASES, LOSSES)],
+)  # fmt: skip
+def test_bounds_hold_the_optimum_and_threads_change_no_bit(
+    case: str, loss: str, tmp_path: Path
+) -> None:
+    corpus = Corpus(tmp_path, case, loss)
+    found = corpus.fitted(tmp_path / "m")
+    assert found.stop_reason == "certified"
+    corpus.check(found.report, np.arange(SHARDS * ROWS))
+    if "active_set" not in CASES[case]:
+        assert found.report["readings"] == 2.0
+    corpus.fitted(tmp_path / "one", machine=Machine(threads=1))
+    assert kept(tmp_path, "one") == kept(tmp_path, "m")
+
+
+class Stopped(Exception):
+    """As a kill would."""
+
+
+@losses
+@pytest.mark.parametrize("case", ["all rows in memory", "blocks", "few columns", "parts"])
+def test_a_run_that_stops_amid_any_reading_is_taken_up_to_the_same_bytes(
+    case: str, loss: str, tmp_path: Path
+) -> None:
+    corpus = Corpus(tmp_path, case, loss)
+    readings = corpus.fitted(tmp_path / "m").report["readings"]
+    for last in range(1, 1 + int(min(readings, 4))):
+        begun = 0
+
+        def stop(event: Event, last: int = last) -> None:
+            nonlocal begun
+            begun += isinstance(event, ReadingStarted)
+            if begun == last and isinstance(event, ChunkDone | RoundDone):
+                raise Stopped
+
+        model = tmp_path / f"m{last}"
+        with pytest.raises(Stopped):
+            corpus.fitted(model, listen=stop, machine=Machine(checkpoint_every=0.0))
+        corpus.fitted(model, resume=True)
+        assert kept(tmp_path, model.name) == kept(tmp_path, "m"), last
+
+
+@pytest.mark.parametrize(
+    ("case", "loss"),
+    [("parts", "log_loss"), ("parts", "hinge"), ("parts of blocks", "log_loss")],
+)
+def test_parts_lost_in_any_round_change_no_bit(case: str, loss: str, tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, case, loss)
+    rounds = corpus.fitted(tmp_path / "m").report["rounds"]
+    for at in sorted({2, rounds // 2, rounds - 1}):
+        found = corpus.fitted(tmp_path / f"m{at}", open_parts=partial(forgetful, at=at))
+        assert kept(tmp_path, f"m{at}") == kept(tmp_path, "m"), at
+        assert found.report["rounds"] == rounds
+
+
+@losses
+@pytest.mark.parametrize("case", ["all rows in memory", "blocks", "few columns", "parts",
+                                  "many classes", "row weights"])  # fmt: skip
+def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
+    corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
+    corpus.fitted(tmp_path / "m", slice(SHARDS - 1))
+    found = streamtron.update(tmp_path / "m", corpus.shards[-1])
+    corpus.check(found.report, rows)
+    gone = {path.name: range(n, ROWS, SHARDS) for n, path in enumerate(corpus.shards)}
+    left = rows[(rows % ROWS) % SHARDS != rows // ROWS]
+    found = streamtron.forget(tmp_path / "m", rows=str(list_rows(tmp_path / "gone", gone)))
+    corpus.check(found.report, left)
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    found = streamtron.forget(tmp_path / "m", "0.svm")
+    corpus.check(found.report, left[left >= ROWS])

@@ -1,0 +1,110 @@
+"""A bias that is penalised, one that is not, and none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.datasets import dump_svmlight_file
+
+import streamtron
+from streamtron import Settings
+from streamtron.core.errors import SettingsError
+from streamtron.core.losses import LOSSES, slopes, values
+from streamtron.model import certainty
+
+ROWS, COLUMNS = 400, 12
+
+
+def drawn(seed: int, shift: float = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rows far from the origin by a shift, of two classes that overlap, and their signs."""
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.normal(size=(ROWS, COLUMNS)) + shift, 3).astype(np.float32).astype(float)
+    signs = np.where(X @ rng.normal(size=COLUMNS) + 2.0 * rng.normal(size=ROWS) > 1.0, 1.0, -1.0)
+    return X, signs
+
+
+def optimum(X: NDArray[np.float64], signs: NDArray[np.float64], C: float, loss: str) -> float:
+    """The least ½ ‖w‖² + C Σ φ(l (w·x + b)), by quasi-Newton steps."""
+
+    def objective(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        m = signs * (X @ v[:-1] + v[-1])
+        pull = -C * slopes(LOSSES[loss], m) * signs
+        gradient = np.append(v[:-1] + X.T @ pull, pull.sum())
+        return 0.5 * v[:-1] @ v[:-1] + C * values(LOSSES[loss], m).sum(), gradient
+
+    start = np.zeros(COLUMNS + 1)
+    options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-9}
+    return float(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).fun)
+
+
+def fitted(place: Path, X: Any, signs: Any, **names: Any) -> streamtron.Outcome:
+    shards = [str(place / f"{number}.svm") for number in range(3)]
+    for number, shard in enumerate(shards):
+        dump_svmlight_file(X[number::3], signs[number::3], shard, zero_based=False)
+    return streamtron.run(shards, Settings(**names), model=str(place / "m"))
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
+@pytest.mark.parametrize("C", [0.5, 5.0, 50.0])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"parts": 3}, {"active_set": 8_000}, {"class_weight": {"1": 1.0}}],
+    ids=["one part", "three parts", "a part of the rows in memory", "class weights"],
+)
+def test_the_optimum_with_a_free_bias_is_between_the_bounds(
+    loss: str, C: float, how: dict[str, Any], tmp_path: Path
+) -> None:
+    X, signs = drawn(0, shift=1.0)
+    outcome = fitted(tmp_path, X, signs, loss=loss, C=C, intercept="free", tol=1e-5, **how)
+    proven, least = outcome.report["certificate"], optimum(X, signs, C, loss)
+    assert outcome.stop_reason == "certified"
+    assert proven["dual_objective"] <= least * (1 + 1e-9)
+    assert least <= proven["primal_objective"] * (1 + 1e-12)
+    assert proven["upper_bound"] is None  # margins are of a bias that is penalised
+
+
+def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_path: Path) -> None:
+    X, signs = drawn(1)
+    signs[:] = np.where(np.arange(ROWS) % 10 == 0, -1.0, 1.0)
+    bias = {}
+    for intercept in ("free", "penalised", "none"):
+        place = tmp_path / intercept
+        place.mkdir()
+        outcome = fitted(place, X, signs, loss="log_loss", C=0.01, intercept=intercept, tol=1e-6)
+        bias[intercept] = outcome.model.bias
+    assert bias["free"] == pytest.approx(np.log(9.0), rel=0.02)
+    assert 0.0 < bias["penalised"] < 0.9 * bias["free"]
+    assert bias["none"] == 0.0
+
+
+def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(
+    tmp_path: Path,
+) -> None:
+    """Rows 10⁶ from the origin, where float32 leaves 1/16 of a unit: the bias is about 10⁶."""
+    X, signs = drawn(2)
+    X = np.round(16.0 * X) / 16.0
+    outcome = fitted(tmp_path, X + 1e6, signs, loss="log_loss", intercept="free", max_epochs=3)
+    proven, least = outcome.report["certificate"], optimum(X, signs, 1.0, "log_loss")
+    assert (proven["dual_objective"] or 0.0) <= least
+
+
+@pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0}, {"faithful": True}])
+def test_a_free_bias_is_refused_where_nothing_could_bound_it(names: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="intercept free"):
+        Settings(intercept="free", **names)
+
+
+def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path: Path) -> None:
+    X, signs = drawn(3)
+    outcome = fitted(tmp_path, X, signs, intercept="free")
+    shards = [str(tmp_path / f"{number}.svm") for number in range(3)]
+    proof = streamtron.certify(str(tmp_path / "m"), shards)
+    assert proof.decision_radius == np.inf
+    assert proof.certificate.relative_duality_gap <= 0.01
+    with pytest.raises(SettingsError, match="--intercept penalised"):
+        certainty.certain(outcome.model, outcome.model.decision_function(X), np.ones(ROWS))
