@@ -162,8 +162,7 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
 
 
 def _request(learner: Learner) -> ScanRequest:
-    """Return what scans a learner's weights; of the hinge rows near the kink are held too, which
-    saves readings."""
+    """Return what scans a learner's weights; rows near the hinge's kink are held too."""
     request = scan_request(learner)
     near = 1.0 if learner.loss.quadratic else NEAR
     return request._replace(threshold=near * request.threshold)
