@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 34_320,
-    "test lines": 38_100,
-    "solver lines": 7_450,
+    "package lines": 34_670,
+    "test lines": 38_700,
+    "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_960,
+    "runs lines": 6_965,
     "functions p90": 20,
     "longest function": 54,
     "most parameters": 11,
@@ -64,7 +64,7 @@ LIMITS: dict[str, float] = {
     "modules over 400 lines": 3,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
-by what moves from one room to another, or by what a feature is allowed: losses are 700 lines."""
+by what moves from one room to another, or by what a feature is allowed: losses and the free intercept took 1,050 lines."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -220,6 +220,18 @@ def begin_stage(learner: Learner) -> None:
     progress.begin_stage(b, learner.settings, running.updates)
 
 
+def choose_resolution_again(learner: Learner) -> None:
+    """Begin at counts of 0 with a smaller b where rows that came later weigh so much more than the
+    first that their counts, up to b C, would be cut."""
+    progress, settings, extent = learner.progress, learner.settings, learner.extent
+    if learner.loss.quadratic or progress.b <= kernels.COUNT_MAX * 2.0 * extent.least_delta2:
+        return
+    restart(learner.running)
+    learner.counts.clear()
+    least = extent.least_delta2
+    progress.refine(stages.choose_b(progress.stage, settings, extent.sq_radius, None, least))
+
+
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     """Close the report of the current stage; ``finished`` : why the run ends with it."""
     progress = learner.progress

@@ -18,6 +18,7 @@ from streamtron.solver.learner import (
     Learner,
     begin_stage,
     choose_mode,
+    choose_resolution_again,
     leave_brief_stage,
     leave_scan,
     take_solution,
@@ -112,6 +113,7 @@ def solve_block(learner: Learner) -> Solve:
 def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
     learner.drop_spare_columns()
+    choose_resolution_again(learner)
     learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
