@@ -220,7 +220,7 @@ def test_no_objective_of_a_fit_is_false_whatever_the_scales(loss: str, seeds: ra
     found = {seed: checked_fit(loss, seed) for seed in seeds}
     assert {seed: claims for seed, (claims, _) in found.items() if claims} == {}
     within = sum(gap <= 0.01 for _, gap in found.values())
-    assert within >= 0.4 * len(found)
+    assert within >= 0.6 * len(found)
 
 
 # --- sets that once had a false certificate ---
