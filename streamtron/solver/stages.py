@@ -28,6 +28,9 @@ COUNT_OF_C = float(1 << 27) * (1.0 + 2.0**-45)
 """The count of α = C where α is at most C: rows of 16 times the weight still have room to 2³¹. The
 little more is what ``targets.largest_counts`` takes off: it rounds down to 2²⁷, not one less."""
 
+LARGEST_B = 1e50
+"""b at most: b times weights must be lengths that a scan takes (``certificate.LONGEST``)."""
+
 COARSE = float(1 << 16)
 """Where the largest count is below this, rounding counts may be seen in the gap."""
 
@@ -175,4 +178,4 @@ def resolution_of(b: float, largest: float) -> float:
     (1000000.0, 536870912000000.0)
     """
     coarse = 0.0 < b * largest < COARSE
-    return LARGEST_COUNT / largest if coarse else b
+    return min(LARGEST_COUNT / largest, LARGEST_B) if coarse else b
