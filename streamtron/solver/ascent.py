@@ -190,6 +190,8 @@ class _Ascent:
         solution, running = self.solution, self.problem.running
         if self.newton_first:
             self.consider(running.augmented(self.problem.rule.scale(running)))
+            if not self.problem.loss.loss.quadratic:  # whose scale may be far from the best one
+                self.consider(np.zeros(len(self.total)))
             self._step_by_newton()
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
