@@ -104,6 +104,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         ``"log_loss"`` there are ``predict_proba`` and ``predict_log_proba``.
     fit_intercept : whether to fit a bias.
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
+    intercept : ``"penalised"`` as a weight is, or ``"free"``, as scikit-learn's LogisticRegression
+        has it but for ``solver="liblinear"``; ``"none"`` as without ``fit_intercept``.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
     tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
@@ -141,6 +143,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         loss: str = "squared_hinge",
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
+        intercept: str = "penalised",
         class_weight: Mapping[Any, float] | str | None = None,
         tol: float = 0.01,
         max_iter: int = 100,
@@ -151,6 +154,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.loss = loss
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
+        self.intercept = intercept
         self.class_weight = class_weight
         self.tol = tol
         self.max_iter = max_iter
@@ -219,6 +223,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         """
         first = not hasattr(self, "classes_")
         settings = self._settings()
+        if settings.free:
+            raise SettingsError(
+                "intercept='free' with partial_fit: what earlier rows prove is for a bias that is "
+                "penalised. Give intercept='penalised', or call fit with all rows."
+            )
         if self.class_weight == "balanced":
             raise SettingsError(
                 "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
@@ -355,7 +364,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
-        self._rho = settings.rho
+        self._rho = settings.augmentation
         self._counts = [learner.counts for learner in learners]
         self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
         certificates = [certificate_of(learner) for learner in learners]

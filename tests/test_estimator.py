@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_svmlight_file
+from sklearn.datasets import load_breast_cancer, load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
@@ -598,3 +598,15 @@ def test_a_first_part_may_lack_a_class() -> None:
     assert np.all(model.predict(X[y == 1]) == 1)
     model.partial_fit(X, y)
     assert model.score(X, y) > 0.7
+
+
+def test_a_free_intercept_is_that_of_logistic_regression() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X / np.abs(X).max(axis=0)).astype(np.float32)
+    ours = StreamtronClassifier(loss="log_loss", intercept="free", tol=1e-8).fit(X, y)
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(X, y)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-3)
+    assert ours.coef_ == pytest.approx(theirs.coef_, abs=1e-3)
+    assert ours.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-4)
+    with pytest.raises(SettingsError, match="intercept='free' with partial_fit"):
+        StreamtronClassifier(intercept="free").partial_fit(X, y, classes=[0, 1])

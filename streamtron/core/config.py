@@ -79,7 +79,7 @@ class Settings:
         sklearn="intercept_scaling")
     intercept: Literal["penalised", "free", "none"] = setting(
         "penalised", ("penalised", "free", "none"), ANY,
-        "penalised as a weight; free: not penalised; none: there is no bias.")
+        "penalised as a weight; free: not penalised; none: there is no bias.", sklearn="intercept")
     stage: str = setting("auto", "stage", ANY,
         "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.")
     variant: Literal["length", "steps"] = setting("length", ("length", "steps"), ANY,
