@@ -131,6 +131,15 @@ def liblinear_alone(path: str, C: float, solver: int, e: float) -> float:
     return Liblinear(Problem.load(path, C), solver).run(e).seconds
 
 
+def _seconds_to_fit(solver: Any, problem: Problem) -> float:
+    """Fit an estimator, and return the seconds that it took."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not converged: its weights are judged as they are
+        start = time.perf_counter()
+        solver.fit(problem.rows, problem.labels)
+        return time.perf_counter() - start
+
+
 class SklearnLinear:
     """scikit-learn's LinearSVC, by its tol."""
 
@@ -150,11 +159,7 @@ class SklearnLinear:
             loss=self.problem.loss, dual="auto", C=self.problem.C, tol=setting, max_iter=10_000,
             fit_intercept=False, random_state=0,
         )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged: its weights are judged as they are
-            start = time.perf_counter()
-            solver.fit(self.problem.rows, self.problem.labels)
-            seconds = time.perf_counter() - start
+        seconds = _seconds_to_fit(solver, self.problem)
         return Run(seconds, solver.coef_.ravel().astype(np.float64), float(np.max(solver.n_iter_)))
 
     def primal(self, v: Vector) -> float:
@@ -180,11 +185,7 @@ class SklearnLogistic:
             solver=self.solver, C=self.problem.C, tol=setting, max_iter=1000,
             fit_intercept=False, random_state=0,
         )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # not converged: its weights are judged as they are
-            start = time.perf_counter()
-            solver.fit(self.problem.rows, self.problem.labels)
-            seconds = time.perf_counter() - start
+        seconds = _seconds_to_fit(solver, self.problem)
         return Run(seconds, solver.coef_.ravel(), float(np.max(solver.n_iter_)))
 
     def primal(self, v: Vector) -> float:
@@ -205,9 +206,8 @@ class Cyanure:
     def run(self, setting: float) -> Run:
         from cyanure.estimators import Classifier
 
-        rows, labels = self.problem.rows, self.problem.labels
         names = {"log_loss": "logistic", "squared_hinge": "sqhinge"}
-        price = 1.0 / (self.problem.C * len(labels))
+        price = 1.0 / (self.problem.C * len(self.problem.labels))
         # its squared hinge is half of ours
         price *= 0.5 if self.problem.loss == "squared_hinge" else 1.0
         solver = Classifier(
@@ -215,11 +215,7 @@ class Cyanure:
             max_iter=1000, duality_gap_interval=5, fit_intercept=False, n_threads=1,
             verbose=False, random_state=0,
         )  # fmt: skip
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            start = time.perf_counter()
-            solver.fit(rows, labels)
-            seconds = time.perf_counter() - start
+        seconds = _seconds_to_fit(solver, self.problem)
         v = np.asarray(solver.get_weights()).ravel().astype(np.float64)
         return Run(seconds, v, 0.0)
 
