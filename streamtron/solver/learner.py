@@ -222,9 +222,12 @@ def begin_stage(learner: Learner) -> None:
 
 def choose_resolution_again(learner: Learner) -> None:
     """Begin at counts of 0 with a smaller b where rows that came later weigh so much more than the
-    first that their counts, up to b C, would be cut."""
+    first that their counts, up to b C, would be cut; not where a scan has certified the counts,
+    whose b may be finer than C allows."""
     progress, settings, extent = learner.progress, learner.settings, learner.extent
-    if learner.loss.quadratic or progress.b <= kernels.COUNT_MAX * 2.0 * extent.least_delta2:
+    if learner.loss.quadratic or learner.frozen is not None:
+        return
+    if progress.b <= kernels.COUNT_MAX * 2.0 * extent.least_delta2:
         return
     restart(learner.running)
     learner.counts.clear()

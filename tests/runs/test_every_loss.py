@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.datasets import dump_svmlight_file
 
 import streamtron
 from streamtron.core.config import Machine, Settings
@@ -183,3 +184,19 @@ def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "m.run" / "cache")
     found = streamtron.forget(tmp_path / "m", "0.svm")
     corpus.check(found.report, left[left >= ROWS])
+
+
+def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_allows(
+    tmp_path: Path,
+) -> None:
+    """Separable rows at a large C: every dual variable is far below C."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6)).round(3)
+    margins = X @ np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.0])
+    X, margins = X[np.abs(margins) > 0.5], margins[np.abs(margins) > 0.5]
+    dump_svmlight_file(X, np.sign(margins), str(tmp_path / "rows.svm"), zero_based=False)
+    settings = streamtron.Settings(loss="log_loss", C=1e9, tol=1e-3)
+    outcome = streamtron.run([str(tmp_path / "rows.svm")], settings, model=str(tmp_path / "m"))
+    assert outcome.stop_reason == "certified"
+    proof = streamtron.certify(str(tmp_path / "m"))
+    assert proof.certificate.relative_duality_gap <= 1e-3
