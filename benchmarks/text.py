@@ -65,7 +65,7 @@ def main() -> None:
         rows = write_documents(documents, given.files)
         paths = sorted(documents.iterdir())
         convert = partial(
-            streamtron.convert, documents, Path(place, "rows"), text=streamtron.TextRecipe("text"),
+            streamtron.convert, documents, Path(place, "rows"), text="text,hash_bits=20",
             label="y", overwrite=True,
         )  # fmt: skip
         both = [

@@ -58,8 +58,8 @@ def main() -> int:
     try:
         rows, model_file = given.to / "rows", given.to / "model"
         written = streamtron.convert(
-            given.documents, rows, text=streamtron.TextRecipe(given.text, ngram_range=(1, 2)),
-            tfidf=True, settings=streamtron.Settings(label=given.label), overwrite=True,
+            given.documents, rows, text=f"{given.text},tfidf,ngrams=1-2", label=given.label,
+            overwrite=True,
         )  # fmt: skip
         print(f"{written.rows:,} documents, {written.nonzeros:,} nonzeros")
         model = streamtron.fit(rows, tol=0.01)

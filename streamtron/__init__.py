@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from streamtron.core.config import Machine as Machine
     from streamtron.core.config import Settings as Settings
     from streamtron.core.events import log_events as log_events
-    from streamtron.data.formats.text_recipe import TextRecipe as TextRecipe
+    from streamtron.data.formats.recipe import Recipe as Recipe
     from streamtron.data.writers.corpus import generate as generate
     from streamtron.estimator import StreamtronClassifier as StreamtronClassifier
     from streamtron.model.display import ModelCertificate as ModelCertificate
@@ -48,7 +48,7 @@ _HOME = {
     "ModelCertificate": "model.display",
     "Settings": "core.config",
     "StreamtronClassifier": "estimator",
-    "TextRecipe": "data.formats.text_recipe",
+    "Recipe": "data.formats.recipe",
     "calibrate": "runs.calibrate",
     "certify": "runs.certify",
     "convert": "runs.convert",

@@ -27,7 +27,7 @@ FUNCTIONS = (
 )  # fmt: skip
 CLASSES = (
     "LinearModel", "ModelCertificate", "StreamtronClassifier", "Settings", "Machine", "Certificate",
-    "TextRecipe",
+    "Recipe",
 )  # fmt: skip
 
 

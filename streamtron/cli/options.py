@@ -66,7 +66,7 @@ REAL = Parsed("float", lambda text: float(digits(text)), "a number")
 
 _TYPES: dict[str, Any] = {
     "number": REAL, "whole": whole_number(), "size": SIZE, "flag": bool,
-    "names": Parsed("names", str),
+    "names": Parsed("names", str), "columns": str,
     "numbers": Parsed("numbers", _numbers, "numbers between commas, as in 5,0.1"),
     "weights": Parsed("weights", _class_weight, "balanced, or label=weight pairs between commas, "
                       "each label once, as in 1=2,-1=0.5"),
@@ -83,8 +83,8 @@ LISTS = {
 
 PROBLEM, READING = tuple(ProblemNames.__annotations__), tuple(ReadingNames.__annotations__)
 PLACES = (
-    "weights_in_label", "label", "weight", "features", "values", "hash_bits", "hash_seed",
-    "vocabulary",
+    "weights_in_label", "label", "weight", "features", "values", "columns", "text", "hash_bits",
+    "hash_seed", "vocabulary",
 )  # fmt: skip
 """Settings that say where things are in a shard."""
 
@@ -123,7 +123,8 @@ def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], 
     flag = option_name(name)
     if type_ is bool:
         flag = f"{flag}/--no-{flag[2:]}"
-    return click.option(flag, name, type=type_, default=None, help=words)
+    several = {"multiple": True, "default": ()} if kind == "columns" else {"default": None}
+    return click.option(flag, name, type=type_, help=words, **several)
 
 
 candidate_options = _together(
@@ -212,42 +213,6 @@ names_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _two_numbers(text: str) -> tuple[int, ...]:
-    low, comma, high = text.partition(",")
-    return int(digits(low)), int(digits(high if comma else low))
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(map(str.strip, text.split(",")))
-
-
-TEXT = (
-    "text", "columns", "ngrams", "lowercase", "token_pattern", "alternate_sign", "binary", "norm"
-)  # fmt: skip
-text_options = _together(
-    click.option("--text", metavar="COLUMN", help="The column of the documents."),
-    click.option("--columns", type=Parsed("names", _names), metavar="NAME,NAME,…",
-                 help="With --text: columns beside it; numbers keep their value, strings are "
-                 "one-hot."),
-    click.option("--tfidf", is_flag=True, help="With --text: weight by tf-idf; reads twice."),
-    click.option("--ngrams", metavar="LOW,HIGH",
-                 type=Parsed("numbers", _two_numbers, "LOW,HIGH, as in 1,2"),
-                 help="With --text: n-grams of so many words [1,1]."),
-    click.option("--lowercase/--no-lowercase", default=None,
-                 help="With --text: words in lower case [lowercase]."),
-    click.option("--token-pattern", metavar="REGEX",
-                 help="With --text: what a word is, as Python's re has it; other patterns than "
-                 "the default are slower [two or more letters, digits or underscores]."),
-    click.option("--alternate-sign/--no-alternate-sign", default=None,
-                 help="With --text: signs by the hash [alternate-sign]."),
-    click.option("--binary/--no-binary", default=None,
-                 help="With --text: 1 for every word, however often [no-binary]."),
-    click.option("--norm", type=click.Choice(["l2", "l1", "none"]),
-                 help="With --text: the norm of a row [l2]."),
-)  # fmt: skip
-"""Options of the recipe by which documents become rows."""
-
-
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
     context.meta["verbose"] = value
 
@@ -260,7 +225,7 @@ verbose_option = click.option(
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """Split what was given into settings and the limits of the machine."""
-    found = {name: value for name, value in given.items() if value is not None}
+    found = {name: value for name, value in given.items() if value not in (None, ())}
     settings = {name: found[name] for name in SETTINGS if name in found}
     machine = {field.name: found[field.name] for field in fields(Machine) if field.name in found}
     if settings.get("index_base", "auto") != "auto":

@@ -120,6 +120,11 @@ class Settings:
         "or a pattern as in f* [found by the usual names].")
     values: str | None = setting(None, "text", ANY,
         "Tables: the list of values beside a list of features [found by the usual names].")
+    columns: tuple[str, ...] | None = setting(None, "columns", _NAMES,
+        "Tables: a column and what it becomes, NAME:KIND,OPTION=VALUE,…, KIND number, category, "
+        "date or text, as in age:number,null=mean; can be repeated. Or a file FILE.toml of them.")
+    text: str | None = setting(None, "text", NOT_EMPTY,
+        "Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.")
     hash_bits: int | None = setting(None, "whole", _BITS,
         "Hash named features into 2^N columns, N from 1 to 31.")
     hash_seed: int = setting(0, "whole", _BITS32, "Seed of that hash, at least 0.")
@@ -147,6 +152,11 @@ class Settings:
             refusal = "C and delta are two names of one thing (C = 1/(2 Δ²)): give one."
         elif self.hash_bits is not None and self.vocabulary is not None:
             refusal = "hash-bits and vocabulary both give names their columns: give one."
+        elif (self.columns or self.text) and (other := self._other_features()):
+            refusal = (
+                f"{other} says where features are, and columns and text make them: leave it out. "
+                "Options of a column stand behind it, as in --text body,hash_bits=20."
+            )
         elif self.multiclass and self.multilabel:
             refusal = "multiclass is one label a row, multilabel any number of them: give one."
         elif self.weights_in_label and self.multilabel:
@@ -170,6 +180,11 @@ class Settings:
             )
         if refusal is not None:
             raise SettingsError(refusal)
+
+    def _other_features(self) -> str | None:
+        """Name a setting given that says where features are without a recipe."""
+        names = ("features", "values", "vocabulary", "hash_bits")
+        return next((name for name in names if getattr(self, name) is not None), None)
 
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
@@ -253,7 +268,11 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Create settings from JSON values; an unknown name is a SettingsError."""
+        """Create settings from JSON values; an unknown name is a SettingsError. ``columns`` may be
+        the name of a file, whose other settings hold too where they are not given."""
+        if (file := _file_of(values.get("columns"))) is not None:
+            known = read_toml(file, "columns")
+            values = {**known, **values, "columns": known.get("columns")}
         check_names(values, SETTINGS)
         return cls(**values)
 
@@ -271,6 +290,12 @@ class Settings:
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
         return replace(self, **changes)
+
+
+def _file_of(columns: Any) -> str | None:
+    """Return the name of a file of columns, if they are one."""
+    name = columns[0] if isinstance(columns, list | tuple) and len(columns) == 1 else columns
+    return name if isinstance(name, str) and name.endswith(".toml") else None
 
 
 SETTINGS = {entry.name: entry.metadata for entry in fields(Settings)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ def _as(types: tuple[Any, ...], given: Any) -> Any:
     return types[0](given)
 
 
-_number, _whole = partial(_as, (float, int)), partial(_as, (int,))
+_number, _whole, _text = (partial(_as, types) for types in ((float, int), (int,), (str,)))
 
 
 def _weights(given: Any) -> Any:
@@ -59,6 +59,14 @@ def _weights(given: Any) -> Any:
     return weights
 
 
+def _specs(given: Any) -> tuple[str, ...]:
+    """Return columns as words: of text, of a table of names and kinds, of a ``Recipe``."""
+    if isinstance(given, Mapping):
+        return tuple(f"{name}:{_text(kind)}" for name, kind in given.items())
+    given = getattr(given, "specs", given)
+    return tuple(map(_text, [given] if isinstance(given, str) else given))
+
+
 def _choice(given: Any) -> Any:
     return given if isinstance(given, str) else _whole(given)
 
@@ -69,13 +77,14 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "size": (lambda size: parse_size(size) if isinstance(size, str) else _whole(size),
              "a whole number of bytes, or text such as 1GB"),
     "flag": (partial(_as, (bool,)), "true or false"),
-    "text": (partial(_as, (str,)), "text"),
+    "text": (_text, "text"),
     "stage": (partial(_as, (str, int, float)), "text or a number"),
     "numbers": (lambda b: (*map(_number, b if hasattr(b, "__iter__") else [b]),),
                 "one number a stage"),
     "weights": (_weights, "balanced, or a number above 0 for a label"),
     "names": (lambda names: tuple(map(
         str.strip, names.split(",") if isinstance(names, str) else names)), "names"),
+    "columns": (_specs, "NAME:KIND,OPTION=VALUE,… of each column"),
     "input": (as_path, "a path"),
     "output": (absolute, "a path"),
 }  # fmt: skip

@@ -40,6 +40,8 @@ class ReadingNames(TypedDict, total=False):
     weight: str | None
     features: str | Sequence[str] | None
     values: str | None
+    columns: Any
+    text: str | None
     hash_bits: int | None
     hash_seed: int
     vocabulary: str | None

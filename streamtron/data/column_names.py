@@ -1,5 +1,5 @@
 """Keep the names of columns, and find them: words of documents, names of features that are hashed
-or have a place in a vocabulary, columns of tables.
+or have a place in a vocabulary, columns of tables. A recipe knows those that it does not hash.
 
 The file ``_names.parquet`` beside shards has a row for each name, with its ``column`` as the shards
 number it, its ``sign``, -1 where values of the name are stored negated, and how often it occurs.
@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -26,9 +26,12 @@ from streamtron.core.files import reading_from, regular, writing_to
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
+from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
+from streamtron.data.formats.recipe_column import Column, hashed
+from streamtron.data.formats.recipe_words import spec_of
 from streamtron.data.formats.tables import TableReader
-from streamtron.data.formats.text_recipe import is_string
+from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.source import file_reader
@@ -51,45 +54,50 @@ SCHEMA = pa.schema(
 _NUMBERING = b"streamtron.numbering"
 """The key, among the schema's metadata, of what gave each name its column, as JSON."""
 
-Counts = tuple[dict[str, int], dict[str, int]]
-"""How often names of features, or words, occur, and names of columns beside documents."""
+Counts = dict[tuple[int, str], int]
+"""The place of a column of a recipe, 0 without one, and a name → how often it occurs."""
 
-Occurrences = tuple[bool, Sequence[str], Sequence[int]]
-"""Whether these names are of columns beside documents, the names, and how often each occurs."""
+Occurrence = tuple[tuple[int, str], int]
 
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # text has no names
-    counts: Counts = ({}, {})
+    counts: Counts = {}
     with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
-        for beside, names, numbers in chain.from_iterable(parts):
-            _add(counts[beside], zip(names, numbers, strict=True))
-    yield _most(counts[0]), _most(counts[1])
+        for occurrences in parts:
+            _add(counts, occurrences)
+    yield _most(counts)
 
 
 def add_up(shards: Iterable[Counts]) -> Counts:
     """Return the names of all shards that occur most often."""
-    total: Counts = ({}, {})
+    total: Counts = {}
     for counts in shards:
-        for sums, additions in zip(total, counts, strict=True):
-            _add(sums, additions.items())
-    return _most(total[0]), _most(total[1])
+        _add(total, counts.items())
+    return _most(total)
 
 
 def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) -> None:
     """Write the names of columns that are numbered by ``reading`` and raised by ``shift``."""
-    names, recipe = [*counts[0], *counts[1]], reading.text
+    names, recipe = [name for _, name in counts], reading.recipe
     signs, numbering = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
     schema = SCHEMA.with_metadata({_NUMBERING: canonical(numbering)})
     if recipe is not None:
-        columns, signs = recipe.hashed(names)
-        columns[len(counts[0]) :] += 1 << recipe.hash_bits
+        columns, places = np.zeros(len(names), np.int64), np.array([k for k, _ in counts])
+        for k, column in enumerate(recipe.columns):
+            here = np.flatnonzero(places == k)
+            bits, signed = (
+                getattr(column, "hash_bits", None),
+                getattr(column, "alternate_sign", False),
+            )
+            if bits is not None:
+                columns[here], signs[here] = hashed([names[at] for at in here], bits, signed)
+                columns[here] += recipe.starts[k]
     else:
         columns = (reading.names or Vocabulary(reading.features or ())).columns(names) + shift
-    numbers = [*counts[0].values(), *counts[1].values()]
-    arrays = (columns, names, signs, numbers)
+    arrays = (columns, names, signs, [*counts.values()])
     table = pa.table(
         [pa.array(array, kind) for array, kind in zip(arrays, schema.types, strict=True)],
         schema=schema,
@@ -118,7 +126,7 @@ class ColumnNames:
         are numbers does not know whether they were hashed."""
         expected = _numbering(reading, int(reading.index_base))
         for numbering in self._numberings:
-            for name in ("text", *expected):
+            for name in ("recipe", *expected):
                 if (its := numbering.get(name)) != (ours := expected.get(name)):
                     return f"{name} is {its!r:.60}, the model has {ours!r:.60}"
         return ""
@@ -171,10 +179,12 @@ def _numbering(reading: ReaderConfig, first: int) -> dict[str, Any]:
     """Return what decides which name has which column, as plain values: the recipe, the hash or
     the vocabulary, and the number of the first column; of a model of numbers the latter alone."""
     numbering: dict[str, Any] = {"index_base": first}
-    if reading.text is not None:
-        numbering |= reading.text.to_dict()
-        for name in ("label", "weight", "norm", "binary", "documents", "frequencies"):
-            del numbering[name]
+    if reading.recipe is not None:
+        plain: Any = {"norm": "l2", "binary": False, "tfidf": False, "sublinear_tf": False}
+        numbering["recipe"] = [
+            spec_of(replace(column, **plain) if isinstance(column, TextColumn) else column)
+            for column in reading.recipe.columns
+        ]
     elif isinstance(reading.names, Hashing):
         numbering |= {"hash_bits": reading.names.bits, "hash_seed": reading.names.seed}
     elif reading.names is not None or reading.layout == "columns":
@@ -187,37 +197,41 @@ def _ranked(table: pa.Table) -> pa.Table:
     return table.sort_by(by)
 
 
-def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> list[Occurrences]:
-    """Return the names in some rows."""
+def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> list[Occurrence]:
+    """Return the names in some rows, and how often each occurs."""
     if columns.recipe is not None:
-        words = columns.recipe.words(batch.column(columns.recipe.text))
-        beside = [_beside(name, batch.column(name)) for name in columns.recipe.columns]
-        return [_occurrences(words), *beside]
+        return [
+            occurrence
+            for k, column in enumerate(columns.recipe.columns)
+            for occurrence in _hashed_in(k, column, batch.column(column.name))
+        ]
     if columns.layout == "columns":
-        return [(False, columns.features, [len(batch)] * len(columns.features))]
+        return [((0, name), len(batch)) for name in columns.features]
     if not columns.have_names:
         raise DataError(
             f"{spot.name}: features that are numbered, and have no names to be kept. Convert what "
             "they were made of."
         )
-    return [_occurrences(LAYOUTS[columns.layout].read(batch, columns, spot).columns)]
+    return _occurrences(0, LAYOUTS[columns.layout].read(batch, columns, spot).columns)
 
 
-def _beside(name: str, array: pa.Array) -> Occurrences:
-    """Count the names of a column beside documents: its own, or one for each string in it."""
-    array = decoded(array)
-    if not is_string(array.type):
-        return True, [name], [len(array)]
-    _, strings, counts = _occurrences(array)
-    return True, [f"{name}={value}" for value in strings], counts
+def _hashed_in(k: int, column: Column, array: pa.Array) -> list[Occurrence]:
+    """Return the names in some rows of a column that hashes them."""
+    if isinstance(column, TextColumn) and column.hash_bits is not None:
+        return _occurrences(k, column.words(array.fill_null("")))
+    if isinstance(column, CategoryColumn) and column.hash_bits is not None:
+        values = decoded(array).drop_null().cast(pa.large_string())
+        return _occurrences(k, values, f"{column.name}=")
+    return []
 
 
-def _occurrences(names: pa.Array) -> Occurrences:
+def _occurrences(k: int, names: pa.Array, before: str = "") -> list[Occurrence]:
     strings, counts = names.value_counts().flatten()
-    return False, strings.to_pylist(), counts.to_pylist()
+    pairs = zip(strings.to_pylist(), counts.to_pylist(), strict=True)
+    return [((k, before + name), count) for name, count in pairs]
 
 
-def _add(counts: dict[str, int], additions: Iterable[tuple[str, int]]) -> None:
+def _add(counts: Counts, additions: Iterable[Occurrence]) -> None:
     for name, count in additions:
         counts[name] = counts.get(name, 0) + count
     if len(counts) > 2 * MOST:
@@ -226,6 +240,6 @@ def _add(counts: dict[str, int], additions: Iterable[tuple[str, int]]) -> None:
         counts.update(frequent)
 
 
-def _most(counts: dict[str, int]) -> dict[str, int]:
+def _most(counts: Counts) -> Counts:
     """Return the names that occur most often, the first of equals first."""
     return dict(sorted(counts.items(), key=itemgetter(1), reverse=True)[:MOST])

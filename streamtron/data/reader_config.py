@@ -10,20 +10,20 @@ from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.text_recipe import TextRecipe
+    from streamtron.data.formats.recipe import Recipe
 
 IndexBase = Literal["auto", 0, 1]
 
 Layout = Literal[
     "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
-    "columns", "text",
+    "columns", "recipe",
 ]  # fmt: skip
 """How a row's features lie in a table, Parquet or Arrow.
 
 ``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
 structs with a column and a value; ``map``, a map from columns to values; ``vector``, Spark's
-``VectorUDT``; ``columns``, every feature a column of numbers of its own; ``text``, a
-column of documents.
+``VectorUDT``; ``columns``, every feature a column of numbers of its own; ``recipe``, columns of any
+kinds that a recipe turns into features.
 """
 
 
@@ -63,7 +63,7 @@ class ReaderConfig:
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
     settled : None = layout and names are told by the first shard. Then all names are those found.
-    text : how documents become rows; shards that ``convert`` made of documents name it, and a model
+    recipe : how columns become features; shards that ``convert`` made of them name it, and a model
         of them reads both.
     names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
@@ -85,7 +85,7 @@ class ReaderConfig:
     weights: Literal["read", "ignored"] = "read"
     settled: Settled | None = None
     names: Hashing | Vocabulary | None = None
-    text: TextRecipe | None = None
+    recipe: Recipe | None = None
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
 
@@ -106,8 +106,8 @@ class ReaderConfig:
             "hash_seed": names.seed if isinstance(names, Hashing) else 0,
             "vocabulary": names.names if isinstance(names, Vocabulary) else None,
         }
-        if self.text is not None:
-            plain["text"] = self.text.to_dict()
+        if self.recipe is not None:
+            plain["recipe"] = self.recipe.to_dict()
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
@@ -130,10 +130,10 @@ class ReaderConfig:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
             fields["names"] = Hashing(values["hash_bits"], values.get("hash_seed", 0))
-        if values.get("text") is not None:
-            from streamtron.data.formats.text_recipe import TextRecipe
+        if values.get("recipe") is not None:
+            from streamtron.data.formats.recipe import Recipe
 
-            fields["text"] = TextRecipe.from_dict(values["text"])
+            fields["recipe"] = Recipe.from_dict(values["recipe"])
         return cls(**fields)
 
     @property
@@ -174,7 +174,8 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
-    "text": (None, lambda x: x is None or isinstance(x, dict)),
+    "recipe": (None, lambda x: x is None or isinstance(x, dict)),
+    "text": (None, lambda x: x is None),  # the recipe of an earlier version
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
 and whether a value is valid: a model may come from anywhere."""

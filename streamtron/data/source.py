@@ -155,6 +155,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     open_reader : opens a shard; None = by its format.
     skipped : shards that were skipped before.
     keep_buffers : whether buffers are kept from one reading to the next.
+    counted : bytes of a reading before, which counted what a recipe must know; 0 = there was none.
 
     Attributes
     ----------
@@ -176,6 +177,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
         skipped: Iterable[Skipped] = (),
         keep_buffers: bool = True,
+        counted: int = 0,
         **options: Any,
     ) -> None:
         self._resolved = open_reader is not None  # it knows the layout of its shards
@@ -187,6 +189,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._skipped = tuple(shard for shard in skipped if shard.name not in names)
         self.info: DatasetInfo | None = None
         self.labels: list[Label] = list(self._plan.classes or ())
+        self.counted = counted
         self.width = self.nonzeros_read = self.bytes_read = 0
         self._idle: list[GroupReader] = []
         self._keep_buffers = keep_buffers
@@ -233,8 +236,10 @@ class ShardSource(AbstractContextManager["ShardSource"]):
 
     @property
     def readings(self) -> float:
-        """Nonzeros delivered ÷ nonzeros in the data; 0 while the latter are unknown or none."""
-        return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
+        """Nonzeros delivered ÷ nonzeros in the data, 0 while the latter are unknown or none; and 1
+        if a recipe was counted before."""
+        read = self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
+        return read + bool(self.counted)
 
     @property
     def index_base(self) -> int | None:

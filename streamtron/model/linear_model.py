@@ -34,7 +34,7 @@ from streamtron.model.validation import (
 )
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.text_recipe import TextRecipe
+    from streamtron.data.formats.recipe import Recipe
 
 _CONTENT = ("classes", "settings", "certificate", "reading")
 """Attributes that are written as JSON."""
@@ -191,14 +191,14 @@ class LinearModel:
         return namer_of(self.reading)
 
     @cached_property
-    def recipe(self) -> TextRecipe | None:
-        """How documents become rows; None where the model was not fitted on documents."""
-        text = self.reading.get("text")
-        if text is None:
+    def recipe(self) -> Recipe | None:
+        """How columns become features; None where the model was fitted on features."""
+        recipe = self.reading.get("recipe")
+        if recipe is None:
             return None  # without pyarrow, which the recipe loads
-        from streamtron.data.formats.text_recipe import TextRecipe
+        from streamtron.data.formats.recipe import Recipe
 
-        return TextRecipe.from_dict(text)
+        return Recipe.from_dict(recipe)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

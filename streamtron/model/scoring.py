@@ -19,7 +19,7 @@ from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.text import some
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.text_recipe import TextRecipe
+    from streamtron.data.formats.recipe import Recipe
     from streamtron.model.linear_model import LinearModel
 
 Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
@@ -106,31 +106,24 @@ def _kind(row: Any) -> Kind:
 
 
 def _by_recipe(
-    model: LinearModel, recipe: TextRecipe, rows: Any, kind: Kind, names: list[Any] | None
+    model: LinearModel, recipe: Recipe, rows: Any, kind: Kind, names: list[Any] | None
 ) -> sparse.csr_array:
-    """Return documents, or records or a data frame with the columns beside them, as the model's
-    recipe makes rows of them."""
-    columns = (recipe.text, *recipe.columns)
+    """Return documents, records or a data frame as the model's recipe makes rows of them."""
+    columns, documents = recipe.names, [c.name for c in recipe.columns if c.KIND == "text"]
     if names is not None:
-        by_name = {name: _plain(rows[name]) for name in columns if name in names}
+        by_name = {name: rows[name] for name in columns if name in names}
     elif kind == "documents":
-        by_name = {recipe.text: rows}
+        by_name = {documents[0]: rows} if documents else {}
     else:
         by_name = {name: [row[name] for row in rows if name in row] for name in columns}
     for name in columns:
-        if len(by_name.get(name, ())) < len(rows):
+        if name not in by_name or len(by_name[name]) < len(rows):
             raise DataError(
                 f"X: a row has no {name!r}. The model's features are made of {some(columns)}: give "
                 "records, {name: value}, or a data frame with these columns."
             )
-    rows = recipe.rows_of_columns(by_name)[:, : model.columns]  # later ones weigh 0
-    return sparse.csr_array(rows, dtype=np.float64)
-
-
-def _plain(column: Any) -> list[Any]:
-    """Return a column of a data frame as a list."""
-    listed: list[Any] = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
-    return listed
+    made = recipe.rows(by_name)[:, : model.columns]  # later ones weigh 0
+    return sparse.csr_array(made, dtype=np.float64)
 
 
 # --- by name -------------------------------------------------------------------------------------

@@ -11,9 +11,6 @@ from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from typing import Literal, NamedTuple, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
@@ -31,9 +28,10 @@ from streamtron.data import (
 )
 from streamtron.data.column_names import add_up, names_of, write_names
 from streamtron.data.discover import NAMES
-from streamtron.data.formats.text_recipe import TFIDF_BITS, TextRecipe
+from streamtron.data.formats.recipe import Recipe
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
+from streamtron.data.recipes import count_columns, with_counts
 from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,
@@ -60,32 +58,29 @@ def convert(
     *,
     to: Format = "parquet",
     settings: Settings | None = None,
-    text: TextRecipe | None = None,
-    tfidf: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
     keep_names: bool = False,
     executor: Executor = serial,
     **names: Unpack[ReadingNames],
 ) -> Written:
-    """Convert shards into another format or size, or documents into rows.
+    """Convert shards into another format or size, or columns of any kinds into rows.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
-    a label may be a name. New shards appear together at the end; those of documents name the
-    recipe, so that models read documents. Shards are read once; before that, all are read to count
-    rows for workers, words for ``tfidf``, and where only the whole tells how rows are written: with
-    ``multilabel``, and from libsvm text to Parquet without an index base.
+    a label may be a name. New shards appear together at the end; those made of ``columns`` or
+    ``text`` name the recipe, so that models read the columns. Shards are read once; before that,
+    all are read to count rows for workers, what a recipe must know, and where only the whole tells
+    how rows are written: with ``multilabel``, and from libsvm text to Parquet without an index
+    base.
 
     Parameters
     ----------
     shards : files, directories or globs, in any format that is read.
     destination : a new or empty directory.
     to : ``"libsvm"`` or ``"parquet"``.
-    settings : how the shards are read, or by name: ``index_base``, ``label``, ``multiclass``, …
-    text : the column of documents, and how they become rows.
-    tfidf : count in how many documents each column occurs, and weight by it.
+    settings : how the shards are read, or by name: ``columns``, ``label``, ``multiclass``, …
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
     keep_names : read once more and write the names of the columns, words too, where ``explain`` and
@@ -106,31 +101,31 @@ def convert(
     """
     settings = settings_from(settings, names)
     paths = as_paths(shards)
-    _check(settings, to, rows_per_shard, text, tfidf)
+    _check(settings, to, rows_per_shard)
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     files = find_shards(paths)
-    reading = _reading_of(files[0], settings, text, keep_names)
+    reading = _reading_of(files[0], settings, keep_names)
     with new_shards(os.fspath(destination), to, overwrite) as path_of:
-        return _convert(
-            files, reading, settings, to, tfidf, rows_per_shard, path_of, keep_names, executor
-        )
+        return _convert(files, reading, settings, to, rows_per_shard, path_of, keep_names, executor)
 
 
 def _convert(
-    files: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format, tfidf: bool,
+    files: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format,
     rows_per_shard: int, path_of: Callable[[int | str], str], keep_names: bool, executor: Executor,
 ) -> Written:  # fmt: skip
     """Survey the shards, then write the rows."""
     threads = available_processors() if executor is serial else 1
-    if executor is serial and not tfidf and _first_rows_tell(files, reading, to):
+    if reading.recipe is not None and not reading.recipe.is_fitted:
+        reading = with_counts(reading, executor(count_columns, files, reading, threads))
+    if executor is serial and _first_rows_tell(files, reading, to):
         surveys = _survey_first_rows(files, reading)
         ranges = [RowRange(files[0].name, files, 0, sys.maxsize, path_of, rows_per_shard)]
     else:
-        surveys, reading = _surveyed(executor(survey, files, reading, tfidf, threads), reading)
+        surveys = [*executor(survey, files, reading, threads)]
         ranges = _row_ranges(files, surveys, path_of, rows_per_shard)
     base = _base(surveys, files, reading, to)
     shift = -base if to == "parquet" else 0 if files[0].format == "libsvm" else 1 - base
-    style = _style(surveys, to, shift, settings, reading.text)
+    style = _style(surveys, to, shift, settings, reading.recipe)
     based = replace(reading, index_base=base)
     if keep_names:
         counts = add_up(executor(names_of, files, based, threads))
@@ -138,25 +133,17 @@ def _convert(
     return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
 
 
-def _reading_of(
-    first: ShardFile, settings: Settings, text: TextRecipe | None, keep_names: bool
-) -> ReaderConfig:
+def _reading_of(first: ShardFile, settings: Settings, keep_names: bool) -> ReaderConfig:
     """Return how the shards are read, told by the settings and the first shard."""
     if keep_names and first.format == "libsvm":
         raise SettingsError(
             f"{first.name}: libsvm text has column numbers, and no names to be kept. Leave "
             "--keep-names out."
         )
-    reading = reading_from_settings(settings)
-    if text is not None:
-        recipe = replace(text, label=settings.label, weight=settings.weight)
-        reading = replace(reading, text=recipe, names=None)
-    return resolve_reading(first, reading)
+    return resolve_reading(first, reading_from_settings(settings))
 
 
-def _check(
-    settings: Settings, to: Format, rows_per_shard: int, text: TextRecipe | None, tfidf: bool
-) -> None:
+def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
     if rows_per_shard < 1:
         raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
     has_weights = settings.weight is not None or settings.weights_in_label
@@ -165,33 +152,10 @@ def _check(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
         )
-    _check_text(settings, to, text, tfidf)
-
-
-def _check_text(settings: Settings, to: Format, text: TextRecipe | None, tfidf: bool) -> None:
-    """Refuse what has no meaning with documents, or without."""
-    if text is None:
-        if tfidf:
-            raise SettingsError(
-                "tfidf weights the words of documents: name their column by --text."
-            )
-        return
-    if not text.text:
-        raise SettingsError("text: an empty name. Name the column of the documents.")
-    if tfidf and text.hash_bits > TFIDF_BITS:
+    if (settings.columns or settings.text) and to == "libsvm":
         raise SettingsError(
-            f"hash-bits {text.hash_bits} with tfidf, which counts every column. Give at most "
-            f"{TFIDF_BITS}."
-        )
-    if to == "libsvm":
-        raise SettingsError(
-            "libsvm text has no place for the recipe of the text, without which no model could "
-            "read documents: convert to Parquet."
-        )
-    if settings.features or settings.values or settings.vocabulary:
-        raise SettingsError(
-            "with --text the features are made of the documents: leave --features, --values and "
-            "--vocabulary out, and name other columns by --columns."
+            "libsvm text has no place for the recipe of the columns, without which no model could "
+            "read them: convert to Parquet."
         )
 
 
@@ -203,35 +167,25 @@ class Survey(NamedTuple):
     multilabel: bool
     label: Label | None
     """the first one"""
-    frequencies: NDArray[np.int64] | None = None
-    """in how many documents each column occurs, for tf-idf"""
 
 
 def survey(
-    shard: ShardFile,
-    reading: ReaderConfig,
-    tfidf: bool = False,
-    threads: int = 1,
-    whole: bool = True,
+    shard: ShardFile, reading: ReaderConfig, threads: int = 1, whole: bool = True
 ) -> Iterator[Survey]:
-    """Read a shard, or its first rows, for its ``Survey``; of documents, words are looked for only
-    if they count."""
-    rows, has_column_0, multilabel, label, frequencies = 0, False, False, None, None
-    if reading.text is not None:
-        frequencies = np.zeros(1 << reading.text.hash_bits, np.int64) if tfidf else None
-        reading = replace(reading, text=reading.text.counting(words=tfidf))
+    """Read a shard, or its first rows, for its ``Survey``; of the columns of a recipe nothing."""
+    rows, has_column_0, multilabel, label = 0, False, False, None
+    if reading.layout == "recipe" and reading.recipe is not None:
+        reading = replace(reading, recipe=replace(reading.recipe, columns=()))
     with closing(prefetch(open_reader(shard, reading, threads).batches)) as batches:
         for batch in batches:
             rows += batch.rows
             has_column_0 |= bool((batch.indices == 0).any())
             multilabel |= batch.code_offsets is not None
             label = batch.classes[0] if label is None and batch.classes else label
-            if frequencies is not None:
-                np.add.at(frequencies, batch.indices, 1)
             if not whole:
                 break
     check_unchanged(shard)
-    yield Survey(rows, has_column_0, multilabel, label, frequencies)
+    yield Survey(rows, has_column_0, multilabel, label)
 
 
 def _first_rows_tell(shards: Sequence[ShardFile], reading: ReaderConfig, to: Format) -> bool:
@@ -251,22 +205,6 @@ def _survey_first_rows(shards: Sequence[ShardFile], reading: ReaderConfig) -> li
     return surveys
 
 
-def _surveyed(
-    known_surveys: Iterable[Survey], reading: ReaderConfig
-) -> tuple[list[Survey], ReaderConfig]:
-    """Return the surveys without their frequencies, and the reading with the sum of these."""
-    surveys: list[Survey] = []
-    total: NDArray[np.int64] | None = None
-    for known in known_surveys:
-        if known.frequencies is not None:
-            total = known.frequencies if total is None else total + known.frequencies
-        surveys.append(known._replace(frequencies=None))
-    if total is not None and reading.text is not None:
-        rows = sum(known.rows for known in surveys)
-        reading = replace(reading, text=reading.text.fitted(rows, total))
-    return surveys, reading
-
-
 def _base(
     surveys: Sequence[Survey], shards: Sequence[ShardFile], reading: ReaderConfig, to: Format
 ) -> Literal[0, 1]:
@@ -281,7 +219,7 @@ def _base(
 
 def _style(
     surveys: Sequence[Survey], to: Format, shift: int, settings: Settings,
-    text: TextRecipe | None,
+    recipe: Recipe | None,
 ) -> ShardStyle:  # fmt: skip
     labels = [known.label for known in surveys if known.label is not None]
     return ShardStyle(
@@ -291,7 +229,7 @@ def _style(
         settings.weight is not None or settings.weights_in_label,
         any(known.multilabel for known in surveys),
         settings.multiclass or settings.multilabel,
-        None if text is None else canonical(text.to_dict()),
+        None if recipe is None else canonical(recipe.to_dict()),
     )
 
 

@@ -132,7 +132,7 @@ def _feature(
     """Return ``column`` of the weight j, as the shards number it, ``name`` if it has one, and
     ``weight`` and ``value`` with the signs that they have for that name."""
     column, names = j + model.index_base, model.feature_names
-    name, sign = names[j] if j < len(names) else None, 1
+    name, sign = names[j] if j < len(names) else model.recipe and model.recipe.name_of(j), 1
     if (
         name is None
         and column_names

@@ -236,7 +236,12 @@ class _Fitting(NamedTuple):
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
         if report is not None:
-            first = self.counted + settings.faithful + (settings.class_weight == "balanced")
+            first = (
+                self.counted
+                + bool(source.counted)
+                + settings.faithful
+                + (settings.class_weight == "balanced")
+            )
             readings = float(first + max(learner.progress.readings for learner in learners))
         seconds = time.perf_counter() - self.began
         outcome = build_outcome(source, learners, settings, seconds, readings=readings)
@@ -259,7 +264,7 @@ def _opened(
     resumed = directory if place.resume and directory and is_run(directory) else None
     candidates, read = with_active_set(shards, candidates, machine, cache, resumed, listen)
     with open_training_shards(shards, candidates[0], machine, cache) as source:
-        source.nonzeros_read, source.bytes_read = read
+        source.nonzeros_read, source.bytes_read = read[0], read[1] + source.counted
         if resumed is not None and candidates[0].parts is None:  # a resumed run keeps its own
             parts = read_record(Path(resumed)).settings.get("parts")
             candidates = [settings.but(parts=parts) for settings in candidates]

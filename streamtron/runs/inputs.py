@@ -24,10 +24,10 @@ from streamtron.data import (
     ShardSource,
     find_shards,
     open_reader,
-    open_shards,
     resolve_reading,
 )
 from streamtron.data.discover import NAMES, ROWS_GIVEN
+from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
@@ -154,6 +154,7 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
         weight_column=settings.weight,
         features=settings.features,
         values_column=settings.values,
+        recipe=recipe_of(settings),
         names=names,
     )
 
@@ -201,9 +202,12 @@ def open_training_shards(
     flat copy; they get one only in a directory that ``machine`` names, else in ``cache``.
     ``classes`` : see ``open_shards``."""
     no_cache = settings.order == "sequential" and machine.cache_dir is None
-    return open_shards(
-        paths,
-        reading_from_settings(settings),
+    files, reading = find_shards(paths), reading_from_settings(settings)
+    reading, counted = counted_reading(files, reading, settings, machine.threads)
+    return ShardSource(
+        files,
+        reading,
+        counted=counted,
         cache_dir=None if no_cache else cache,
         classes=classes,
         most_labels=2 if classes is None and not settings.one_vs_rest else None,

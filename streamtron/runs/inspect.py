@@ -15,7 +15,8 @@ from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, ShardSource, deletions, find_shards, open_shards
+from streamtron.data import Manifest, ShardSource, deletions, find_shards
+from streamtron.data.recipes import counted_reading
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
@@ -101,11 +102,10 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
 
 
 def _reading(model: LinearModel) -> dict[str, Any]:
-    """Return the reader's contract, without the frequencies of a text's columns."""
-    text = model.reading.get("text")
-    if not isinstance(text, dict):
+    """Return the reader's contract, with the columns of a recipe in words."""
+    if model.recipe is None:
         return dict(model.reading)
-    return {**model.reading, "text": {k: x for k, x in text.items() if k != "frequencies"}}
+    return {**model.reading, "recipe": list(model.recipe.specs)}
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -261,7 +261,9 @@ def describe_shards(
     """Read shards once, into ``cache``, and describe them, and the memory that a fit needs.
     ``tell`` : is called with the rows and nonzeros read so far."""
     reading = reading_from_settings(settings, labels_required=cache is not None)
-    with open_shards(list(paths), reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
+    files = find_shards(list(paths))
+    reading, _ = counted_reading(files, reading, settings, machine.threads)
+    with ShardSource(files, reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
         counts, unlabelled = np.zeros(0, dtype=np.int64), 0

@@ -103,7 +103,8 @@ def build_outcome(
         "bytes_read": source.bytes_read,
     }
     if (layout := source.reading.settled) and layout.unused is not None:
-        features = list(source.reading.features or ())
+        recipe = source.reading.recipe if layout.layout == "recipe" else None
+        features = recipe.summary if recipe else list(source.reading.features or ())
         read |= {"features": features, "columns_not_used": dict(layout.unused)}
     deleted = deletions_of(shards)
     return outcome_of(read, model, learners, settings, manifest, source.skipped, deleted)

@@ -9,6 +9,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, find_shards, open_shards
+from streamtron.data.recipes import counted_reading
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
 FOLDS = 5
@@ -66,7 +67,9 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
     Only the first block of each is read now; the rest is checked when all candidates are fitted.
     """
     many = settings.one_vs_rest
-    known, reader = _beginning(fold.shards, reading_from_settings(settings), many)
+    files, reader = find_shards(fold.shards), reading_from_settings(settings)
+    reader, _ = counted_reading(files, reader, settings, None)
+    known, reader = _beginning(fold.shards, reader, many)
     reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
     labels, _ = _beginning(fold.valid, reader, many)
     strange = [label for label in labels if label not in known]

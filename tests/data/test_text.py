@@ -19,14 +19,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.preprocessing import OneHotEncoder
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.data import ReaderConfig, RowBatch, find_shards, open_reader, resolve_reading
-from streamtron.data.formats.text_recipe import TOKEN_PATTERN, TextRecipe
+from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.text_column import TextColumn
+from streamtron.data.formats.words import TOKEN_PATTERN
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit, run
@@ -36,6 +38,12 @@ from tests.helpers.examples import examples
 from tests.helpers.models import refused
 from tests.helpers.processes import here, one_sentence
 from tests.helpers.runs import pickled
+
+
+def hashing(**options: Any) -> TextColumn:
+    """A column of text with scikit-learn's defaults of HashingVectorizer."""
+    return TextColumn("text", **{"hash_bits": 20, "alternate_sign": True, **options})
+
 
 EVERY_LETTER = [
     " ".join(f"{chr(code)}a" for code in range(first, first + 2048))
@@ -88,8 +96,8 @@ TEN: list[dict[str, Any]] = [
     {"ngram_range": (2, 3), "lowercase": False},
     {"alternate_sign": False},
     {"norm": "l1"},
-    {"norm": None, "binary": True},
-    {"lowercase": False, "norm": None},
+    {"norm": "none", "binary": True},
+    {"lowercase": False, "norm": "none"},
     {"token_pattern": r"(?u)\b[a-z]\w*-?\w*\b"},
     {"token_pattern": r"def (\w+)", "ngram_range": (1, 2)},
     {"hash_bits": 8, "binary": True, "norm": "l2"},
@@ -103,8 +111,10 @@ def test_2000_documents_become_what_hashing_vectorizer_makes_of_them(
 ) -> None:
     assert len(documents()) == 2000
     wanted = dict(given_)
+    if wanted.get("norm") == "none":
+        wanted["norm"] = None
     vectorizer = HashingVectorizer(n_features=2 ** wanted.pop("hash_bits", 20), **wanted)
-    made = TextRecipe("text", **given_).rows(documents())
+    made = hashing(**given_).rows(documents())
     assert equal(made, as_stored(vectorizer.transform(documents())))
 
 
@@ -117,9 +127,13 @@ def test_2000_documents_become_what_hashing_vectorizer_makes_of_them(
 def test_any_text_becomes_what_hashing_vectorizer_makes_of_it(
     texts: list[str], lowercase: bool
 ) -> None:
-    common: dict[str, Any] = {"lowercase": lowercase, "ngram_range": (1, 2), "norm": None}
-    wanted = HashingVectorizer(**common).transform(texts) if texts else sparse.csr_array((0, 2**20))
-    assert equal(TextRecipe("text", **common).rows(texts), as_stored(wanted))
+    common: dict[str, Any] = {"lowercase": lowercase, "ngram_range": (1, 2)}
+    wanted = (
+        HashingVectorizer(norm=None, **common).transform(texts)
+        if texts
+        else sparse.csr_array((0, 2**20))
+    )
+    assert equal(hashing(norm="none", **common).rows(texts), as_stored(wanted))
 
 
 @pytest.mark.parametrize("alternate_sign", [True, False])
@@ -127,9 +141,10 @@ def test_tf_idf_is_that_of_tfidf_transformer(alternate_sign: bool, tmp_path: Pat
     write_jsonl(tmp_path / "a.jsonl", documents()[:700])
     write_jsonl(tmp_path / "b.jsonl", documents()[700:])
     # few columns: signs meet, and cancel in some documents
-    recipe = TextRecipe("text", hash_bits=9, alternate_sign=alternate_sign)
+    signs = str(alternate_sign).lower()
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    convert(files, tmp_path / "rows", text=recipe, tfidf=True, settings=Settings(label="y"))
+    convert(files, tmp_path / "rows", text=f"text,tfidf,hash_bits=9,alternate_sign={signs}",
+            label="y")  # fmt: skip
     counts = HashingVectorizer(n_features=2**9, norm=None, alternate_sign=alternate_sign)
     wanted = TfidfTransformer().fit_transform(counts.transform(documents()))
     assert equal(read(tmp_path / "rows", width=2**9), as_stored(wanted))
@@ -195,19 +210,20 @@ FORMATS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
     "mail.parquet": parquet,
     "mail.arrow": arrow,
 }
-BESIDE = TextRecipe("text", columns=("length", "lang"), hash_bits=12)
+HASHED = "text,hash_bits=20,alternate_sign"
+BESIDE = ("text:text,hash_bits=12,alternate_sign", "length:number", "lang:category")
+TFIDF = ("text:text,tfidf,hash_bits=12,alternate_sign", *BESIDE[1:])
+SPAM = Settings(columns=BESIDE, label="spam")
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_text_and_the_columns_beside_it(name: str, tmp_path: Path) -> None:
     FORMATS[name](tmp_path / name, MAIL)
-    convert(tmp_path / name, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+    convert(tmp_path / name, tmp_path / "rows", settings=SPAM)
     text = HashingVectorizer(n_features=2**12).transform([row["text"] for row in MAIL])
-    beside = FeatureHasher(2**12).transform(
-        [{"length": row["length"], "lang": row["lang"]} for row in MAIL]
-    )
-    wanted = as_stored(sparse.hstack([text, beside]))
-    assert equal(read(tmp_path / "rows", width=2**13), wanted)
+    languages = OneHotEncoder().fit_transform([[row["lang"]] for row in MAIL])
+    wanted = as_stored(sparse.hstack([text, [[row["length"]] for row in MAIL], languages]))
+    assert equal(read(tmp_path / "rows", width=2**12 + 4), wanted)
     [table] = map(pq.read_table, (tmp_path / "rows").iterdir())
     assert table["label"].to_pylist() == [row["spam"] for row in MAIL]
 
@@ -215,11 +231,10 @@ def test_every_format_gives_the_text_and_the_columns_beside_it(name: str, tmp_pa
 def test_threads_and_the_size_of_shards_change_no_row(tmp_path: Path) -> None:
     texts = documents() * 2  # several megabytes
     write_jsonl(tmp_path / "a.jsonl", texts)
-    recipe = ReaderConfig(text=TextRecipe("text"), label_column="y")
+    recipe = ReaderConfig(recipe=Recipe((hashing(),), label="y"))
     one = read(tmp_path / "a.jsonl", recipe, 2**20)
     assert equal(one, read(tmp_path / "a.jsonl", recipe, 2**20, threads=3))
-    convert(tmp_path / "a.jsonl", tmp_path / "rows", text=TextRecipe("text"),
-            settings=Settings(label="y"), rows_per_shard=999)  # fmt: skip
+    convert(tmp_path / "a.jsonl", tmp_path / "rows", text=HASHED, label="y", rows_per_shard=999)
     assert len(list((tmp_path / "rows").iterdir())) == 5
     assert equal(one, read(tmp_path / "rows", width=2**20))
 
@@ -231,9 +246,8 @@ def test_workers_write_the_same_files_of_documents(tmp_path: Path) -> None:
         convert(
             [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
             tmp_path / name,
-            text=BESIDE,
-            tfidf=True,
-            settings=Settings(label="spam"),
+            columns=TFIDF,
+            label="spam",
             rows_per_shard=25,
             executor=executor,
         )
@@ -246,8 +260,7 @@ def test_workers_write_the_same_files_of_documents(tmp_path: Path) -> None:
 def test_a_model_of_documents_reads_documents_and_their_rows_alike(tmp_path: Path) -> None:
     for name, write in FORMATS.items():
         write(tmp_path / name, MAIL)
-    convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=BESIDE, tfidf=True,
-            settings=Settings(label="spam"))  # fmt: skip
+    convert(tmp_path / "mail.jsonl", tmp_path / "rows", columns=TFIDF, label="spam")
     model = fit(tmp_path / "rows")
     [rows] = predict(model, tmp_path / "rows")
     for name in FORMATS:
@@ -261,7 +274,7 @@ def test_a_model_of_documents_reads_documents_and_their_rows_alike(tmp_path: Pat
 def test_a_run_on_documents_takes_more_documents(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "old.jsonl", rows=MAIL[:40])
     write_csv(tmp_path / "new.csv", MAIL[40:])
-    convert(tmp_path / "old.jsonl", tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+    convert(tmp_path / "old.jsonl", tmp_path / "rows", settings=SPAM)
     run(tmp_path / "rows", Settings(tol=1e-4), model=tmp_path / "m", machine=Machine())
     outcome = update(tmp_path / "m", tmp_path / "new.csv")
     assert outcome.report["rows"] == 60
@@ -273,11 +286,10 @@ def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_
     tmp_path: Path,
 ) -> None:
     write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
-    convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=TextRecipe("text"),
-            settings=Settings(label="spam"))  # fmt: skip
+    convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=HASHED, label="spam")
     model = fit(tmp_path / "rows")
     (tmp_path / "a.csv").write_text("subject\nhello\n")
-    with pytest.raises(DataError, match=r"a\.csv: neither documents, in a column 'text', nor"):
+    with pytest.raises(DataError, match=r"a\.csv: neither the columns of the recipe, 'text', nor"):
         list(predict(model, tmp_path / "a.csv"))
     (tmp_path / "b.csv").write_text("text,spam\n")
     (tmp_path / "c.csv").write_text("text,spam\nhello,\n")
@@ -300,81 +312,83 @@ def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
     rows = [row if k != 4 else row | change for k, row in enumerate(MAIL)]
     write_jsonl(tmp_path / "mail.jsonl", rows=rows)
     with pytest.raises(DataError, match=message):
-        convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=BESIDE,
-                settings=Settings(label="spam"))  # fmt: skip
+        convert(tmp_path / "mail.jsonl", tmp_path / "rows", settings=SPAM)
     assert not list((tmp_path / "rows").glob("*"))
 
 
 def test_a_column_of_another_kind_in_a_later_shard_is_refused(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", MAIL)
-    parquet(tmp_path / "b.parquet", [row | {"lang": 3} for row in MAIL])
-    with pytest.raises(DataError, match=r"b\.parquet: column 'lang' .* it has strings in a\.parq"):
-        convert(tmp_path, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+    parquet(tmp_path / "b.parquet", [row | {"length": "3"} for row in MAIL])
+    with pytest.raises(DataError, match=r"b\.parquet: column 'length' .*string cannot be a number"):
+        convert(tmp_path, tmp_path / "rows", settings=SPAM)
 
 
 @pytest.mark.parametrize("name", ["{}.csv", "{}.jsonl"])
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ([1, 2], ["A12", "B7"], r"b\.\w+: column 'lang' .* has numbers in a\.\w+\. Write"),
+        (
+            [1, 2],
+            ["A12", "B7"],
+            r"b\.csv, line \d: .*double|b\.jsonl: column 'length' .* cannot be a number",
+        ),
         ([1, 2], [3, ""], r"b\.csv, .*: null in|b\.jsonl, .* from number to string"),
-        (["", ""], [1, 2], r"a\.csv: .* is empty in|b\.jsonl: .* strings in a\.jsonl"),
     ],
 )
-def test_a_column_that_holds_something_else_later_is_never_given_another_meaning(
+def test_a_number_that_is_something_else_later_is_never_given_another_meaning(
     first: list[Any], second: list[Any], message: str, name: str, tmp_path: Path
 ) -> None:
     write = FORMATS[name.format("mail")]
     for shard, values in (("a", first), ("b", second)):
-        rows = [row | {"lang": value} for row, value in zip(MAIL, values, strict=False)]
+        rows = [row | {"length": value} for row, value in zip(MAIL, values, strict=False)]
         write(tmp_path / name.format(shard), rows)
     with pytest.raises(DataError, match=message):
-        convert(tmp_path, tmp_path / "rows", text=BESIDE, settings=Settings(label="spam"))
+        convert(tmp_path, tmp_path / "rows", settings=SPAM)
 
 
 def test_a_later_csv_shard_may_have_no_rows(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", MAIL)
     (tmp_path / "b.csv").write_text("text,spam,length,lang\n")
-    assert convert(tmp_path, tmp_path / "rows", text=BESIDE, label="spam").rows == len(MAIL)
+    assert convert(tmp_path, tmp_path / "rows", settings=SPAM).rows == len(MAIL)
     (tmp_path / "c.csv").write_text("y,f0\n0,2\n1,3\n")
     (tmp_path / "d.csv").write_text("y,f0\n")
     assert convert([tmp_path / "c.csv", tmp_path / "d.csv"], tmp_path / "more").rows == 2
 
 
-def test_documents_are_read_once_and_for_tf_idf_twice(tmp_path: Path) -> None:
+def test_documents_are_read_once_and_for_a_vocabulary_twice(tmp_path: Path) -> None:
     counters = Path("/proc/self/io")
     if not counters.exists():
         pytest.skip("this system does not count what a process reads")
-    write_jsonl(tmp_path / "a.jsonl", documents() * 8)
+    write_jsonl(tmp_path / "a.jsonl", documents() * 16)
     size = (tmp_path / "a.jsonl").stat().st_size
 
     def readings(name: str, **given_: Any) -> int:
         before = int(counters.read_text().split()[1])
-        convert(tmp_path / "a.jsonl", tmp_path / name, text=TextRecipe("text"), label="y", **given_)
+        convert(tmp_path / "a.jsonl", tmp_path / name, label="y", **given_)
         return (int(counters.read_text().split()[1]) - before) // size
 
-    readings("first")  # loads what is needed
-    assert [readings("rows"), readings("tfidf", tfidf=True)] == [1, 2]
+    readings("first", text=HASHED)  # loads what is needed
+    assert [readings(str(k), text=text) for k, text in enumerate((HASHED, "text"))] == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({"ngram_range": (2, 1)}, "ngrams 2,1"),
+        ({"ngram_range": (2, 1)}, "ngrams=2-1"),
         ({"hash_bits": 31}, "wanted 1 to 30"),
-        ({"token_pattern": "("}, "token-pattern '(': no regular expression"),
+        ({"token_pattern": "("}, "token_pattern='(': no regular expression"),
         ({"token_pattern": "(a)(b)"}, "2 groups"),
-        ({"token_pattern": "a" * 1001}, "token-pattern "),
-        ({"token_pattern": "(" * 490 + ")" * 490}, "token-pattern "),
-        ({"token_pattern": "a{99999999999999}"}, "token-pattern "),
-        ({"norm": "max"}, "wanted l2, l1 or none"),
-        ({"columns": ("a", "a")}, "a column twice"),
+        ({"token_pattern": "a" * 1001}, "token_pattern="),
+        ({"token_pattern": "(" * 490 + ")" * 490}, "token_pattern="),
+        ({"token_pattern": "a{99999999999999}"}, "token_pattern="),
+        ({"norm": "max"}, "wanted l2, l1, none"),
+        ({"null": "0"}, "null=0: wanted refuse, empty"),
     ],
 )
 def test_a_recipe_out_of_range_is_refused_in_a_short_sentence(
     given_: dict[str, Any], message: str
 ) -> None:
-    sentence = refused(lambda: TextRecipe("text", **given_), SettingsError)
+    sentence = refused(lambda: hashing(**given_), SettingsError)
     assert message in sentence
     assert len(sentence) < 300
 
@@ -383,34 +397,33 @@ def test_what_has_no_meaning_with_a_text_is_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
     mail, out = tmp_path / "mail.jsonl", tmp_path / "out"
     with pytest.raises(SettingsError, match="no place for the recipe"):
-        convert(mail, out, to="libsvm", text=BESIDE)
-    with pytest.raises(SettingsError, match="leave --features"):
-        convert(mail, out, text=BESIDE, settings=Settings(features=("length",)))
-    with pytest.raises(SettingsError, match="hash-bits 27 with tfidf"):
-        convert(mail, out, text=TextRecipe("text", hash_bits=27), tfidf=True)
-    with pytest.raises(SettingsError, match="name their column by --text"):
-        convert(mail, out, tfidf=True)
+        convert(mail, out, to="libsvm", settings=SPAM)
+    for given_ in ({"features": ("length",)}, {"hash_bits": 12}):
+        with pytest.raises(SettingsError, match="says where features are, and columns and text"):
+            convert(mail, out, text="text", **given_)
     with pytest.raises(DataError, match="0 columns 'size'"):
-        convert(mail, out, text=TextRecipe("text", columns=("size",)),
-                settings=Settings(label="spam"))  # fmt: skip
+        convert(mail, out, text="text", columns="size:number", label="spam")
 
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        ({"hash_bits": 31}, "wanted 1 to 30"), ({"norm": 3}, "3"), ({"columns": "abc"}, "'abc'"),
-        ({"frequencies": "AAAA"}, ""), ({"ngram_range": [1, "2"]}, "'2'"), ({"lowercase": 1}, "1"),
-        ({"more": 1}, "'more'"), ({"text": ""}, "without a name"), ({"columns": [""]}, "an empty"),
+        ({"hash_bits": 31}, "wanted 1 to 30"), ({"norm": 3}, "3"), ({"name": ["abc"]}, "'abc'"),
+        ({"tfidf": True, "frequencies": "AAAA"}, ""), ({"ngram_range": [1, "2"]}, "'2'"),
+        ({"lowercase": 1}, "1"), ({"more": 1}, "'more'"), ({"name": ""}, "without a name"),
         ({"documents": -5}, "documents is below 0"), ({"documents": 10**400}, "or beyond 2⁶³"),
-        ({"hash_bits": 30, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
-        ({"hash_bits": "8"}, "'8'"),
+        ({"hash_bits": 30, "tfidf": True, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
+        ({"hash_bits": "8"}, "'8'"), ({"kind": "table"}, "'table'"),
+        ({"tfidf": True}, "not counted"),
     ],
 )  # fmt: skip
 def test_a_damaged_recipe_is_refused(damage: dict[str, Any], sentence: str) -> None:
-    whole = TextRecipe("text").to_dict()
-    assert TextRecipe.from_dict(json.loads(json.dumps(whole))) == TextRecipe("text")
-    message = refused(lambda: TextRecipe.from_dict(whole | damage), DataError)
-    assert message.startswith("the recipe of the text is damaged (")
+    recipe = Recipe((hashing(),))
+    whole = json.loads(json.dumps(recipe.to_dict()))
+    assert Recipe.from_dict(whole) == recipe
+    whole["columns"][0] |= damage
+    message = refused(lambda: Recipe.from_dict(whole), DataError)
+    assert message.startswith("the recipe of the columns is damaged (")
     assert sentence in message
 
 
@@ -422,7 +435,7 @@ def test_a_batch_is_a_megabyte_of_text_however_long_the_file(tmp_path: Path) -> 
     shuffled = list(documents())
     random.Random(0).shuffle(shuffled)
     write_jsonl(tmp_path / "a.jsonl", shuffled * 5)
-    reading = ReaderConfig(text=TextRecipe("text"), label_column="y")
+    reading = ReaderConfig(recipe=Recipe((hashing(),), label="y"))
     batches = list(batches_of(tmp_path / "a.jsonl", reading))
     size = (tmp_path / "a.jsonl").stat().st_size
     assert len(batches) >= size // (1 << 20) >= 3
@@ -444,20 +457,20 @@ def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strin
     }
     for name, own in rows.items():
         write_csv(tmp_path / name, own)
-    recipe = TextRecipe("text", columns=("kind",), hash_bits=10)
-    convert(tmp_path, tmp_path / "rows", text=recipe, settings=Settings(label="y"))
+    columns = ("text:text,hash_bits=10,alternate_sign", "kind:category,null=column")
+    convert(tmp_path, tmp_path / "rows", columns=columns, label="y")
     every = [row for own in rows.values() for row in own]
     text = HashingVectorizer(n_features=2**10).transform([row["text"] for row in every])
-    beside = FeatureHasher(2**10).transform([{"kind": row["kind"]} for row in every])
+    beside = OneHotEncoder().fit_transform([[row["kind"] or None] for row in every])
     wanted = as_stored(sparse.hstack([text, beside]))
-    assert equal(read(tmp_path / "rows", width=2**11), wanted)
+    assert equal(read(tmp_path / "rows", width=2**10 + 6), wanted)
 
 
 # Recipes of a stranger -------------------------------------------------------------------------
 
 
 def test_a_pattern_of_words_that_would_take_years_is_ended_and_refused() -> None:
-    recipe = TextRecipe("body", token_pattern=r"(?:a+)+\b!")
+    recipe = hashing(token_pattern=r"(?:a+)+\b!")
     message = refused(lambda: recipe.rows(["a" * 40]), DataError)
     assert "token-pattern '(?:a+)+\\\\b!' took over 10 seconds for 1 documents" in message
 
@@ -478,15 +491,15 @@ def test_an_empty_name_as_of_an_unset_variable_is_refused(
 def test_a_model_of_documents_refuses_rows_of_another_recipe_or_of_none(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "mail.jsonl", rows=MAIL)
     for name, bits in (("rows", 12), ("others", 13)):
-        convert(tmp_path / "mail.jsonl", tmp_path / name, text=TextRecipe("text", hash_bits=bits),
+        convert(tmp_path / "mail.jsonl", tmp_path / name, text=f"text,hash_bits={bits}",
                 label="spam")  # fmt: skip
     model = fit(tmp_path / "rows")
     stripped = tmp_path / "stripped.parquet"
     table = pq.read_table(next((tmp_path / "rows").glob("part*")))
     pq.write_table(table.replace_schema_metadata(), stripped)
     for path, words in (
-        (tmp_path / "others", "made of documents by another recipe than the model"),
-        (stripped, "without a recipe of documents, unlike the model"),
+        (tmp_path / "others", "made of columns by another recipe than the model"),
+        (stripped, "without a recipe of columns, unlike the model"),
     ):
         assert words in refused(lambda path=path: list(predict(model, path)), DataError)
         assert words in refused(lambda path=path: evaluate(model, path), DataError)

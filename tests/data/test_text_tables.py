@@ -23,7 +23,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig, find_shards, open_reader, resolve_reading
 from streamtron.data.formats import text_kernels
-from streamtron.data.formats.text_recipe import TextRecipe
+from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
@@ -102,7 +102,7 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(
     with TemporaryDirectory() as root:
         path = Path(root, "a.csv")
         path.write_text(text.getvalue(), newline="", encoding="utf-8")
-        reader = SmallBatches(str(path), "a.csv", ReaderConfig(text=TextRecipe("t")))
+        reader = SmallBatches(str(path), "a.csv", ReaderConfig(recipe=Recipe.of("t:text")))
         cells = [cell for array in reader.column("t") for cell in array.to_pylist()]
     assert cells == [cell for cell, _ in rows]
 

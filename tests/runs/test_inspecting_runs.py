@@ -125,7 +125,7 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     assert (
         here(
-            tmp_path, *["convert", "d.jsonl", "out", "--text", "t", "--label", "y", "--tfidf"]
+            tmp_path, *["convert", "d.jsonl", "out", "--text", "t,tfidf,ngrams=1-2", "--label", "y"]
         ).returncode
         == 0
     )
@@ -135,13 +135,13 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     for line in ("format version  3", "C  1.0", "class_weight  none", "delta  none"):
         for said in (plain, calibrated):
             assert re.search(line.replace("  ", " +"), said), line
-    assert "ngram_range 1, 1, norm l2" in plain
+    assert "t:text,ngrams=1-2,tfidf" in plain
     assert "probabilities      none, it is not calibrated" in plain
     assert "probabilities      sigmoid" in calibrated
     assert here(tmp_path, *["export", "m", "--format", "json", "-o", "j"]).returncode == 0
     exported = json.loads((tmp_path / "j").read_text())
     assert exported["settings"]["C"] == 1.0
-    assert exported["reading"]["text"]["hash_bits"] == 20
+    assert exported["reading"]["recipe"]["columns"][0]["ngram_range"] == [1, 2]
     assert json.loads(here(tmp_path, "diff", "m", "c", "--json").stdout)["settings"] == {}
 
 

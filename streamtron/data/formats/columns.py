@@ -19,12 +19,13 @@ from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
     LAYOUTS,
     Columns,
+    is_string,
     layout_of,
     ordered_pair,
     plain,
 )
+from streamtron.data.formats.recipe import Recipe, recipe_in
 from streamtron.data.formats.roles import ROLES, Role, fits, may_be_values
-from streamtron.data.formats.text_recipe import TextRecipe, is_string, recipe_in
 from streamtron.data.reader_config import Layout, ReaderConfig, Settled
 
 MANY = 40
@@ -37,10 +38,9 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
     if columns.recipe is not None:
-        beside = columns.recipe.columns
-        strings = [column for column in beside if is_string(plain(schema.field(column).type))]
-        recipe = replace(columns.recipe, categories=tuple(strings))
-        return replace(reading, settled=Settled(columns.layout, by=name), text=recipe)
+        unused = unused_in(schema, columns, reading)
+        settled = Settled(columns.layout, by=name, unused=unused)
+        return replace(reading, settled=settled, recipe=columns.recipe)
     pair, unused = ordered_pair(schema, columns), unused_in(schema, columns, reading)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
@@ -49,7 +49,7 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
         settled=Settled(columns.layout, reading.features, pair, name, unused),
-        text=recipe_in(schema, name),
+        recipe=recipe_in(schema, name),
     )
 
 
@@ -85,8 +85,8 @@ class _Table(NamedTuple):
     def columns(self) -> Columns:
         """Find and check all columns to read."""
         reading = self.reading
-        if reading.text is not None and self._has_documents(reading.text):
-            return self._documents(reading.text)
+        if reading.recipe is not None and self._has_columns_of(reading.recipe):
+            return self._by_recipe(reading.recipe)
         self._check_recipe()
         label = self._find("label", reading.label_column, needed=reading.labels == "required")
         weight = None if reading.weights == "ignored" else reading.weight_column
@@ -102,62 +102,54 @@ class _Table(NamedTuple):
         self._check_settings(columns)
         return columns
 
-    def _has_documents(self, recipe: TextRecipe) -> bool:
-        """Tell whether the table holds documents for a recipe, or rows that were made by it."""
-        if self.reading.layout in (None, "text"):
+    def _has_columns_of(self, recipe: Recipe) -> bool:
+        """Tell whether the table holds the columns of a recipe, or rows that were made by it."""
+        if self.reading.layout in (None, "recipe"):
             return True
-        types = [field.type for field in self.schema if field.name == recipe.text]
-        return any(is_string(plain(type_)) for type_ in types)
+        named = bool({*recipe.names} & {*self.schema.names})
+        return named and recipe_in(self.schema, self.name) is None
 
-    def _documents(self, recipe: TextRecipe) -> Columns:
-        """Find and check the columns of documents, and those beside them."""
+    def _by_recipe(self, recipe: Recipe) -> Columns:
+        """Find and check the columns of a recipe."""
         reading = self.reading
         label = self._find("label", recipe.label, needed=reading.labels == "required")
         weight = None
         if reading.weight_column is not None and reading.weights == "read":
             weight = self._find("weight", recipe.weight or reading.weight_column)
-        if recipe.text == "":  # only rows are counted
-            return Columns(label, "text", (), None, weight, recipe=recipe)
-        self._find("text", recipe.text)
+        if reading.settled is None:
+            recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
         for column in recipe.columns:
-            self._check_beside(column, recipe)
-        return Columns(label, "text", (recipe.text, *recipe.columns), None, weight, recipe=recipe)
-
-    def _check_beside(self, column: str, recipe: TextRecipe) -> None:
-        """Refuse a column beside documents that is not there, or is of another kind than in the
-        first shard."""
-        if (times := self.schema.names.count(column)) != 1:
-            raise DataError(
-                f"{self.name}: {times} columns {column!r}, which --columns names. Name those that "
-                f"are there once ({self._there()})."
-            )
-        field = self.schema.field(column)
-        string = is_string(plain(field.type))
-        if not string and layout_of(field.type) != "columns":
-            self._refuse_type("features", field)
-        if self.reading.settled is not None and string != (column in recipe.categories):
-            raise DataError(
-                f"{self.name}: column {column!r} is of type {field.type}, and it has "
-                f"{'numbers' if string else 'strings'} in {self.reading.settled.by}. Write it "
-                "alike in all shards."
-            )
+            if (times := self.schema.names.count(column.name)) != 1:
+                raise DataError(
+                    f"{self.name}: {times} columns {column.name!r}, which --columns or --text "
+                    f"names. Name those that are there once ({self._there()})."
+                )
+            if not column.fits(type_ := self.schema.field(column.name).type):
+                raise DataError(
+                    f"{self.name}: column {column.name!r} of type {type_} cannot be a "
+                    f"{column.KIND}: wanted {column.TYPES}. Name another kind, or write the column "
+                    "alike in all shards."
+                )
+        counts = reading.unknown_features == "out_of_range"
+        names = tuple(recipe.names)
+        return Columns(label, "recipe", names, None, weight, (), recipe, counts)
 
     def _check_recipe(self) -> None:
-        """Refuse what is neither documents nor rows, and rows that another recipe made."""
-        recipe, features = self.reading.text, self.reading.features or ()
-        if recipe is not None and not {recipe.text, *features} & set(self.schema.names):
+        """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""
+        recipe, features = self.reading.recipe, self.reading.features or ()
+        if recipe is not None and not {*recipe.names, *features} & set(self.schema.names):
             raise DataError(
-                f"{self.name}: neither documents, in a column {recipe.text!r}, nor rows made of "
-                f"them. Name the column so ({self._there()})."
+                f"{self.name}: neither the columns of the recipe, {some(recipe.names)}, nor rows "
+                f"made of them. Name the columns so ({self._there()})."
             )
         stored = recipe_in(self.schema, self.name)
         if recipe is not None and stored != recipe:
-            another = "made of documents by another recipe than"
-            origin = another if stored else "without a recipe of documents, unlike"
+            another = "made of columns by another recipe than"
+            origin = another if stored else "without a recipe of columns, unlike"
             raise DataError(
                 f"{self.name}: {origin} "
                 f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
-                "the documents, which are turned into rows by the recipe wanted."
+                "the columns, which are turned into rows by the recipe wanted."
             )
 
     def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:

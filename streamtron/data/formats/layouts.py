@@ -7,7 +7,7 @@ A new layout is a function in ``LAYOUTS``; ``table_rows`` checks the columns for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.text_recipe import TextRecipe, is_string
 from streamtron.data.reader_config import Layout
 from streamtron.data.row_batch import beyond_float32, offsets_of, row_of
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.recipe import Recipe
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
@@ -89,6 +91,12 @@ def is_list(type_: pa.DataType) -> bool:
     return any(is_type(type_) for is_type in types)
 
 
+def is_string(type_: pa.DataType) -> bool:
+    """Tell whether a type is text."""
+    types = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_type(type_) for is_type in types)
+
+
 def is_number(type_: pa.DataType) -> bool:
     """Tell whether a type is an integer or a float of any size."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
@@ -104,8 +112,10 @@ class Columns(NamedTuple):
     weight: str | None = None
     unknown: tuple[str, ...] = ()
     """columns of numbers that are counted and weigh 0; see ``ReaderConfig.unknown_features``"""
-    recipe: TextRecipe | None = None
-    """how documents become rows, in the layout ``text``"""
+    recipe: Recipe | None = None
+    """how columns become features, in the layout ``recipe``"""
+    counts_unseen: bool = False
+    """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
 
     @property
     def all(self) -> list[str]:
@@ -128,7 +138,7 @@ class Spot(NamedTuple):
 
     def row(self, i: int) -> str:
         """Name row i of the batch."""
-        rows = "line" if self.part == "line" else f"{self.part}, row"
+        rows = {"line": "line", "": "row"}.get(self.part, f"{self.part}, row")
         return f"{self.name}, {rows} {self.first_row + i}"
 
     def refuse(self, i: int, what: str) -> NoReturn:
@@ -250,18 +260,13 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
     return Entries(offsets_of(np.bincount(rows, minlength=len(batch))), within, values[stored])
 
 
-def documents(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Make rows of documents, and of the columns beside them, by a recipe."""
+def by_recipe(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
+    """Make rows of columns by a recipe."""
     assert columns.recipe is not None
-    for column in columns.features:
-        array = batch.column(column)
-        no_nulls(array, column, spot)
-        if is_number(array.type):
-            float32(np.arange(len(array) + 1), _numbers(array), spot, column)
     if not columns.features:  # only rows are counted
         nothing = np.zeros(0, np.int64)
         return Entries(np.zeros(len(batch) + 1, np.int64), nothing, None)
-    rows = columns.recipe.rows_of(batch)
+    rows = columns.recipe.rows_of(batch, spot, columns.counts_unseen)
     return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
 
 
@@ -281,7 +286,7 @@ LAYOUTS: dict[Layout, LayoutKind] = {
     "map of names": LayoutKind("maps from names to values", pairs),
     "vector": LayoutKind("Spark vectors", vector),
     "columns": LayoutKind("columns of numbers", dense_columns),
-    "text": LayoutKind("documents", documents),
+    "recipe": LayoutKind("columns of a recipe", by_recipe),
 }
 
 

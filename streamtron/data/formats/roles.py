@@ -1,4 +1,4 @@
-"""Tell which columns of a table may hold labels, features, their values, weights or documents."""
+"""Tell which columns of a table may hold labels, features, their values or weights."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from streamtron.data.formats.layouts import is_list, is_number, layout_of, plain
-from streamtron.data.formats.text_recipe import is_string
+from streamtron.data.formats.layouts import is_list, is_number, is_string, layout_of, plain
 
-Role = Literal["label", "features", "values", "weight", "text"]
+Role = Literal["label", "features", "values", "weight"]
 
 
 class RoleKind(NamedTuple):
@@ -42,14 +41,11 @@ ROLES: dict[Role, RoleKind] = {
         ("values", "value", "data", "feature_values", "features_values"),
     ),
     "weight": RoleKind("row weights", "numbers"),
-    "text": RoleKind("documents", "strings"),
 }
 
 
 def fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
     """Tell whether a role's column may have this type; ``several``: labels may come in lists."""
-    if role == "text":
-        return is_string(plain(type_))
     if role == "features":
         return layout_of(type_) is not None
     if role == "values":

@@ -54,7 +54,7 @@ class TableReader(FileReader, ABC):
         self.bytes_read = 0
         with table_errors(self.name, self.KIND), self._open(whole=True) as (file, size):
             columns = find_columns(self._schema(file), self.reading, self.name)
-            threads = self._threads if columns.layout == "text" else 1
+            threads = self._threads if columns.layout == "recipe" else 1
             batches = in_order(
                 partial(self._made, columns), self._parts(file, columns.all), threads
             )

@@ -474,28 +474,20 @@ def split_words(text, offsets, letters, words, starts, stops, indptr):
         indptr[i + 1] = count
 
 
-@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, _ORDER, types.int64, types.int64,
-                   types.uint32, types.boolean, _I4, _F8, _I8))  # fmt: skip
-def hash_words(words, starts, stops, indptr, low, high, mask, alternate, columns, values, found):
-    """Hash the n-grams of documents, n words with a blank between them, low ≤ n ≤ high.
+@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, types.uint32, types.boolean, _I4, _F8))
+def hash_words(text, starts, stops, mask, alternate, columns, values):
+    """Hash pieces of a text: words, or n-grams.
 
     A column is |h| modulo 2^bits and its value 1 or, with ``alternate``, the sign of h: the hash
     trick of Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
 
     Parameters
     ----------
-    words, starts, stops, indptr : as ``split_words`` writes them.
+    text, starts, stops : uint8, int64, int64: UTF-8, and where pieces lie in it.
     mask : 2^bits - 1.
-    columns, values : int32, float64, changed in place: one n-gram each, also if it occurs again.
-    found : int64, shape (documents + 1,), changed in place: offsets of documents into these.
+    columns, values : int32, float64, changed in place: of each piece.
     """
-    count = np.uintp(0)
-    found[0] = 0
-    for i in range(len(indptr) - 1):
-        for n in range(low, high + 1):
-            for first in range(indptr[i], indptr[i + 1] - n + 1):
-                h = _murmur_hash(words, np.uintp(starts[first]), np.uintp(stops[first + n - 1]))
-                columns[count] = np.uint32(abs(h)) & mask
-                values[count] = -1.0 if alternate and h < 0 else 1.0
-                count += np.uintp(1)
-        found[i + 1] = count
+    for k in range(len(starts)):
+        h = _murmur_hash(text, np.uintp(starts[k]), np.uintp(stops[k]))
+        columns[k] = np.uint32(abs(h)) & mask
+        values[k] = -1.0 if alternate and h < 0 else 1.0

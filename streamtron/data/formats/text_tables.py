@@ -10,7 +10,7 @@ import csv as python_csv
 import io
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
@@ -25,6 +25,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
 from streamtron.data.formats import text_kernels
+from streamtron.data.formats.layouts import is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
@@ -86,23 +87,27 @@ class TextTableReader(TableReader):
             schema = self._table(first, None).schema
             if pa.binary() in schema.types:
                 self._check_utf8(first)
-        kinds = self._strings, self._numbers
-        return pa.schema([_settled(field, *kinds) for field in schema])
+        return pa.schema([self._settled(field) for field in schema])
 
-    @property
-    def _strings(self) -> Collection[str]:
-        """The columns that are text whatever they look like."""
-        return ()
+    def _settled(self, field: pa.Field) -> pa.Field:
+        """Return a column of the type that it is read as: what looks like a date, or is empty, is a
+        string, unless the recipe or the first shard says otherwise."""
+        kind, of_csv = self._kind_of(field.name), self.QUOTED
+        dated, empty = pa.types.is_temporal(field.type), pa.types.is_null(field.type)
+        if kind == "number" and (empty or (of_csv and is_string(field.type))):
+            return field.with_type(pa.float64())
+        if kind == "date" and dated:
+            return field
+        of_text = kind == "text" or (kind == "category" and of_csv)
+        return field.with_type(pa.string()) if of_text or dated or empty else field
 
-    @property
-    def _numbers(self) -> Collection[str]:
-        """The columns that are numbers in the first shard."""
-        recipe, settled = self.reading.text, self.reading.settled
-        if settled is None or settled.layout not in ("columns", "text"):
-            return ()
-        if recipe is None:
-            return {*(self.reading.features or ())}
-        return {*recipe.columns} - {*recipe.categories}
+    def _kind_of(self, name: str) -> str | None:
+        """Return what a recipe makes of a column; numbers of the first shard are numbers."""
+        recipe, settled = self.reading.recipe, self.reading.settled
+        if recipe is not None:
+            return recipe.kind_of(name)
+        is_number = settled is not None and settled.layout == "columns"
+        return "number" if is_number and name in (self.reading.features or ()) else None
 
     def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
         size = max(storage.stamp(self.path, self.name).size, 1)
@@ -203,12 +208,10 @@ class CsvReader(TextTableReader):
         )  # fmt: skip
         if schema is None:
             self._check_names(table.schema.names)
-            self._check_kinds(table.schema)
             return table
-        # a text may be empty, and is not null then
-        for name in set(self._strings) & set(schema.names):
-            at = schema.names.index(name)
-            table = table.set_column(at, name, pc.fill_null(table[name], ""))
+        for at, name in enumerate(schema.names):
+            if self._kind_of(name) == "text":  # which may be empty, and is not null then
+                table = table.set_column(at, name, pc.fill_null(table[name], ""))
         return table
 
     @property
@@ -240,10 +243,6 @@ class CsvReader(TextTableReader):
                 return cut.line + rows.line_num - 1
         return None
 
-    @property
-    def _strings(self) -> Collection[str]:
-        return () if self.reading.text is None else self.reading.text.strings
-
     def _check_names(self, names: list[str]) -> None:
         if len(names) == 1 and (signs := re.findall("[;\t]", names[0])):
             raise DataError(
@@ -255,18 +254,6 @@ class CsvReader(TextTableReader):
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
                 "columns are wanted. Add a line with their names."
             )
-
-    def _check_kinds(self, schema: pa.Schema) -> None:
-        """Refuse an empty column beside the text where it is to be told what it holds."""
-        if self.reading.text is None or self.reading.settled is not None:
-            return
-        for name in self.reading.text.columns:
-            if name in schema.names and pa.types.is_null(schema.field(name).type):
-                raise DataError(
-                    f"{self.name}: column {name!r} is empty in the first megabyte, so that nothing "
-                    "tells whether it holds numbers or strings. Begin with a file that has values "
-                    "there, or leave the column out of --columns."
-                )
 
     def _check_quotes(self, cut: Cut, separator: bytes) -> None:
         """Refuse a quote that neither begins nor ends a field, nor is doubled within one: rows
@@ -330,16 +317,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _settled(field: pa.Field, strings: Collection[str], numbers: Collection[str]) -> pa.Field:
-    """Return as a string what looks like a date, is empty, or is one of the ``strings``; empty
-    ``numbers`` are floats."""
-    if pa.types.is_null(field.type) and field.name in numbers:
-        return field.with_type(pa.float64())
-    is_odd = pa.types.is_temporal(field.type) or pa.types.is_null(field.type)
-    is_string = field.name in strings or is_odd
-    return field.with_type(pa.string()) if is_string else field
 
 
 def _wide(field: pa.Field) -> pa.Field:

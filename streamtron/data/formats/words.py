@@ -1,7 +1,7 @@
-"""Find the words of documents as scikit-learn's vectorizers do.
+"""Find the words of documents, and n-grams of words or characters, as scikit-learn finds them.
 
-A kernel finds them. Only documents with a letter whose lower case depends on its neighbours, and
-patterns of one's own, in another process, go through Python's ``re``.
+A kernel finds the words. Only documents with a letter whose lower case depends on its neighbours,
+accents and characters, and patterns of one's own, in another process, go through Python.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -33,14 +34,26 @@ json.dump([*map(re.compile(pattern).findall, texts)], sys.stdout)
 """
 """Finds words in a process of its own: some patterns would take years, and ``re`` has no limit."""
 
+_BLANKS = re.compile(r"\s\s+")
 _CODE_POINTS = 0x110000
 _BY_NEIGHBOURS = "İΣ"
 """The letters that ``str.lower`` turns into two, or into one that depends on where it stands."""
 
 
+class Reading(NamedTuple):
+    """How documents are read; see ``TextColumn``."""
+
+    analyzer: str
+    ngram_range: tuple[int, int]
+    lowercase: bool
+    strip_accents: bool
+    pattern: str
+    stop_words: tuple[str, ...]
+
+
 class Words(NamedTuple):
-    """Words of documents: their UTF-8 in ``text``, from ``starts`` to ``stops``; those of document
-    i are ``indptr[i]`` … ``indptr[i + 1] - 1``."""
+    """Words of documents, or characters: their UTF-8 in ``text``, from ``starts`` to ``stops``, one
+    byte apart, or none. N-grams are of those of a run, ``indptr[i]`` … ``indptr[i + 1] - 1``."""
 
     text: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -48,12 +61,113 @@ class Words(NamedTuple):
     indptr: NDArray[np.int64]
 
 
-def split(documents: Sequence[str] | pa.Array, lowercase: bool, pattern: str) -> Words:
-    """Find the words of documents."""
+class Grams(NamedTuple):
+    """N-grams: their UTF-8 in ``text``, from ``starts`` to ``stops``, and the ``document`` of each,
+    of as many ``documents``."""
+
+    text: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    document: NDArray[np.int64]
+    documents: int
+
+    def strings(self) -> pa.Array:
+        """Return them as strings."""
+        text, ends = _gathered(self.text, self.starts, self.stops)
+        buffers = (pa.py_buffer(ends), pa.py_buffer(text))
+        return pa.LargeStringArray.from_buffers(len(self.starts), *buffers)
+
+    def encoded(self) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the distinct ones as strings, and which one each is."""
+        encoded = self.strings().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def grams_of(documents: Sequence[str] | pa.Array, reading: Reading) -> Grams:
+    """Find the n-grams of documents."""
     array = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.large_string())
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    array = array.cast(pa.large_string())
+    array, lowercase = array.cast(pa.large_string()), reading.lowercase
+    if reading.strip_accents or reading.analyzer != "word":
+        texts = [text.lower() if lowercase else text for text in array.to_pylist()]
+        texts = list(map(_without_accents, texts)) if reading.strip_accents else texts
+        array, lowercase = pa.array(texts, pa.large_string()), False
+    low, high = reading.ngram_range
+    document = np.arange(len(array))
+    if reading.analyzer == "word":
+        words = _without(split(array, lowercase, reading.pattern), reading.stop_words)
+        short = np.zeros(0, np.int64)
+    else:
+        words, document = _characters(texts, reading.analyzer == "char_wb")
+        # of a word that is shorter than any n-gram, scikit-learn takes the whole
+        short = np.flatnonzero((np.diff(words.indptr) < low) & (reading.analyzer == "char_wb"))
+    run = np.repeat(np.arange(len(document)), np.diff(words.indptr))
+    starts, stops = [words.starts[words.indptr[short]]], [words.stops[words.indptr[short + 1] - 1]]
+    runs = [short]
+    for n in range(low, high + 1):
+        count = max(len(run) - n + 1, 0)
+        within = slice(None) if n == 1 else run[:count] == run[n - 1 :]
+        starts.append(words.starts[:count][within])
+        stops.append(words.stops[n - 1 :][within])
+        runs.append(run[:count][within])
+    parts = (parts[1] if len(parts) == 2 and not len(short) else np.concatenate(parts)
+             for parts in (starts, stops, runs))  # fmt: skip
+    first, end, of_run = parts
+    return Grams(words.text, first, end, document[of_run], len(array))
+
+
+def _without_accents(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+
+
+def _characters(texts: Sequence[str], within_words: bool) -> tuple[Words, NDArray[np.int64]]:
+    """Return the characters of documents as runs, each a document, or a word of it with a blank on
+    either side, and the document of each run."""
+    if within_words:
+        split_texts = [text.split() for text in texts]
+        runs = [f" {word} " for words in split_texts for word in words]
+        document = np.repeat(np.arange(len(texts)), list(map(len, split_texts)))
+    else:
+        runs, document = [_BLANKS.sub(" ", text) for text in texts], np.arange(len(texts))
+    text = np.frombuffer("".join(runs).encode() + b" ", np.uint8)
+    starts = np.flatnonzero((text & 0xC0) != 0x80)  # the bytes that begin a character
+    indptr = np.cumsum([0, *map(len, runs)])
+    return Words(text, starts[:-1], starts[1:], indptr), document
+
+
+def _without(words: Words, stop_words: Sequence[str]) -> Words:
+    """Leave words out: n-grams are then of those that were not beside each other."""
+    if not stop_words:
+        return words
+    if stop_words == ("english",):
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        stop_words = sorted(ENGLISH_STOP_WORDS)
+    text, ends = _gathered(words.text, words.starts, words.stops)
+    strings = pa.LargeStringArray.from_buffers(
+        len(words.starts), pa.py_buffer(ends), pa.py_buffer(text)
+    )
+    import pyarrow.compute as pc
+
+    kept = ~np.asarray(pc.is_in(strings, pa.array(stop_words, pa.large_string())))
+    text, ends = _gathered(words.text, words.starts[kept], words.stops[kept] + 1)
+    indptr = np.append(0, np.cumsum(kept))[words.indptr]
+    return Words(text, ends[:-1], ends[1:] - 1, indptr)
+
+
+def _gathered(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return pieces of a text one behind the other, and their offsets."""
+    ends = np.append(0, np.cumsum(stops - starts))
+    return text[np.arange(ends[-1]) + np.repeat(starts - ends[:-1], stops - starts)], ends
+
+
+def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
+    """Find the words of documents, each document a run."""
     if pattern != TOKEN_PATTERN:
         return _split_by(pattern, array.to_pylist(), lowercase)
     text, offsets = _bytes_of(array)

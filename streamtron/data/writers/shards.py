@@ -36,8 +36,8 @@ from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter, join
 from streamtron.data.discover import NAMES, UNFINISHED
+from streamtron.data.formats.recipe import RECIPE_KEY
 from streamtron.data.formats.text_labels import is_text_name
-from streamtron.data.formats.text_recipe import RECIPE_KEY
 from streamtron.data.labels import LabelTable, ShardLabels
 from streamtron.data.row_batch import RowBatch, row_of, slice_batch
 
@@ -74,7 +74,7 @@ class ShardStyle(NamedTuple):
     written as a column of Parquet, as ``label:weight`` in text. With ``multilabel`` rows have any
     number of labels: a list in Parquet, ``1,5,7`` in text. With ``names`` text takes strings as
     labels; it is then to be read as multiclass or multilabel. Parquet also names the ``recipe`` by
-    which documents became rows, as JSON.
+    which columns became rows, as JSON.
     """
 
     to: Format

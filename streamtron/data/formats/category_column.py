@@ -1,0 +1,119 @@
+"""Turn categories into features: scikit-learn's OneHotEncoder, entry by entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from streamtron.core.errors import DataError
+from streamtron.data.formats.layouts import Spot, is_string
+from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
+
+MOST = 1 << 20
+"""Categories of a column that are counted."""
+
+
+class Categories(NamedTuple):
+    """How often each category occurs, and whether all are whole numbers."""
+
+    counts: Counter[str]
+    are_numbers: bool
+
+    def plus(self, other: Categories) -> Categories:
+        """Both together; the first one is changed."""
+        self.counts.update(other.counts)
+        return Categories(self.counts, self.are_numbers and other.are_numbers)
+
+
+@dataclass(frozen=True)
+class CategoryColumn(Column):
+    """Strings, booleans or whole numbers, one-hot: a feature for each that occurred when they were
+    counted, in order, or for each hash.
+
+    Parameters
+    ----------
+    hash_bits : hash ``name=value`` into 2^hash_bits features; None = by name.
+    min_count : those that occur less often share one feature.
+    null : ``"0"``, no feature; ``"column"``, one of its own.
+    """
+
+    hash_bits: int | None = None
+    min_count: int = 1
+    categories: tuple[str, ...] | None = counted()
+    rare: tuple[str, ...] = counted(())
+
+    KIND = "category"
+    TYPES = "strings, booleans or whole numbers"
+    NULLS = (REFUSED, "0", "column")
+
+    def _check(self) -> None:
+        if self.hash_bits is not None and not 1 <= self.hash_bits <= 30:
+            self.refuse(f"hash_bits={self.hash_bits}: wanted 1 to 30")
+        if self.min_count < 1 or (self.min_count > 1 and self.hash_bits is not None):
+            self.refuse(f"min_count={self.min_count}: wanted 1 or more, and not with hash_bits")
+
+    @staticmethod
+    def _fits(type_: pa.DataType) -> bool:
+        types = pa.types
+        return is_string(type_) or types.is_boolean(type_) or types.is_integer(type_)
+
+    def _wanted(self) -> bool:
+        return self.hash_bits is None and self.categories is None
+
+    def _names(self) -> Iterable[str]:
+        known = (*(self.categories or ()), *(["(rare)"] if self.rare else []))
+        return [f"{self.name}={value}" for value in known]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        known = self.categories or ()
+        return {value: k for k, value in enumerate(known)} | dict.fromkeys(self.rare, len(known))
+
+    def _decoded(self, array: pa.Array) -> pa.Array:
+        """Return the array as a dictionary of strings without nulls."""
+        if not pa.types.is_dictionary(array.type) or array.dictionary.null_count:
+            array = super()._decoded(array).dictionary_encode()
+        strings = array.dictionary.cast(pa.large_string())
+        return pa.DictionaryArray.from_arrays(array.indices, strings)
+
+    def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
+        values = array.dictionary.to_pylist()
+        if self.hash_bits is None:
+            places = np.array([self._places.get(value, -1) for value in values], np.int64)
+        else:
+            places, _ = hashed([f"{self.name}={x}" for x in values], self.hash_bits, False)
+        places = np.append(places, self.width - 1 if self.null == "column" else -1)
+        codes = places[array.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
+        unseen = (codes < 0) & ~missing
+        return Cells(one_hot(codes, self.width), unseen if unseen.any() else None)
+
+    def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
+        values, codes = array.dictionary.to_pylist(), array.indices.drop_null().to_numpy()
+        times = zip(values, np.bincount(codes, minlength=len(values)).tolist(), strict=True)
+        counts = Counter({value: count for value, count in times if count})
+        return Categories(counts, all(map(_is_number, counts)))
+
+    def fitted(self, tally: Categories) -> Self:
+        """Return the column with its categories."""
+        if len(tally.counts) > MOST:
+            raise DataError(
+                f"column {self.name!r} has more than {MOST:,} categories. Is it an identifier? "
+                f"Leave it out, or hash it: '{self.name}:category,hash_bits=20'."
+            )
+        known = sorted(tally.counts, key=int if tally.are_numbers else str)
+        often = [value for value in known if tally.counts[value] >= self.min_count]
+        rare = [value for value in known if tally.counts[value] < self.min_count]
+        return replace(self, categories=tuple(often), rare=tuple(rare))
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a text is a whole number as Arrow writes it."""
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")

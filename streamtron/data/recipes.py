@@ -1,0 +1,99 @@
+"""Count what a recipe must know of all rows before the first is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError
+from streamtron.core.limits import available_processors
+from streamtron.data import ReaderConfig, ShardFile, resolve_reading
+from streamtron.data.prefetch import prefetch
+from streamtron.data.source import file_reader
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.layouts import Columns, Spot
+    from streamtron.data.formats.recipe import Recipe
+
+
+def recipe_of(settings: Settings) -> Recipe | None:
+    """Return the recipe that settings name by ``text`` and ``columns``; None where they do not."""
+    if settings.text is None and settings.columns is None:
+        return None
+    from streamtron.data.formats.recipe import Recipe
+
+    specs = list(settings.columns or ())
+    if settings.text is not None:
+        name, comma, options = settings.text.partition(",")
+        specs.insert(0, f"{name}:text{comma}{options}")
+    return replace(Recipe.of(*specs), label=settings.label, weight=settings.weight)
+
+
+def counted_reading(
+    shards: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, threads: int | None
+) -> tuple[ReaderConfig, int]:
+    """Return a reading whose recipe knows what there is to know of these shards, and the bytes that
+    were read for it: 0 where it needs nothing. What was counted last is remembered."""
+    if reading.recipe is None:
+        return reading, 0
+    skips = settings.on_bad_shard == "skip"
+    return _counted(tuple(shards), reading, skips, threads or available_processors())
+
+
+@lru_cache(maxsize=8)
+def _counted(
+    shards: tuple[ShardFile, ...], reading: ReaderConfig, skips: bool, threads: int
+) -> tuple[ReaderConfig, int]:
+    resolved, tallies = None, list[list[Any]]()
+    for shard in shards:
+        try:
+            resolved = resolved or resolve_reading(shard, reading)
+            if resolved.recipe is None or resolved.recipe.is_fitted:
+                return resolved, 0
+            tallies += count_columns(shard, resolved, threads)
+        except DataError:
+            if not skips:
+                raise
+    if resolved is None:  # none can be read, which the reading says
+        return reading, 0
+    return with_counts(resolved, tallies), sum(shard.size for shard in shards)
+
+
+def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[list[Any]]:
+    """Read the columns of a shard for what their recipe must know; yield it, if it has rows."""
+    from streamtron.data.formats.tables import TableReader
+
+    reader = file_reader(shard, reading, threads)
+    assert isinstance(reader, TableReader)  # nothing else has columns
+    recipe = _recipe(reading)
+    total: list[Any] | None = None
+    with closing(prefetch(lambda: reader.mapped(_tallies))) as parts:
+        for tallies in parts:
+            total = recipe.plus(total, tallies)
+    if total is not None:
+        yield total
+
+
+def _tallies(batch: Any, columns: Columns, spot: Spot) -> list[Any]:
+    assert columns.recipe is not None
+    return columns.recipe.tallies(batch, spot)
+
+
+def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
+    """Return the reading with what was counted in all shards, in their order."""
+    recipe = _recipe(reading)
+    total: list[Any] | None = None
+    for counts in tallies:
+        total = recipe.plus(total, counts)
+    if total is None:
+        raise DataError("no rows, from which the features of --columns or --text could be told.")
+    return replace(reading, recipe=recipe.fitted(total))
+
+
+def _recipe(reading: ReaderConfig) -> Recipe:
+    assert reading.recipe is not None
+    return reading.recipe
