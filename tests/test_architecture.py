@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_770,
-    "test lines": 39_000,
+    "package lines": 36_100,
+    "test lines": 39_260,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.summary import bounds, certificate_lines
-from streamtron.cli.terminal import class_table, print_values
+from streamtron.cli.terminal import class_table, print_values, table
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import (
     BOUNDS,
@@ -20,6 +22,7 @@ from streamtron.core.text import (
     format_size,
     label_text,
     left_out,
+    number,
     up,
 )
 
@@ -156,6 +159,9 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])
     yield from left_out(facts["skipped"])
+    if "table" in facts:
+        yield ""
+        yield from _table(facts)
 
 
 def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
@@ -190,7 +196,52 @@ def _some(facts: Mapping[str, Any], *names: str) -> Lines:
     )
 
 
-_LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards}
+def _table(facts: Mapping[str, Any]) -> Lines:
+    """Yield the columns of a table, and the file of settings that its recipe would be."""
+    columns = facts["table"]
+    yield from aligned([("rows", facts["rows"]), ("format", facts["format"])])
+    cells = {
+        "column": [_cut(column["name"], 24) for column in columns],
+        "type": [_cut(column["type"], 14) for column in columns],
+        "nulls": [number(column["nulls"]) for column in columns],
+        "distinct": [number(column["distinct"] or "many") for column in columns],
+        "examples": [_cut(", ".join(column["examples"]), 30) for column in columns],
+        "becomes": [_becomes(column) for column in columns],
+    }
+    widths = [max(map(len, (head, *shown))) for head, shown in cells.items()][:-1]
+    yield ""
+    yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
+    yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
+    yield from (f"  streamtron fit {facts['file']} --columns columns.toml --model MODEL", "")
+    labels = [c["name"] for c in columns if c["becomes"] == "label"]
+    yield f"label = {_toml(labels[0])}" if labels else '# label = "NAME": the column of the labels'
+    yield from ("", "[columns]")
+    for column in columns:
+        if column["becomes"] not in (None, "label", "weight"):
+            yield f"{_key(column['name'])} = {_toml(column['becomes'])}"
+        elif column["becomes"] is None:
+            yield f"# {_key(column['name'])} is left out: {column['reason']}"
+
+
+def _becomes(column: Mapping[str, Any]) -> str:
+    reason = f" ({column['reason']})" if column["reason"] else ""
+    return f"{column['becomes'] or 'left out'}{reason}"
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else _toml(name)
+
+
+def _cut(text: str, most: int) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+_LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards, "table": _table}
 
 
 def _quoted(label: str) -> str:

@@ -31,6 +31,7 @@ from streamtron.data.discover import NAMES
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
+from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import count_columns, with_counts
 from streamtron.data.row_batch import RowBatch, slice_batch
 from streamtron.data.writers.shards import (
@@ -101,6 +102,7 @@ def convert(
     """
     settings = settings_from(settings, names)
     paths = as_paths(shards)
+    settings = with_guesses(settings, paths)
     _check(settings, to, rows_per_shard)
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     files = find_shards(paths)

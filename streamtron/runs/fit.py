@@ -22,6 +22,7 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, deletions
+from streamtron.data.profile import with_guesses
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
     Checkpoint,
@@ -147,6 +148,7 @@ def run(
     SettingsError, DataError, MachineError
     """
     machine = machine or Machine()
+    settings = with_guesses(settings, as_paths(shards), machine.threads)
     directory = None if model is None else machine.run_dir or absolute(run_directory(model))
     files = check_outputs(
         {"model": model, "report": report, "witness": witness},

@@ -16,6 +16,7 @@ from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
+from streamtron.data.profile import guesses, look_at
 from streamtron.data.recipes import counted_reading
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
@@ -59,7 +60,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
     paths = [_run_of(path) for path in paths]
     kinds = {kind_of(path) for path in paths}
     if kinds == {"shards"}:
-        return describe_shards(paths, settings, machine)
+        return _describe_files(paths, settings, machine)
     if len(paths) > 1:
         raise SettingsError("inspect takes one model, one witness, one run directory, or shards.")
     [kind], [path] = kinds, paths
@@ -69,6 +70,25 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
             facts["format_version"] = read_sealed(path)[0]["format_version"]
         return facts
     return describe_witness(path) if kind == "witness" else describe_run(path)
+
+
+def _describe_files(paths: list[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """Describe shards, and of tables each column and what it would become; of those that are no
+    training set as they are only that, and why."""
+    files, facts = find_shards(paths), dict[str, Any]()
+    is_table = files[0].format not in ("libsvm", "vw")
+    try:
+        facts = describe_shards(paths, settings, machine)
+    except StreamtronError as error:
+        if not is_table:
+            raise
+        facts = {"kind": "table", "format": files[0].format, "refusal": str(error)}
+    if is_table and facts.get("layout", "columns") in ("columns", "recipe"):
+        profiles = look_at(files, machine.thread_count)
+        guessed = guesses(profiles, settings.label, settings.weight)
+        facts |= {"table": [guess.described() for guess in guessed]}
+        facts |= {"file": paths[0], "rows": max((profile.rows for profile in profiles), default=0)}
+    return facts
 
 
 def describe_model(model: LinearModel) -> dict[str, Any]:

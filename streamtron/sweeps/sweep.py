@@ -26,6 +26,7 @@ from streamtron.core.files import absolute, scratch_directory
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
+from streamtron.data.profile import with_guesses
 from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
@@ -159,6 +160,7 @@ def sweep(
     [(0.1, 1.0), (1.0, 1.0)]
     """
     settings, machine = settings_from(settings, names), machine or Machine()
+    settings = with_guesses(settings, as_paths(shards), machine.threads)
     candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
     paths = _from_the_root(shards)

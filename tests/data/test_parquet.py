@@ -411,7 +411,9 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
             "'tokens', 'words', 'terms' and for numbers called 'f0', 'f1', … Name it with "
             "--features NAME, or columns of numbers with --features NAME,NAME,… or "
             '--features "*" '
-            "(columns there: values list<element: float>, label int64, index int64).",
+            "(columns there: values list<element: float>, label int64, index int64). Columns of "
+            "any kinds become features by --columns 'index:number', documents by --text NAME; "
+            "streamtron inspect rows.parquet says what each is good for.",
         ),
         (
             {"values": None, "tfidf": pa.array([[0.5, 1.0], [2.0]])},

@@ -21,9 +21,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, OneHotEncoder, StandardScaler
 
 import streamtron
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data import find_shards
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe import Recipe
+from streamtron.data.recipes import counted_reading
+from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
+from tests.helpers.models import refused
+from tests.helpers.processes import here
 
 rng = np.random.default_rng(0)
 ROWS = 3000
@@ -142,8 +149,8 @@ WORDS: list[tuple[str, Any]] = [
      CountVectorizer(ngram_range=(1, 2), max_features=500)),
     ("norm=none,binary,min_df=3,max_df=0.5", CountVectorizer(binary=True, min_df=3, max_df=0.5)),
     ("tfidf", TfidfVectorizer()),
-    ("tfidf,sublinear_tf,norm=l1,min_df=0.01,max_df=900",
-     TfidfVectorizer(sublinear_tf=True, norm="l1", min_df=0.01, max_df=900)),
+    ("tfidf,sublinear_tf,norm=l1,min_df=0.02,max_df=290",
+     TfidfVectorizer(sublinear_tf=True, norm="l1", min_df=0.02, max_df=290)),
     ("tfidf,stop_words=english,ngrams=1-2",
      TfidfVectorizer(stop_words="english", ngram_range=(1, 2))),
     ("norm=none,stop_words=the,of,self", CountVectorizer(stop_words=["the", "of", "self"])),
@@ -154,7 +161,7 @@ WORDS: list[tuple[str, Any]] = [
     ("hash_bits=12,alternate_sign,analyzer=char_wb,ngrams=5-5",
      HashingVectorizer(n_features=2**12, analyzer="char_wb", ngram_range=(5, 5))),
 ]  # fmt: skip
-TEXTS = pa.table({"t": [text[:400] for text in documents()[:700]]})
+TEXTS = pa.table({"t": [text[:300] for text in documents()[:300]]})
 
 
 @pytest.mark.filterwarnings("ignore:Your stop_words may be inconsistent")
@@ -208,3 +215,149 @@ def test_every_format_gives_the_same_rows_and_the_same_decisions(name: str, plac
     decided = streamtron.load(place / "m").decision_function(TABLE)
     [scores] = streamtron.predict(place / "m", place / name)
     assert scores.decisions.tolist() == decided.tolist()
+
+
+def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: Path) -> None:
+    model = streamtron.load(place / "m")
+    strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
+    pq.write_table(strange, place / "strange")
+    (place / "strange").rename(place / "strange.parquet")
+    [scores] = streamtron.predict(model, place / "strange.parquet")
+    assert scores.out_of_range == 70
+    without = np.array(model.weights)
+    rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
+    assert scores.decisions.tolist() == (rows @ without + model.bias).tolist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            "age:number",
+            "null in column 'age'. Say what a null is: null=0 or null=column or null=mean",
+        ),
+        ("city:category", "--columns 'city:category,null=column'"),
+        ("note:number", "column 'note' of type string cannot be a number: wanted numbers or bool"),
+        (
+            "income:category",
+            "of type double cannot be a category: wanted strings, booleans or whole",
+        ),
+        ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
+        ("nothing:number", "0 columns 'nothing', which --columns or --text names"),
+        ("x*:number", "no column of numbers or booleans is called 'x*'"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_refused_with_what_to_give(
+    spec: str, sentence: str, place: Path
+) -> None:
+    message = refused(lambda: streamtron.fit(place / "a.parquet", columns=spec), DataError)
+    assert sentence in message
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("age", "Wanted is NAME:KIND,OPTION=VALUE,…"),
+        ("age:number,nul=0", "no option 'nul=0' of a number. Wanted are null, scale, bins"),
+        ("age:number,null=none", "null=none: wanted refuse, 0, column, mean"),
+        ("age:number,bins=x", "bins=x, wanted a whole number"),
+        ("age:number,bins=3,scale=standard", "and no scale beside them"),
+        ("city:category,min_count=0", "min_count=0: wanted 1 or more"),
+        ("d:date,parts=age,year", "parts=year: wanted age, weekday, hour, month"),
+        ("d:date,at=soon", "at=soon: wanted a date such as 2026-01-31"),
+        ("t:text,alternate_sign", "alternate_sign without hash_bits"),
+        ("t:text,min_df=2,hash_bits=4", "choose words: no hash_bits then"),
+    ],
+)
+def test_words_that_are_no_column_are_refused_with_what_is_wanted(spec: str, sentence: str) -> None:
+    assert sentence in refused(lambda: Recipe.of(spec), SettingsError)
+
+
+def test_a_recipe_is_the_same_from_its_words_and_from_its_json() -> None:
+    recipe = fitted(*SPECS, "user_id:category,min_count=2,null=0", "label:category")
+    assert Recipe.of(*recipe.specs).specs == recipe.specs
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    patterned = Recipe.of(r"t:text,ngrams=1-2,stop_words=a,b,token_pattern=\w{2,}[,;]")
+    assert Recipe.of(*patterned.specs) == patterned
+
+
+def test_a_pattern_stands_for_the_columns_that_fit_and_are_not_named_otherwise() -> None:
+    recipe = Recipe.of("*:number,null=mean", "clicks:category")
+    names = recipe.settled(TABLE.schema, "t", ("label",)).names
+    assert names == ["user_id", "age", "income", "premium", "clicks"]
+
+
+def test_inspect_shows_any_table_and_fit_takes_the_file_of_columns_that_it_prints(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in WRITERS:
+        shown = here(place, "inspect", name).stdout
+        lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+        assert "left out (looks like an identifier" in lines["user_id"], shown
+        assert "number,scale=standard,null=mean" in shown
+        for line in ('city = "category,null=column"', 'premium = "category"', 'label = "label"',
+                     'clicks = "number,scale=standard"'):  # fmt: skip
+            assert f"\n{line}\n" in shown, shown
+        assert 'note = "text,tfidf' in shown
+        toml = shown[shown.index("\nlabel = ") :]
+        (tmp_path / "columns.toml").write_text(toml)
+        words = ("--columns", tmp_path / "columns.toml", "--model", tmp_path / name)
+        assert here(place, "fit", name, *words).returncode == 0
+    assert here(place, "fit", "a.csv", "--columns", "auto", "--model", tmp_path / "auto")
+    assert "columns auto leaves user_id out: looks like an identifier" in caplog.text
+    weights = [streamtron.load(tmp_path / name).weights.tolist() for name in ("a.csv", "auto")]
+    assert weights[0] == weights[1]
+    explained = here(place, "explain", tmp_path / "auto").stdout
+    assert "city=Oslo" in explained
+    assert "city:category,null=column" in here(place, "inspect", tmp_path / "auto").stdout
+
+
+def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> None:
+    table = pa.table({
+        "nothing": pa.array([None] * 30, pa.string()), "always": ["x"] * 30, "tags": [[1]] * 30,
+        "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "t.parquet")
+    facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
+    told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
+    assert told == {
+        "nothing": (None, "empty"), "always": (None, "constant"),
+        "tags": (None, "lists and maps are read by --features"),
+        "code": (None, "looks like an identifier: no value comes twice"),
+        "few": ("category,null=column", ""),
+    }  # fmt: skip
+
+
+def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(
+    place: Path,
+) -> None:
+    message = refused(lambda: streamtron.fit(place / "a.csv"), DataError)
+    assert "features by --columns 'age:number' --columns 'income:number'" in message
+    assert "streamtron inspect a.csv says what each is good for" in message
+
+
+def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place: Path) -> None:
+    def readings(*columns: str) -> float:
+        settings = Settings(columns=columns, tol=0.5)
+        files = find_shards([str(place / "a.parquet")])
+        return counted_reading(files, reading_from_settings(settings), settings, 1)[1]
+
+    assert readings("clicks:number", "city:category,hash_bits=4,null=0") == 0
+    assert readings("clicks:number", "city:category,null=0") == (place / "a.parquet").stat().st_size
+
+
+def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(
+    place: Path, tmp_path: Path
+) -> None:
+    pq.write_table(TABLE.slice(0, 2000), tmp_path / "a.parquet")
+    pq.write_table(TABLE.slice(2000), tmp_path / "b.parquet")
+    streamtron.fit(tmp_path / "a.parquet", columns=SPECS, model=tmp_path / "m")
+    recipe = streamtron.load(tmp_path / "m").recipe
+    assert streamtron.update(tmp_path / "m", tmp_path / "b.parquet").report["rows"] == ROWS
+    streamtron.forget(tmp_path / "m", key="user_id", values=["7"])
+    assert streamtron.load(tmp_path / "m").recipe == recipe
+    assert here(tmp_path, "certify", "m", "a.parquet", "b.parquet").returncode == 0
+    result = streamtron.sweep(
+        place / "a.parquet", columns=SPECS, C=[0.1, 1], tol=0.2, valid=place / "a.csv"
+    )
+    assert len(result.trials) == 2

@@ -118,7 +118,7 @@ LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
         ("1,2\n3,4\n", "line 1: numbers .1, 2. where the names of the columns are wanted"),
         ("a;b\n1;2\n", "line 1: ';' between the names of the columns"),
         ("a;b\n1,5;2\n", "not a CSV table"),
-        ("label,text\n1,a\n2,b\n", "Documents become rows by convert --text text"),
+        ("label,text\n1,a\n2,b\n", "features by --columns 'text:category', documents by --text"),
         ("y,f1\nyes,1\nno,2\n Yes,2\n", "line 4: a third label ' Yes' .* Remove the blank beside"),
         ("y,f1\n3,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* --multiclass if .* classes"),
         ("y,f1\n3.5,1\n6,2\n9,2\n", "line 4: a third label 9.0 .* a quantity is regression"),

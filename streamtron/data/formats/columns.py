@@ -19,12 +19,12 @@ from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
     LAYOUTS,
     Columns,
-    is_string,
     layout_of,
     ordered_pair,
     plain,
 )
 from streamtron.data.formats.recipe import Recipe, recipe_in
+from streamtron.data.formats.recipe_words import likely_spec
 from streamtron.data.formats.roles import ROLES, Role, fits, may_be_values
 from streamtron.data.reader_config import Layout, ReaderConfig, Settled
 
@@ -213,9 +213,7 @@ class _Table(NamedTuple):
         if len(by_word) > 1:
             self._refuse_several("features", [numbered[0][1] for numbered in by_word.values()])
         if not by_word:
-            strings = (field.name for field in self.schema if is_string(plain(field.type)))
-            words = next((name for name in strings if name not in taken), None)
-            advice = f" Documents become rows by convert --text {words}." if words else ""
+            advice = self._advice([field for field in self.schema if field.name not in taken])
             raise DataError(
                 f"{self.name}: no column for the features, looked for lists, maps or vectors "
                 f"called {', '.join(map(repr, ROLES['features'].names))} and for numbers called "
@@ -224,6 +222,17 @@ class _Table(NamedTuple):
             )
         [columns] = by_word.values()
         return [column for _, column in sorted(columns)]
+
+    def _advice(self, fields: Sequence[pa.Field]) -> str:
+        """Say how columns of any kinds become features, by those that are there."""
+        specs = [spec for field in fields if (spec := likely_spec(field.name, field.type))][:3]
+        if not specs:
+            return ""
+        options = " ".join(f"--columns '{spec}'" for spec in specs)
+        return (
+            f" Columns of any kinds become features by {options}, documents by --text NAME; "
+            f"streamtron inspect {self.name} says what each is good for."
+        )
 
     def _expanded(self, asked: Iterable[str], taken: set[str | None]) -> list[str]:
         """Expand patterns to columns of numbers, in the file's order; names stay as they are."""
@@ -348,9 +357,10 @@ class _Table(NamedTuple):
                 f"{which} holds several labels a row. Use --multilabel, or name a column of single "
                 f"ones with --label NAME ({self._there()})."
             )
+        advice = self._advice([field]) if role == "features" else ""
         raise DataError(
             f"{which} cannot be the {', which are '.join(ROLES[role][:2])}. Name another one "
-            f"with --{role} NAME ({self._there()})."
+            f"with --{role} NAME ({self._there()}).{advice}"
         )
 
     def _there(self) -> str:

@@ -251,7 +251,8 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
     for j, column in enumerate((*columns.features, *columns.unknown)):
         array = decoded(batch.column(column))
         if j < known:
-            no_nulls(array, column, spot)
+            ways = f", or say what it is: --columns '{column}:number,null=mean'"
+            no_nulls(array, column, spot, ways)
             values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
         else:
             values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
@@ -328,11 +329,11 @@ def no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot:
         spot.refuse(row, f"a null in the list of column {column!r}. Remove it or fill it in.")
 
 
-def no_nulls(array: pa.Array, column: str, spot: Spot) -> None:
+def no_nulls(array: pa.Array, column: str, spot: Spot, advice: str = "") -> None:
     """Refuse the first null of a column."""
     if array.null_count:
         row = first(array.is_null())
-        spot.refuse(row, f"null in column {column!r}. Fill it in or remove the row.")
+        spot.refuse(row, f"null in column {column!r}. Fill it in or remove the row{advice}.")
 
 
 def float32(

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits
 from streamtron.data.formats.category_column import CategoryColumn
@@ -22,6 +24,9 @@ KINDS: dict[str, type[Column]] = {
 
 ALIASES = {"ngrams": "ngram_range", "max_features": "most_features"}
 """Option → the field that it is, where that has another name."""
+
+IDENTIFIER = re.compile(r"(.*_)?(id|uuid|guid|key)|", re.IGNORECASE)
+"""How columns of identifiers are called."""
 
 _SPEC = re.compile(rf"(.+):({'|'.join(KINDS)})(?:,(.*))?", re.DOTALL)
 
@@ -62,6 +67,14 @@ def column_of(spec: str) -> Column:
                 f"columns: {spec!r:.80}: {option}={text:.40}, wanted {wanted}."
             ) from error
     return kind(name, **values)
+
+
+def likely_spec(name: str, type_: pa.DataType) -> str | None:
+    """Return what a column of a type most likely becomes, in words; None where nothing fits, and of
+    one that is called as identifiers are."""
+    kinds = (NumberColumn, CategoryColumn, DateColumn)  # a string may be of several
+    kind = next((kind.KIND for kind in kinds if kind(name or "-").fits(type_)), None)
+    return None if kind is None or IDENTIFIER.fullmatch(name) else f"{name}:{kind}"
 
 
 def spec_of(column: Column) -> str:

@@ -86,15 +86,21 @@ class TableReader(FileReader, ABC):
 
     def column(self, name: str) -> Iterator[pa.Array]:
         """Yield one column, whatever it holds, in the order of the rows."""
+        for rows in self.rows([name]):
+            yield rows.column(0)
+
+    def rows(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns, whatever they hold, in the order of the rows."""
         with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
             names = self._schema(file).names
-            if names.count(name) != 1:
-                raise DataError(
-                    f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is one "
-                    f"of {', '.join(names[:20])}."
-                )
-            for part in self._parts(file, [name]):
-                yield part.rows.column(0)
+            for name in columns:
+                if names.count(name) != 1:
+                    raise DataError(
+                        f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is "
+                        f"one of {', '.join(names[:20])}."
+                    )
+            for part in self._parts(file, columns):
+                yield part.rows
 
     def mapped(self, function: Callable[[pa.RecordBatch, Columns, Spot], R]) -> Iterator[R]:
         """Yield what a function makes of consecutive rows, in their order."""

@@ -1,0 +1,165 @@
+"""Look at the columns of any table, and guess what each is good for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamtron.core.config import Settings
+from streamtron.core.errors import DataError
+from streamtron.data.discover import ShardFile, find_shards
+from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
+from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.recipe_words import IDENTIFIER
+from streamtron.data.formats.roles import ROLES
+from streamtron.data.formats.tables import TableReader
+from streamtron.data.prefetch import prefetch
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.source import file_reader
+
+_log = logging.getLogger(__name__)
+
+MOST_DISTINCT = 10_000
+"""Distinct values of a column that are counted."""
+
+MOST_COLUMNS = 1_000
+"""Columns that are looked at, the first ones."""
+
+EXAMPLES = 3
+MANY_WORDS = 3.0
+"""Words in a string, on average, from which on it is a text."""
+
+
+class ColumnProfile:
+    """What is known of a column: rows, nulls, distinct values, examples, words in a string."""
+
+    def __init__(self, name: str, type_: pa.DataType) -> None:
+        self.name, self.type = name, plain(type_)
+        self.rows = self.nulls = 0
+        self.are_distinct, self.examples, self.words = True, list[str](), 0.0
+        self._distinct = set[Any]()
+
+    @property
+    def distinct(self) -> int | None:
+        """The number of distinct values; None beyond MOST_DISTINCT, and of lists and the like."""
+        few = len(self._distinct) <= MOST_DISTINCT and not pa.types.is_nested(self.type)
+        return len(self._distinct) if few else None
+
+    def add(self, array: pa.Array) -> None:
+        """Look at some rows more."""
+        array = decoded(array)
+        values = array.drop_null()
+        self.nulls += len(array) - len(values)
+        if len(self.examples) < EXAMPLES:
+            shown = [*self.examples, *map(str, values[:100].to_pylist())]
+            self.examples = list(dict.fromkeys(shown))[:EXAMPLES]
+        if is_string(array.type) and not self.rows and len(values):
+            blanks = pc.count_substring_regex(values, r"\s+")
+            self.words = 1.0 + (pc.mean(blanks).as_py() or 0.0)
+        self.rows += len(array)
+        if self.distinct is not None:
+            self._distinct.update(pc.unique(values).to_pylist())
+            self.are_distinct = len(self._distinct) == self.rows - self.nulls
+
+    def guess(self) -> tuple[str | None, str]:
+        """Return the kind and options of the column, None where it is left out, and why."""
+        type_, types = self.type, pa.types
+        null = ",null=column" if self.nulls else ""
+        few_words = self.words < MANY_WORDS
+        if types.is_nested(type_):
+            return None, "lists and maps are read by --features"
+        if self.nulls == self.rows or (self.distinct == 1 and not self.nulls):
+            return None, "empty" if self.nulls else "constant"
+        is_code = types.is_integer(type_) or (is_string(type_) and few_words)
+        if is_code and self.are_distinct and (self.rows >= 20 or IDENTIFIER.fullmatch(self.name)):
+            return None, "looks like an identifier: no value comes twice"
+        if types.is_date(type_) or types.is_timestamp(type_):
+            hour = ",hour" * types.is_timestamp(type_)
+            return f"date,parts=age,weekday,month{hour},scale=standard{null}", ""
+        if is_number(type_) or types.is_decimal(type_):
+            return f"number,scale=standard{',null=mean' * bool(self.nulls)}", ""
+        if types.is_boolean(type_) or (is_string(type_) and few_words and self.distinct):
+            return f"category{null}", ""
+        if is_string(type_) and few_words:
+            return f"category,hash_bits=18{null}", f"more than {MOST_DISTINCT:,} values"
+        if is_string(type_):
+            return f"text,tfidf{',null=empty' * bool(self.nulls)}", ""
+        return None, "of a type that no kind of column has"
+
+
+class Guess(NamedTuple):
+    """A column, what it would become (``"label"``, ``"weight"``, words of a recipe; None = it is
+    left out), and why."""
+
+    profile: ColumnProfile
+    spec: str | None
+    reason: str
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        known = self.profile
+        return {
+            "name": known.name, "type": str(known.type), "nulls": known.nulls,
+            "distinct": known.distinct, "examples": known.examples, "becomes": self.spec,
+            "reason": self.reason,
+        }  # fmt: skip
+
+
+def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile]:
+    """Read the columns of tables once, those of the first shard."""
+    dates = ReaderConfig(recipe=Recipe.of("*:date"))  # what looks like one in text
+    profiles: dict[str, ColumnProfile] = {}
+    for shard in shards:
+        reader = file_reader(shard, dates, threads)
+        assert isinstance(reader, TableReader)  # libsvm text has no columns
+        schema = reader.schema()
+        if not profiles:
+            names = [name for name in schema.names if schema.names.count(name) == 1][:MOST_COLUMNS]
+            profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
+        names = [name for name in profiles if schema.names.count(name) == 1]
+        with closing(prefetch(partial(reader.rows, names))) as parts:
+            for rows in parts:
+                for name in names:
+                    profiles[name].add(rows.column(name))
+    return [*profiles.values()]
+
+
+def guesses(
+    profiles: Iterable[ColumnProfile], label: str | None, weight: str | None
+) -> list[Guess]:
+    """Guess what each column would become; the label is the one named, or of a usual name."""
+    profiles = list(profiles)
+    named = {profile.name for profile in profiles}
+    label = label or next((name for name in ROLES["label"].names if name in named), None)
+    made = []
+    for profile in profiles:
+        spec, reason = profile.guess()
+        if profile.name in (label, weight):
+            spec, reason = "label" if profile.name == label else "weight", ""
+        made.append(Guess(profile, spec, reason))
+    return made
+
+
+def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None = None) -> Settings:
+    """Return settings with ``auto`` in place of columns as what they are guessed to be; say it."""
+    if settings.columns != ("auto",):
+        return settings
+    guessed = guesses(look_at(find_shards(paths), threads or 1), settings.label, settings.weight)
+    named = (settings.text or "").partition(",")[0]
+    specs = [
+        f"{guess.profile.name}:{guess.spec}" for guess in guessed
+        if guess.spec not in (None, "label", "weight") and guess.profile.name != named
+    ]  # fmt: skip
+    _log.warning("columns auto: %s", "  ".join(specs) or "none")
+    for guess in guessed:
+        if guess.spec is None:
+            _log.warning("columns auto leaves %s out: %s.", guess.profile.name, guess.reason)
+    if not specs and not named:
+        raise DataError(f"{paths[0]}: no column that --columns auto would make a feature of.")
+    return settings.but(columns=tuple(specs) or None)
