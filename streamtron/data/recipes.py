@@ -44,7 +44,7 @@ def counted_reading(
     return _counted(tuple(shards), reading, skips, threads or available_processors())
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _counted(
     shards: tuple[ShardFile, ...], reading: ReaderConfig, skips: bool, threads: int
 ) -> tuple[ReaderConfig, int]:

@@ -81,7 +81,7 @@ class CategoryColumn(Column):
         if not pa.types.is_dictionary(array.type) or array.dictionary.null_count:
             array = super()._decoded(array).dictionary_encode()
         strings = array.dictionary.cast(pa.large_string())
-        return pa.DictionaryArray.from_arrays(array.indices, strings)
+        return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int64()), strings)
 
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         values = array.dictionary.to_pylist()

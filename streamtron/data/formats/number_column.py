@@ -183,7 +183,8 @@ class NumberColumn(ScaledColumn):
         numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         if missing.any():
             numbers = np.where(missing, numbers.dtype.type(0), numbers)
-        if self.scale == "none" or not np.isfinite(numbers).all():
+        is_plain = self.scale == "none" and self.bins is None
+        if is_plain or not np.isfinite(numbers).all():
             float32(np.arange(len(numbers) + 1), numbers, spot, self.name)  # refuses what it is not
         return numbers
 
