@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 34_670,
-    "test lines": 38_725,
+    "package lines": 35_000,
+    "test lines": 39_200,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
@@ -61,7 +61,7 @@ LIMITS: dict[str, float] = {
     "most parameters": 11,
     "most public methods": 21,
     "names that are pronouns": 61,
-    "modules over 400 lines": 3,
+    "modules over 400 lines": 2,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050

@@ -17,6 +17,7 @@ from streamtron.core import theory
 from streamtron.core.errors import SettingsError
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import UNIT_ROUNDOFF, Floats
+from streamtron.model.scoring import chosen_classes
 
 
 class AccuracyBounds:
@@ -125,6 +126,6 @@ def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[n
     decisions = decisions.reshape(slack.shape)
     if model.kind != "multiclass":
         return np.asarray((np.abs(decisions) > slack).all(axis=1))
-    chosen = model.chosen(decisions)
+    chosen = chosen_classes(model, decisions)
     least = np.where(chosen, decisions - slack, -np.inf).max(axis=1)
     return np.asarray(least > np.where(chosen, -np.inf, decisions + slack).max(axis=1))

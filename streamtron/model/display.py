@@ -42,9 +42,11 @@ class ModelCertificate(dict[str, Any]):
 
 
 def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the certificates of many classes, in their order: widest gap, fewest rows, and all."""
+    """Join the certificates of many classes, in their order: widest gap (None if one proves none),
+    fewest rows, and all."""
+    gaps = [certificate["relative_duality_gap"] for certificate in learners]
     return {
-        "relative_duality_gap": max(each["relative_duality_gap"] for each in learners),
+        "relative_duality_gap": None if None in gaps else max(gaps),
         "rows_scanned": min(each["rows_scanned"] for each in learners),
         "learners": [dict(each) for each in learners],
     }
