@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_000,
+    "package lines": 35_300,
     "test lines": 39_200,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_965,
+    "runs lines": 6_760,
     "functions p90": 20,
     "longest function": 54,
     "most parameters": 11,

@@ -30,9 +30,9 @@ from streamtron.core.text import (
     up,
 )
 from streamtron.data import Manifest
+from streamtron.model.charts import Series, heat_map, histogram, line_chart
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Floats
-from streamtron.runs.charts import Series, heat_map, histogram, line_chart
 from streamtron.runs.explain import MOST, heaviest
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from sklearn import metrics
 import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
+from streamtron.model.charts import Axis, Series, line_chart, short
 from streamtron.model.metrics import Scores
-from streamtron.runs.charts import Axis, Series, line_chart, short
 from tests.helpers.models import refused
 from tests.helpers.processes import Run, one_sentence
 
