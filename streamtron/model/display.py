@@ -22,23 +22,10 @@ ROUNDED = {"relative_duality_gap": up, "upper_bound": up, "primal_margin": down}
 """Values that are proven, and which way they are rounded."""
 
 
-NOT_SHOWN = frozenset(
-    [
-        "candidate",
-        "tol",
-        "stage",
-        "b",
-        "iteration",
-        "directional_margin",
-        "primal_objective",
-        "dual_objective",
-        "full_epochs",
-        "stop_reason",
-        "worker",
-        "started",
-        "finished",
-    ]
-)
+NOT_SHOWN = frozenset((
+    "candidate", "tol", "stage", "b", "iteration", "directional_margin", "primal_objective",
+    "dual_objective", "full_epochs", "stop_reason", "worker", "started", "finished",
+))  # fmt: skip
 """Columns of a sweep that a notebook leaves out; a data frame has them."""
 
 
