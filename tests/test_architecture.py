@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_500,
-    "test lines": 39_270,
+    "package lines": 35_520,
+    "test lines": 39_200,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
