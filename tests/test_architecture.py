@@ -49,7 +49,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_520,
+    "package lines": 35_495,
     "test lines": 39_200,
     "solver lines": 7_485,
     "solver modules": 32,

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol, cast
-
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -39,22 +37,8 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
 
 
-class ArrowStream(Protocol):
-    """A data frame, a table of Arrow, or another stream of record batches."""
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return the stream."""
-
-
-class SparseMatrix(Protocol):
-    """A sparse matrix of scipy."""
-
-    def tocsr(self) -> Any:
-        """Return the matrix by rows."""
-
-
-InMemory = ArrowStream | SparseMatrix | NDArray[Any] | Iterator[Any]
-"""Rows that are not in shards: with their labels in a column, or beside a matrix."""
+InMemory = Any
+"""Rows that are not in shards: with their labels in a column, or beside a matrix; see ``fit``."""
 
 
 @contextmanager

@@ -140,7 +140,9 @@ def _worth(facts: Facts) -> str:
     if facts.validation is None:
         return "How good it is on other rows is not known: give held-out ones with --valid."
     metrics = facts.validation.evaluation.to_dict()
-    right = f"Of {number(metrics['rows'])} held-out rows it gets {_percent(metrics['accuracy'])}"
+    by_weight = "" if metrics["weight"] == metrics["rows"] else ", by weight,"
+    right = f"Of {number(metrics['rows'])} held-out rows{by_weight} it gets "
+    right += _percent(metrics["accuracy"])
     if facts.model.kind == "multilabel":
         return f"{right} right in all their classes."
     if "classes" in metrics:
@@ -164,16 +166,15 @@ def _held_out(facts: Facts) -> Iterator[str]:
         return
     metrics = facts.validation.evaluation.to_dict()
     names = metrics_shown(metrics)
-    if facts.model.kind == "multiclass":  # where a row has one class, these are the accuracy
+    one_number = facts.model.kind == "multiclass" and not metrics["rows_of_other_classes"]
+    if one_number:  # each row has one class, and these are the accuracy
         names = [n for n in names if n != "hamming_loss" and not n.startswith("micro_")]
     values = {metric_words(name): shown(metrics[name]) for name in names}
     yield tiles({"rows": number(metrics["rows"]), **values})
     if (confusion := facts.validation.confusion) is None:
         return
     labels = [*map(label_text, facts.model.classes)]
-    yield paragraph(
-        "Rows by their true class, down, and by the class that the model gives, across."
-    )
+    yield paragraph("Rows by true class (down) and by the class that the model gives (across).")
     yield table(["true class", *labels, "right"], [
         [label, *(numeric(value, f"{value:,.6g}") for value in row),
          numeric(row[k] / sum(row) if sum(row) else None)]
@@ -329,11 +330,11 @@ def _points(history: Sequence[Values], y: str) -> list[tuple[float, float]]:
 
 def _training(facts: Facts) -> Iterator[str]:
     report = facts.report
-    counts = {name: shown(report[name]) for name in ("rows", "columns", "nonzeros", "readings")}
-    counts["loss"] = loss_of(facts.model.settings).name
+    counted = ("rows", "columns", "nonzeros", "readings", "seconds")
+    values = {name: shown(report[name]) for name in counted}
+    values["loss"] = loss_of(facts.model.settings).name
     read, peak = (format_size(report[name]) for name in ("bytes_read", "peak_rss_bytes"))
-    seconds = shown(report["seconds"])
-    yield tiles({**counts, "seconds": seconds, "read from disk": read, "peak memory": peak})
+    yield tiles({**values, "read from disk": read, "peak memory": peak})
     history, stages = report.get("history", []), report.get("stages") or ()
     lines = {
         name: Series("", _points(history, key), marked=True)
