@@ -6,6 +6,8 @@ import io
 import lzma
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -717,6 +719,17 @@ def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
     with pytest.raises(DataError):
         model.fit(X, np.zeros(900))
     assert told[-1] == "teardown"
+
+
+def test_a_scikit_learn_without_callbacks_is_enough() -> None:
+    code = (
+        "import sys; import sklearn.linear_model, sklearn.calibration; "
+        "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
+        "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
+        "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1] False\n"
 
 
 # --- sparse weights, and other faces of the same model ---

@@ -17,7 +17,7 @@ try:
     from sklearn.callback import CallbackSupportMixin as Watched
     from sklearn.callback._callback_support import callback_management_context as torn_down
 except ImportError:  # scikit-learn before 1.9 has no callbacks
-    Watched, torn_down = object, nullcontext
+    Watched, torn_down = type("Watched", (), {}), nullcontext
 
 __all__ = ["Watched", "watched"]
 
