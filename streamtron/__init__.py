@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamtron.core.events import log_events as log_events
     from streamtron.data.formats.recipe import Recipe as Recipe
     from streamtron.data.writers.corpus import generate as generate
-    from streamtron.estimator import StreamtronClassifier as StreamtronClassifier
+    from streamtron.estimator.classifier import StreamtronClassifier as StreamtronClassifier
     from streamtron.model.display import ModelCertificate as ModelCertificate
     from streamtron.model.export import export as export
     from streamtron.model.import_model import load_any
@@ -47,7 +47,7 @@ _HOME = {
     "Machine": "core.config",
     "ModelCertificate": "model.display",
     "Settings": "core.config",
-    "StreamtronClassifier": "estimator",
+    "StreamtronClassifier": "estimator.classifier",
     "Recipe": "data.formats.recipe",
     "calibrate": "runs.calibrate",
     "certify": "runs.certify",

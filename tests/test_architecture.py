@@ -49,19 +49,19 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 36_300,
-    "test lines": 39_325,
+    "package lines": 37_400,
+    "test lines": 39_900,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 7_030,
+    "runs lines": 6_825,
     "functions p90": 20,
     "longest function": 54,
     "most parameters": 11,
     "most public methods": 21,
     "names that are pronouns": 61,
-    "modules over 400 lines": 3,
+    "modules over 400 lines": 2,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050

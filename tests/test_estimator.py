@@ -6,6 +6,8 @@ import io
 import lzma
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ import streamtron
 from streamtron import StreamtronClassifier
 from streamtron.core.config import SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.text import up
+from streamtron.estimator.parameters import settings_of
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -86,7 +90,7 @@ def _objectives(
 
 
 def _gaps(model: StreamtronClassifier) -> list[float]:
-    proven = model.certificate_ if isinstance(model.certificate_, list) else [model.certificate_]
+    proven = model.certificate_.get("learners", [model.certificate_])
     return [float(one["relative_duality_gap"]) for one in proven]
 
 
@@ -116,7 +120,7 @@ def test_the_parameters_have_the_defaults_of_the_settings() -> None:
     ours = {**Settings().to_dict(), "C": 1.0}
     theirs = StreamtronClassifier().get_params()
     assert theirs.pop("random_state") is None
-    assert StreamtronClassifier()._settings().seed == ours["seed"]
+    assert settings_of(StreamtronClassifier()).seed == ours["seed"]
     assert {name: theirs[name] for name in SKLEARN_NAMES if name in theirs} == {
         name: ours[setting] for name, setting in SKLEARN_NAMES.items() if name in theirs
     }
@@ -245,7 +249,7 @@ def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(
         np.testing.assert_allclose(on_disk.coef_, in_memory.coef_, rtol=1e-6)
     else:
         assert np.array_equal(on_disk.coef_, in_memory.coef_)
-    assert len(on_disk.certificate_) == 4
+    assert len(on_disk.certificate_["learners"]) == 4
     assert np.mean(on_disk.predict(X) == y) == np.mean(in_memory.predict(X) == y)
 
 
@@ -268,7 +272,7 @@ def test_no_random_state_is_the_default_seed_and_not_chance() -> None:
     assert np.array_equal(first, second)
     assert np.array_equal(first, third)
     drawn = StreamtronClassifier(random_state=np.random.RandomState(4))
-    assert drawn._settings().seed != drawn._settings().seed
+    assert settings_of(drawn).seed != settings_of(drawn).seed
 
 
 # --- what X may be ---
@@ -351,6 +355,8 @@ def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then(
         ({"random_state": -1}, "^random_state is -1"),
         ({"class_weight": "even"}, "^class_weight is 'even'"),
         ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
+        ({"n_jobs": 0}, "^n_jobs is 0"),
+        ({"n_jobs": "two"}, "^n_jobs is 'two'"),
     ],
     ids=str,
 )
@@ -611,3 +617,175 @@ def test_a_free_intercept_is_that_of_logistic_regression() -> None:
     assert ours.predict_proba(X) == pytest.approx(theirs.predict_proba(X), abs=1e-4)
     with pytest.raises(SettingsError, match="intercept='free' with partial_fit"):
         StreamtronClassifier(intercept="free").partial_fit(X, y, classes=[0, 1])
+
+
+# --- an existing script ---
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        LinearSVC(penalty="l2", dual="auto", multi_class="ovr", verbose=0, C=0.5),
+        LogisticRegression(solver="liblinear", dual=False, l1_ratio=0, n_jobs=1, warm_start=True),
+    ],
+    ids=["LinearSVC", "LogisticRegression"],
+)
+def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_nothing(
+    theirs: Any,
+) -> None:
+    X, y = _rows(classes=3)
+    given = theirs.get_params()
+    given = {name: value for name, value in given.items() if value != "deprecated"}
+    model = StreamtronClassifier(**given).fit(X, y)
+    named = set(given) & set(model.get_params())
+    plain = StreamtronClassifier(**{name: given[name] for name in named}).fit(X, y)
+    assert np.array_equal(model.coef_, plain.coef_)
+    assert clone(model).get_params() == plain.get_params()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "sentence"),
+    [
+        ({"penalty": "l1"}, SettingsError, "penalty='l1': .* Leave it out, or keep scikit-learn's"),
+        ({"penalty": None}, SettingsError, "penalty=None"),
+        ({"l1_ratio": 0.5}, SettingsError, "l1_ratio=0.5"),
+        ({"solver": "lbfgs"}, SettingsError, "Give intercept='free' instead"),
+        ({"multi_class": "multinomial"}, SettingsError, "one against the rest"),
+        ({"alpha": 1e-4}, SettingsError, r"Give C=1/\(alpha \* rows\)"),
+        ({"learning_rate": "optimal"}, SettingsError, "no step size"),
+        ({"early_stopping": True}, SettingsError, "Give tol in its place"),
+        ({"duel": "auto"}, TypeError, "'duel': did you mean dual"),
+        ({"max_itr": 3}, TypeError, "did you mean max_iter"),
+    ],
+    ids=str,
+)
+def test_a_keyword_of_another_problem_is_refused_with_what_to_do(
+    keywords: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        StreamtronClassifier(**keywords)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, -1, -2])
+def test_the_number_of_threads_changes_no_bit(n_jobs: int) -> None:
+    X, y = _rows(classes=3)
+    alone = StreamtronClassifier().fit(X, y)
+    assert np.array_equal(StreamtronClassifier(n_jobs=n_jobs).fit(X, y).coef_, alone.coef_)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(
+    classes: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    X, y = _rows(n=900, classes=classes)
+    root = _write_shards(X, y, tmp_path / "rows", shards=2, base=0)
+    names = np.array(["ant", "bee", "cow"])[y]
+    model = StreamtronClassifier(verbose=1)
+    for labels, fit in (
+        (["ant", "bee", "cow"], lambda: model.fit(X, names)),
+        (["0", "1", "2"], lambda: model.fit_shards(root, classes=range(classes))),
+    ):
+        learners = fit().certificate_.get("learners", [model.certificate_])
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == sum(len(one["history"]) for one in learners)
+        of_class = f", class {labels[2]}" if classes == 3 else ""
+        gap = up(learners[-1]["relative_duality_gap"], 3)
+        assert lines[-1].startswith(f"reading 2{of_class}: gap {gap} proven, ")
+    StreamtronClassifier().fit(X, y)
+    assert capsys.readouterr().out == ""
+
+
+def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
+    pytest.importorskip("sklearn.callback")
+    told: list[str] = []
+
+    class Told:
+        def setup(self, estimator: Any, context: Any) -> None:
+            told.append("setup")
+
+        def teardown(self, estimator: Any, context: Any) -> None:
+            told.append("teardown")
+
+        def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None) -> None:
+            assert X.shape == (900, 12)
+
+        def on_fit_task_end(self, estimator: Any, context: Any) -> None:
+            told.append(context.task_name)
+
+    X, y = _rows(n=900)
+    model = StreamtronClassifier().set_callbacks(Told()).fit(X, y)
+    readings = len(model.certificate_["history"])
+    assert told == ["setup", *["reading"] * readings, "fit", "teardown"]
+    with pytest.raises(DataError):
+        model.fit(X, np.zeros(900))
+    assert told[-1] == "teardown"
+
+
+def test_a_scikit_learn_without_callbacks_is_enough() -> None:
+    code = (
+        "import sys; import sklearn.linear_model, sklearn.calibration; "
+        "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
+        "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
+        "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1] False\n"
+
+
+# --- sparse weights, and other faces of the same model ---
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes: int) -> None:
+    X, y = _rows(classes=classes)
+    model = StreamtronClassifier(warm_start=True).fit(X, y)
+    dense, decisions = model.coef_, model.decision_function(X)
+    assert sparse.issparse(model.sparsify().coef_)
+    assert model.decision_function(X) == pytest.approx(decisions, rel=1e-12)
+    assert np.array_equal(model.densify().coef_, dense)
+    assert model.sparsify().fit(X, y).n_iter_ == 0
+    model.sparsify().partial_fit(X, y)
+    assert not sparse.issparse(model.coef_)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(
+    classes: int, loss: str, tmp_path: Path
+) -> None:
+    X, y = _rows(classes=classes)
+    root = _write_shards(X, y, tmp_path / "rows", shards=1, base=0)
+    weights = {"0": 2.0}
+    names = {"loss": loss, "C": 0.5, "class_weight": weights, "multiclass": classes > 2}
+    model = streamtron.fit(root, model=tmp_path / "m", **names)
+    ours = StreamtronClassifier.from_model(tmp_path / "m")
+    assert (
+        ours.get_params()
+        == StreamtronClassifier(
+            loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0
+        ).get_params()
+    )
+    assert ours.certificate_ == model.certificate
+    theirs = model.to_sklearn()
+    for other in (ours, theirs):
+        assert np.array_equal(other.predict(X), model.predict(X))
+        assert other.decision_function(X) == pytest.approx(model.decision_function(X), rel=1e-9)
+    if loss == "log_loss":
+        assert ours.predict_proba(X) == pytest.approx(model.predict_proba(X), rel=1e-9)
+    assert clone(ours).fit(X, y.astype(float)).coef_ == pytest.approx(ours.coef_, rel=1e-6)
+
+
+def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learns_no_more(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.svm").write_text("1,2 1:1\n2 2:1\n1 3:1\n")
+    (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
+    several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
+    hard = streamtron.fit(tmp_path / "b.svm", delta=0)
+    for model, sentence in ((several, "a multilabel model"), (hard, "the hard margin")):
+        with pytest.raises(SettingsError, match=sentence):
+            StreamtronClassifier.from_model(model)
+    model = StreamtronClassifier.from_model(streamtron.fit(tmp_path / "b.svm", rho=0))
+    assert not model.fit_intercept
+    with pytest.raises(SettingsError, match="partial_fit after from_model"):
+        model.partial_fit(np.eye(2), [1, 2])

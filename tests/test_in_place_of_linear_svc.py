@@ -51,7 +51,7 @@ def _both(**parameters: Any) -> tuple[StreamtronClassifier, LinearSVC]:
 def _unclear(ours: StreamtronClassifier, theirs: LinearSVC, X: Any) -> NDArray[np.bool_]:
     """Rows whose class the proof does not decide; on all others both must predict the same, and on
     all rows decide the same up to the radius."""
-    proven = ours.certificate_ if isinstance(ours.certificate_, list) else [ours.certificate_]
+    proven = ours.certificate_.get("learners", [ours.certificate_])
     excess = np.array([one["relative_duality_gap"] / one["primal_margin"] ** 2 for one in proven])
     assert max(one["relative_duality_gap"] for one in proven) <= ours.tol
     lengths = np.sqrt(sparse.csr_array(X).power(2).sum(axis=1) + ours.intercept_scaling**2)

@@ -15,7 +15,7 @@ from streamtron.cli.common import check_files, executor_of
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
 @click.option("--valid", multiple=True, type=click.Path(),
-              help="Labelled shards held out: adds metrics, margins, ROC and precision-recall "
+              help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
               "curves; can be repeated.")  # fmt: skip
 @click.option(
     "--no-margins", is_flag=True, help="Do not read the run's shards for the margins of their rows."
@@ -35,8 +35,9 @@ def report(
 ) -> None:
     """Write a page about RUN, a MODEL or its MODEL.run: one HTML file that needs no network.
 
-    It shows how the certificate closed, the training, the margins, the heaviest features, settings
-    and data; of a model that sweep wrote also the candidates.
+    It begins with how good the model is on held-out rows, and how near to the best training
+    objective. Then come margins, curves, what speaks for each class, the proof, settings and data;
+    of a model that sweep wrote also the candidates.
     """
     check_files({"page": output}, [*valid, *names, where["scheduler"]], runs=[run])
     from streamtron.runs.report import report as write

@@ -105,13 +105,17 @@ def checks_keywords(group: Any = None) -> Callable[[Callable[P, T]], Callable[P,
         def called(*values: P.args, **given: P.kwargs) -> T:
             for name in given:
                 if name not in known:
-                    hint = _similar(name, known)
-                    raise TypeError(f"unexpected keyword argument {name!r}: {hint}")
+                    raise unexpected(name, known)
             return function(*values, **given)
 
         return called
 
     return decorate
+
+
+def unexpected(name: str, known: Collection[str]) -> TypeError:
+    """Return the TypeError for an unknown keyword; it lists similar ones."""
+    return TypeError(f"unexpected keyword argument {name!r}: {_similar(name, known)}")
 
 
 def names_of(group: Any) -> frozenset[str]:

@@ -54,7 +54,8 @@ FORMATS: dict[Format, FileFormat] = {
 """Every format that is read. libsvm text has any suffix that no other format claims."""
 
 ROWS_GIVEN = "the rows given"
-"""What messages call rows in memory, which a function was given: the name of their Arrow shard."""
+"""What messages call rows in memory, which a function was given: the name of the Arrow file that
+stands for them (``formats.given``)."""
 
 _OTHER_FORMATS = re.compile(
     r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|np[yz]|h5|hdf5|safetensors"

@@ -21,7 +21,7 @@ from streamtron.core.limits import available_processors
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.cache.flat_file import GroupReader
 from streamtron.data.deletions import DeletionFilter, Deletions
-from streamtron.data.discover import FORMATS, ShardFile, find_shards
+from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile, find_shards
 from streamtron.data.first_reading import (
     ChunkEvent,
     DatasetInfo,
@@ -74,8 +74,9 @@ def file_reader(
 ) -> FileReader:
     """Open a shard with the reader of its format, with all its rows."""
     format_ = FORMATS[shard.format]
-    module = import_module(f"streamtron.data.formats.{format_.module}")
-    reader: FileReader = getattr(module, format_.reader)(
+    given = shard.name == ROWS_GIVEN
+    module = import_module(f"streamtron.data.formats.{'given' if given else format_.module}")
+    reader: FileReader = getattr(module, "GivenReader" if given else format_.reader)(
         shard.path, shard.name, reading, scratch, threads
     )
     return reader

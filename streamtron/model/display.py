@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamtron.core.config import settled
-from streamtron.core.text import MANY, down, label_text, number, up
+from streamtron.core.errors import SettingsError
+from streamtron.core.text import MANY, down, label_text, metric_words, number, up
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -15,6 +16,64 @@ if TYPE_CHECKING:
 Facts = Iterable[tuple[str, str]]
 
 NOTHING = ("nothing proven", "")
+
+
+ROUNDED = {"relative_duality_gap": up, "upper_bound": up, "primal_margin": down}
+"""Values that are proven, and which way they are rounded."""
+
+
+NOT_SHOWN = frozenset((
+    "candidate", "tol", "stage", "b", "iteration", "directional_margin", "primal_objective",
+    "dual_objective", "full_epochs", "stop_reason", "worker", "started", "finished",
+))  # fmt: skip
+"""Columns of a sweep that a notebook leaves out; a data frame has them."""
+
+
+class Tabled:
+    """Show rows of named values as tables in a notebook, or give them as a data frame."""
+
+    __slots__ = ()
+
+    def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return the rows of each table by its title."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """Return the rows of the last table as a data frame of pandas, in full precision; a
+        SettingsError where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise SettingsError(
+                "to_frame makes a data frame of pandas, which is not installed. Install pandas."
+            ) from error
+        return pandas.DataFrame([*self.tables().values()][-1])
+
+    def _repr_html_(self) -> str:
+        return "".join(_html_rows(title, rows) for title, rows in self.tables().items())
+
+
+def _html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as an HTML table without the columns in which nothing is; numbers are rounded to
+    four digits, what is proven outwards."""
+    known = dict.fromkeys(name for row in rows for name in row if row[name] is not None)
+    names = [name for name in known if name not in NOT_SHOWN]
+    heads = "".join(f"<th>{html.escape(metric_words(name))}</th>" for name in names)
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(_cell(n, row.get(n)))}</td>' for n in names)}</tr>"
+        for row in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
+
+
+def _cell(name: str, value: Any) -> str:
+    if name in ROUNDED:
+        return ROUNDED[name](value, 4)
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    if isinstance(value, bool) or value is None:
+        return "yes" if value else ""
+    return label_text(value) if name == "class" else number(value)
 
 
 class ModelCertificate(dict[str, Any]):
@@ -42,9 +101,11 @@ class ModelCertificate(dict[str, Any]):
 
 
 def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the certificates of many classes, in their order: widest gap, fewest rows, and all."""
+    """Join the certificates of many classes, in their order: widest gap (None if one proves none),
+    fewest rows, and all."""
+    gaps = [certificate["relative_duality_gap"] for certificate in learners]
     return {
-        "relative_duality_gap": max(each["relative_duality_gap"] for each in learners),
+        "relative_duality_gap": None if None in gaps else max(gaps),
         "rows_scanned": min(each["rows_scanned"] for each in learners),
         "learners": [dict(each) for each in learners],
     }

@@ -246,9 +246,13 @@ def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
-    """Return a fitted classifier, within a ``CalibratedClassifierCV`` if the model is calibrated,
-    in the skops format."""
-    skops = _library("skops.io", "sklearn")
+    """Return the classifier in the skops format."""
+    return [_library("skops.io", "sklearn").dumps(to_sklearn(model))]
+
+
+def to_sklearn(model: LinearModel) -> Any:
+    """Return a fitted classifier of scikit-learn, within a ``CalibratedClassifierCV`` if the model
+    is calibrated; see ``export``."""
     if model.kind == "multilabel":
         raise SettingsError(
             "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
@@ -268,7 +272,7 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
     names = model.feature_names[: model.columns]
     if len(names) == model.columns:
         linear.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
-    return [skops.dumps(classifier)]
+    return classifier
 
 
 def _labels(model: LinearModel) -> np.ndarray[Any, Any]:

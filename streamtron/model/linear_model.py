@@ -288,13 +288,6 @@ class LinearModel:
         decisions += self.bias
         return decisions
 
-    def chosen(self, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which of many classes are predicted, bool of shape (rows, K)."""
-        if self.kind == "multilabel":
-            return decisions > 0.0
-        highest = np.argmax(decisions, axis=1, keepdims=True)
-        return np.asarray(highest == np.arange(len(self.classes)))
-
     def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
         """Return the class of every row; of a multilabel model a tuple of classes, in order."""
         if self.kind == "multilabel":
@@ -351,6 +344,13 @@ class LinearModel:
         from streamtron.model.plot import plot_margins
 
         return plot_margins(self, self.decision_function(X), y, ax)
+
+    def to_sklearn(self) -> Any:
+        """Return a fitted ``LinearSVC`` or ``LogisticRegression`` with these weights, calibrated if
+        the model is; a SettingsError for a multilabel model. See ``streamtron.export``."""
+        from streamtron.model.export import to_sklearn
+
+        return to_sklearn(self)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the model's file."""

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
+from streamtron.core.text import metric_words, metrics_shown
+from streamtron.model.display import Tabled
 
 LIMIT_ROWS = 1 << 20
 """Distinct decisions held by default: 25 MB, and 200 MB while they are ranked. Of 8 million normal
@@ -36,7 +38,7 @@ Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Tabled):
     """The metrics of one set of rows; each is an attribute: ``evaluation.accuracy``.
 
     Counts are sums of row weights (1 where none is given). A row counts as predicted positive if
@@ -85,6 +87,18 @@ class Evaluation:
     def to_dict(self) -> Metrics:
         """Return the metrics by name, as plain values."""
         return dict(self.metrics)
+
+    def tables(self) -> Mapping[str, Sequence[Metrics]]:
+        """Return the metrics a row each, and of many classes the classes a row each."""
+        names = ("rows", *metrics_shown(self.metrics))
+        tables: dict[str, list[Metrics]] = {
+            "Evaluation": [{"metric": metric_words(n), "value": self.metrics[n]} for n in names]
+        }
+        if "classes" in self.metrics:
+            rows = [{"class": row["label"], **row} for row in self.metrics["classes"]]
+            left_out = ("label", "roc_auc_bracket", "average_precision_bracket")
+            tables["Classes"] = [{k: row[k] for k in row if k not in left_out} for row in rows]
+        return tables
 
 
 class Ranking:

@@ -187,9 +187,7 @@ def plot_margins(
     return ax
 
 
-def margins_of(
-    model: LinearModel, decisions: NDArray[np.float64], y: ArrayLike
-) -> NDArray[np.float64]:
+def margins_of(model: LinearModel, decisions: NDArray[np.float64], y: ArrayLike) -> Any:
     """Return the margins of rows, shape (rows,), from their decisions and labels."""
     if model.kind == "multilabel":
         raise SettingsError("a multilabel model: a row has as many margins as classes.")
@@ -202,9 +200,13 @@ def margins_of(
     if (codes < 0).any():
         odd = labels[codes < 0].tolist()[0]
         raise DataError(f"y: the label {odd!r}. The model has the classes {model.classes}.")
-    if model.kind == "two classes":
+    return margins_by_code(decisions, codes)
+
+
+def margins_by_code(decisions: NDArray[np.float64], codes: NDArray[np.intp]) -> Any:
+    """Return the margins of rows, shape (rows,); ``codes`` : the positions of their classes."""
+    if decisions.ndim == 1:
         return np.where(codes == 1, decisions, -decisions)
     rows, runners_up = np.arange(len(codes)), decisions.copy()
     runners_up[rows, codes] = -np.inf
-    margins: NDArray[np.float64] = decisions[rows, codes] - runners_up.max(axis=1)
-    return margins
+    return decisions[rows, codes] - runners_up.max(axis=1)

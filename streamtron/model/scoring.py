@@ -233,3 +233,11 @@ def _number(value: Any, name: str, row: int) -> float:
     if isinstance(value, bool | int | float | np.number | np.bool_) and math.isfinite(value):
         return float(value)
     raise DataError(f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number.")
+
+
+def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which of many classes are predicted, bool of shape (rows, K)."""
+    if model.kind == "multilabel":
+        return decisions > 0.0
+    highest = np.argmax(decisions, axis=1, keepdims=True)
+    return np.asarray(highest == np.arange(len(model.classes)))

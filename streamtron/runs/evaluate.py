@@ -23,6 +23,7 @@ from streamtron.model.calibration import ProbabilityScores, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
+from streamtron.model.scoring import chosen_classes
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -209,7 +210,7 @@ class Evaluator:
     ) -> None:
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
-        chosen = None if self.two else self.model.chosen(decisions)
+        chosen = None if self.two else chosen_classes(self.model, decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
         if self.worth is not None:
             self.worth.add(truth, self.model.probabilities(decisions), weights, rows.others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
+from streamtron.core.text import feature_text
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
+from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs.directory import run_directory
 from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model, reading_to_score
@@ -25,11 +27,25 @@ MOST = 20
 """Features shown by default."""
 
 
+class Explanation(Tabled, dict[str, Any]):
+    """What ``explain`` finds: a dict, with a table of the features."""
+
+    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
+        """Return a row for each feature of each class."""
+        return {
+            "Features": [
+                {"class": direction["positive"], "feature": feature_text(feature), **feature}
+                for direction in self["directions"]
+                for feature in direction["features"]
+            ]
+        }
+
+
 @checks_keywords()
 def explain(
     model: LinearModel, shards: Paths = (), *, row: int | None = None, most: int = MOST,
     names: Paths = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Explanation:  # fmt: skip
     """List the heaviest features of a model, or why a row has its decisions.
 
     Parameters
@@ -69,16 +85,15 @@ def explain(
     column_names = load_names(model, as_paths(names))
     if row is not None:
         return _explain_row(model, paths, row, most, column_names)
-    return {
-        "directions": [
-            {
-                "positive": direction.positive,
-                "bias": direction.bias,
-                "features": heaviest(model, direction, most, column_names),
-            }
-            for direction in model.directions()
-        ]
-    }
+    directions = [
+        {
+            "positive": direction.positive,
+            "bias": direction.bias,
+            "features": heaviest(model, direction, most, column_names),
+        }
+        for direction in model.directions()
+    ]
+    return Explanation(directions=directions)
 
 
 def heaviest(
@@ -152,7 +167,7 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
 def _explain_row(
     model: LinearModel, paths: Iterable[str | os.PathLike[str]], number: int, most: int,
     names: ColumnNames | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Explanation:  # fmt: skip
     shard, rows = _find_row(model, as_paths([*paths]), number)
     decisions, out_of_range = model.decision_rows(rows)
     label = model.labels(decisions)[0]
@@ -177,13 +192,10 @@ def _explain_row(
             "features": features, "other_features": len(columns) - len(shown),
             "other_contributions": float(np.delete(added, shown).sum()),
         })  # fmt: skip
-    return {
-        "shard": shard,
-        "row": number,
-        "label": list(label) if isinstance(label, tuple) else label,
-        "out_of_range": out_of_range,
-        "directions": directions,
-    }
+    return Explanation(
+        shard=shard, row=number, label=list(label) if isinstance(label, tuple) else label,
+        out_of_range=out_of_range, directions=directions,
+    )  # fmt: skip
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:

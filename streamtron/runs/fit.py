@@ -76,9 +76,9 @@ def fit(
 
     Parameters
     ----------
-    shards : files, directories or globs of libsvm text, Parquet or Arrow; or a pandas or polars
-        data frame, an Arrow table, an iterator of record batches, or a matrix, dense or
-        scipy.sparse. Those are written to a temporary shard.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow; or a pandas, polars or
+        Dask data frame, a polars LazyFrame, a Hugging Face data set, a DuckDB relation, an Arrow
+        table or stream, an iterator of record batches, or a matrix, dense or scipy.sparse.
     y : the labels of a matrix, shape (rows,).
     model : also write the model there, the witness and the cache beside it in ``MODEL.run``; not
         for rows in memory.

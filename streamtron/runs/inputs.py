@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol, cast
-
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -39,29 +37,15 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
 
 
-class ArrowStream(Protocol):
-    """A data frame of pandas or polars, a table of Arrow, or another stream of record batches."""
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return the stream."""
-
-
-class SparseMatrix(Protocol):
-    """A sparse matrix of scipy."""
-
-    def tocsr(self) -> Any:
-        """Return the matrix by rows."""
-
-
-InMemory = ArrowStream | SparseMatrix | NDArray[Any] | Iterator[Any]
-"""Rows that are not in shards: with their labels in a column, or beside a matrix."""
+InMemory = Any
+"""Rows that are not in shards: with their labels in a column, or beside a matrix; see ``fit``."""
 
 
 @contextmanager
 def as_shards(
     rows: Paths | InMemory, y: Any, model: str | os.PathLike[str] | None
 ) -> Iterator[Paths]:
-    """Give the paths of shards, or of one that holds rows in memory while the context lasts."""
+    """Give the paths of shards, or of a file that stands for rows in memory while this lasts."""
     if y is None and (isinstance(rows, str | os.PathLike) or _are_paths(rows)):
         yield cast(Paths, rows)
         return
@@ -70,11 +54,9 @@ def as_shards(
             f"model {os.fspath(model)}: rows in memory leave no shards, from which its run could "
             "be proven or updated. Write it with fit(…).save(path), or give shards."
         )
-    from streamtron.data.writers.rows_in_memory import write_shard
+    from streamtron.data.formats.given import standing
 
-    with scratch_directory("streamtron-rows-") as directory:
-        path = os.path.join(directory, ROWS_GIVEN)
-        write_shard(path, rows, y)
+    with standing(rows, y) as path:
         yield path
 
 
@@ -199,9 +181,10 @@ def open_training_shards(
     classes: Sequence[Label] | None = None,
 ) -> ShardSource:
     """Open the shards as a fit with these settings reads them. Rows in the files' order need no
-    flat copy; they get one only in a directory that ``machine`` names, else in ``cache``.
-    ``classes`` : see ``open_shards``."""
-    no_cache = settings.order == "sequential" and machine.cache_dir is None
+    flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
+    else in ``cache``. ``classes`` : see ``open_shards``."""
+    once = os.path.basename(paths[0]) == ROWS_GIVEN
+    no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     files, reading = find_shards(paths), reading_from_settings(settings)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(

@@ -93,9 +93,10 @@ def train_learners(
     make: Callable[[], list[Learner]],
     settings: Settings,
     machine: Machine,
+    listen: Listener = ignore,
 ) -> list[Learner]:
     """Train learners whose classes are known; ``make`` returns them new each time."""
-    training, learners = Training(source, settings, machine), make()
+    training, learners = Training(source, settings, machine, listen), make()
     at_once = training.together(learners, Pool())
     if at_once is not None:
         learners = make()

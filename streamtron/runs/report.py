@@ -14,8 +14,10 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
+from streamtron.core.text import MANY
 from streamtron.data import ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.plot import margins_by_code
 from streamtron.runs.evaluate import Evaluator, score_shards
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
@@ -44,16 +46,17 @@ def report(
 ) -> None:
     """Write a page about a finished run: one HTML file that needs no network.
 
-    It shows how the certificate closed, the stages of the training, the margins of the training
-    rows, the heaviest features, settings and data; of many classes a table; of the best model of a
-    sweep its candidates.
+    It begins with how good the model is on held-out rows, beside the share of the largest class,
+    and how far it is at most from the best training objective. Then come the confusion matrix,
+    margins, curves, the heaviest features, the proof, the training, settings and data; of the best
+    model of a sweep also its candidates.
 
     Parameters
     ----------
     run : the model, or its run directory. Nothing is written there.
     output : path of the page, written completely or not at all.
-    valid : labelled shards that were held out: adds metrics, their margins, and the ROC and
-        precision-recall curves.
+    valid : labelled shards that were held out: adds metrics, the confusion matrix, their margins,
+        and of two classes the ROC and precision-recall curves.
     margins : read the run's shards once, for margins of two classes; if they changed, it is said.
     names : directories where ``convert`` kept names of columns, if not beside the run's shards.
     run_dir : the run directory, if it is not ``MODEL.run``.
@@ -134,16 +137,25 @@ def _measure(
     model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
 ) -> Measured:
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
-    two = model.kind == "two classes"
+    several, K = model.kind == "multilabel", len(model.classes)
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
+    confusion = np.zeros((K, K)) if K <= MANY and not several else None
     evaluator = Evaluator(model, ranking=ranked)
     for rows in score_shards([model], shards, executor):
         [decisions] = rows.decisions
         evaluator.add(rows, decisions)
-        if two:
-            row_margins = np.where(rows.truth[:, 0], decisions, -decisions)[rows.weights > 0]
-            margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
+        if several:
+            continue
+        two = rows.truth.shape[1] == 1
+        counts = (rows.weights > 0) & ~rows.others & (two or rows.truth.any(axis=1))
+        truth, weights, decisions = rows.truth[counts], rows.weights[counts], decisions[counts]
+        codes = truth[:, 0].astype(np.intp) if two else truth.argmax(axis=1)
+        row_margins = margins_by_code(decisions, codes)
+        margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
+        if confusion is not None:
+            predicted = decisions > 0.0 if two else decisions.argmax(axis=1)
+            np.add.at(confusion, (codes, predicted.astype(np.intp)), weights)
     evaluation = evaluator.evaluation()
-    has_curve = two and ranked and evaluation.roc_auc is not None
+    has_curve = model.kind == "two classes" and ranked and evaluation.roc_auc is not None
     curve = evaluator.scores.curve() if has_curve else None
-    return Measured(evaluation, margins if two else None, curve)
+    return Measured(evaluation, None if several else margins, confusion, curve)

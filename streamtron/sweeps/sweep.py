@@ -28,6 +28,7 @@ from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
 from streamtron.model.certainty import at_least, at_most
+from streamtron.model.display import Tabled
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
@@ -70,7 +71,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sweep:
+class Sweep(Tabled):
     """Result of a sweep.
 
     Parameters
@@ -103,6 +104,10 @@ class Sweep:
     def rows(self) -> list[dict[str, Any]]:
         """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return [trial.row(self.best) for trial in self.trials]
+
+    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
+        """Return a row for each candidate."""
+        return {repr(self): self.rows()}
 
 
 @checks_keywords(SharedNames)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,67 @@ def test_a_notebook_shows_tables_in_which_labels_are_escaped(place: Path) -> Non
     fitted = streamtron.fit(place / "train")
     assert fitted.certificate._repr_html_() in fitted._repr_html_()
     assert "<th>upper bound</th>" in fitted.certificate._repr_html_()
+
+
+class Cells(HTMLParser):
+    """Reads the cells of tables, a list a row."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(place: Path) -> None:
+    (place / "odd.svm").write_text("<b> 1:1\n<b> 2:1\nc 3:1\nd 4:1\n" * 9)
+    model = streamtron.fit(place / "odd.svm", multiclass=True)
+    measured = streamtron.evaluate(model, place / "odd.svm")
+    frame = measured.to_frame()
+    assert frame["class"].tolist() == ["<b>", "c", "d"]
+    assert frame["recall"].tolist() == [row["recall"] for row in measured.classes]
+    rows = Cells(measured._repr_html_()).rows
+    assert ["accuracy", "1"] in rows
+    assert [row[0] for row in rows[-3:]] == ["<b>", "c", "d"]
+    two = streamtron.evaluate(streamtron.fit(place / "train"), place / "more")
+    assert dict(two.to_frame().values)["accuracy"] == two.accuracy
+    assert ["accuracy", f"{two.accuracy:.4g}"] in Cells(two._repr_html_()).rows
+
+    for explained in (
+        streamtron.explain(model, most=2),
+        streamtron.explain(model, place / "odd.svm", row=0),
+    ):
+        listed = [f["weight"] for d in explained["directions"] for f in d["features"]]
+        assert explained.to_frame()["weight"].tolist() == listed
+        cells = Cells(explained._repr_html_()).rows
+        assert [row[cells[0].index("weight")] for row in cells[1:]] == [
+            f"{weight:.4g}" for weight in listed
+        ]
+
+    found = streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
+    assert found.to_frame().to_dict("records") == found.rows()
+    cells = Cells(found._repr_html_()).rows
+    assert sorted(row[cells[0].index("best")] for row in cells[1:]) == ["", "yes"]
+    assert "worker" not in cells[0]
+    gaps = [float(row[cells[0].index("relative duality gap")]) for row in cells[1:]]
+    assert all(
+        shown >= row["relative_duality_gap"] for shown, row in zip(gaps, found.rows(), strict=True)
+    )
+
+
+def test_a_data_frame_without_pandas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(SettingsError, match="Install pandas"):
+        streamtron.explain(make_model()).to_frame()
 
 
 def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do() -> None:

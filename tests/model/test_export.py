@@ -23,6 +23,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.model.calibration import METHODS
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.scoring import chosen_classes
 from tests.helpers.models import make_model, random_matrix, refused
 from tests.helpers.processes import Run, one_sentence
 
@@ -152,7 +153,7 @@ def test_onnx_gives_a_multilabel_model_one_boolean_a_class(tmp_path: Path) -> No
     model, dense = _model(("ant", "bee"), multilabel=True)
     export(model, tmp_path / "m", "onnx")
     labels, scores = _onnx(tmp_path / "m", dense)
-    assert np.array_equal(labels, model.chosen(model.decision_function(dense)))
+    assert np.array_equal(labels, chosen_classes(model, model.decision_function(dense)))
     assert scores == pytest.approx(model.decision_function(dense), **ROUNDING)
 
 

@@ -38,6 +38,9 @@ told.cut = all("svg text").filter(text => {
   const box = text.getBBox();
   return box.x < 0 || box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width;
 }).map(text => text.textContent);
+dispatchEvent(new Event("resize"));
+told.hints = all(".hint + .card").length;
+told.scrolling = all(".card").filter(card => card.scrollWidth > card.clientWidth + 1).length;
 told.words = all("svg text").length;
 told.ran = window.ran ?? null;
 told.elements = all("body script, body img").length;
@@ -86,7 +89,7 @@ def test_a_click_on_a_heading_sorts_by_its_numbers_and_another_one_turns_them_ro
     model = streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", multiclass=True)
     streamtron.report(tmp_path / "m", tmp_path / "m.html", valid=tmp_path / "valid.svm")
     told = _ask(tmp_path / "m.html", 1280)
-    by_class, by_gap, by_support = told["sorted"][:3]
+    by_class, by_support, by_gap = (told["sorted"][column] for column in (0, 1, 7))
     assert by_class == [
         ["descending", ["never", "c10", "c9", "ant"]], ["ascending", ["ant", "c9", "c10", "never"]],
     ]  # fmt: skip
@@ -115,6 +118,8 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path: Path, width: i
     assert told["width"] == [width, width]
     assert told["words"] > 50
     assert told["cut"] == []
+    assert told["hints"] == told["scrolling"]
+    assert (told["scrolling"] > 0) == (width == 400)
 
 
 PAYLOADS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from sklearn import metrics
 import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
+from streamtron.model.charts import Axis, Series, line_chart, short
 from streamtron.model.metrics import Scores
-from streamtron.runs.charts import Axis, Series, line_chart, short
 from tests.helpers.models import refused
 from tests.helpers.processes import Run, one_sentence
 
@@ -109,6 +110,8 @@ def test_the_page_shows_what_the_report_says(run: Run, place: Path, model: Path)
     told = json.loads((place / "report.json").read_text())
     text, page = _page(place / "page.html")
     assert "Certified: the gap is" in text
+    assert "Trained on 1,200 rows of 2 classes (-1, 1). How good it is" in text
+    assert "give held-out ones with --valid" in text
     for value in ("1,200", f"{told['nonzeros']:,}"):
         assert f"<b>{value}</b>" in text
     proven = dict(page.table("certificate"))
@@ -130,7 +133,7 @@ def test_the_heaviest_features_are_those_of_explain(run: Run, place: Path, model
     _, page = _page(place / "page.html")
     [direction] = streamtron.explain(streamtron.load(model))["directions"]
     assert [row[:2] for row in page.table("feature")] == [
-        [f"column {one['column']}", f"{one['weight']:+.4g}"] for one in direction["features"]
+        [f"column {one['column']}", f"{one['weight']:+.3g}"] for one in direction["features"]
     ]
 
 
@@ -145,33 +148,37 @@ def test_the_page_needs_no_network_and_follows_the_colours_of_the_reader(
     assert 'name="viewport"' in text
 
 
-def test_the_history_of_the_bounds_is_drawn_reading_by_reading(
-    run: Run, place: Path, model: Path, tmp_path: Path
+@pytest.mark.parametrize("readings", [3, 4])
+def test_the_history_is_drawn_reading_by_reading_from_four_points_on(
+    run: Run, place: Path, model: Path, readings: int
 ) -> None:
     path = place / "model.run/report.json"
     before = path.read_text()
     history: list[dict[str, Any]] = [
-        {"reading": 0, "seconds": 0.5, "lower": None, "upper": 0.4, "gap": None, "proven": False},
-        {"reading": 1, "seconds": 0.7, "lower": 0.2, "upper": 0.3, "gap": 0.5, "proven": True},
-        {"reading": 2, "seconds": 1.0, "lower": 0.25, "upper": 0.25, "gap": 1e-9, "proven": True},
-    ]
-    history[1] |= {"active_rows": 9, "newton_steps": 4}
-    history[2] |= {"active_rows": 7, "newton_steps": 0}
-    path.write_text(json.dumps({**json.loads(before), "history": history}))
+        {"reading": k, "seconds": k + 1.0, "lower": 0.2, "upper": 0.4, "gap": 0.5**k,
+         "proven": True, "active_rows": 9 - k, "newton_steps": k}
+        for k in range(readings)
+    ]  # fmt: skip
+    history[0] |= {"lower": None, "gap": None, "proven": False}
+    history.append({**history[-1], "reading": readings, "lower": 0.4, "gap": 1e-9})
+    path.write_text(json.dumps({**json.loads(before), "history": history[: readings + 1]}))
     try:
         run("report", "model", "-o", "page.html", "--no-margins")
     finally:
         path.write_text(before)
     text, _ = _page(place / "page.html")
+    few = readings < 4
     for title, points in (
-        ("Bounds on the margin by reading", [3, 2]), ("Bounds on the margin by seconds", [3, 2]),
-        ("Gap by reading", [2, 2]), ("Gap by seconds", [2, 2]),
-        ("Rows in memory by reading", [2]), ("Newton steps by reading", [2]),
-    ):  # fmt: skip
-        drawing = text.split(f'aria-label="{title}"')[1].split("</svg>")[0]
+        ("Bounds on the margin by reading", [readings + 1, readings]),
+        ("Gap by reading", [] if few else [readings, 2]),
+        ("Rows in memory by reading", [readings + 1]),
+        ("Newton steps by reading", [readings + 1]),
+    ):
+        drawing = text.partition(f'aria-label="{title}"')[2].partition("</svg>")[0]
         lines = re.findall(r'points="([^"]*)"', drawing)
         assert [len(line.split()) for line in lines] == points
         assert drawing.count("hollow") == (1 if title.startswith("Bounds") else 0)
+    assert "by seconds" not in text
 
 
 # --- margins and held-out rows -------------------------------------------------------------------
@@ -190,11 +197,52 @@ def test_the_histograms_count_every_row_by_its_margin(run: Run, place: Path, mod
 
 def test_held_out_rows_have_the_metrics_of_evaluate(run: Run, place: Path, model: Path) -> None:
     run("report", "model", "-o", "page.html", "--valid", "held-out")
-    text, _ = _page(place / "page.html")
+    text, page = _page(place / "page.html")
     found = streamtron.evaluate(streamtron.load(model), place / "held-out")
     for name, value in (("accuracy", found.accuracy), ("F1", found.f1), ("ROC AUC", found.roc_auc)):
-        assert f"<b>{value:.4g}</b><span>{name}</span>" in text
-    assert f"ROC curve, area {found.roc_auc:.4g}" in text
+        assert f"<b>{value:.3g}</b><span>{name}</span>" in text
+    assert f"ROC curve, area {found.roc_auc:.3g}" in text
+    assert "</i>for 1</span>" in text
+    truth, decisions = _decisions(model, place / "held-out")
+    wanted = metrics.confusion_matrix(truth, np.where(decisions > 0, 1, -1))
+    assert [[int(n) for n in row[1:3]] for row in page.table("true class")] == wanted.tolist()
+    share = max(np.mean(truth > 0), np.mean(truth < 0))
+    largest = "1" if np.mean(truth > 0) == share else "-1"
+    assert (
+        f"Of 400 held-out rows it gets {100 * found.accuracy:.3g} % right; the largest class, "
+        f"{largest}, is {100 * share:.3g} % of them." in text
+    )
+
+
+def test_the_distance_from_the_optimum_is_rounded_up_and_a_missed_tolerance_is_said(
+    run: Run, place: Path
+) -> None:
+    for tol, epochs, good in (("0.5", "9", True), ("1e-12", "1", False)):
+        run("fit", "train", "--model", "far", "--tol", tol, "--max-epochs", epochs, "--overwrite")
+        run("report", "far", "-o", "far.html")
+        text, _ = _page(place / "far.html")
+        told = re.search(r"Within (\S+) % of the best possible training objective, proven", text)
+        assert told
+        certificate = json.loads((place / "far.run/report.json").read_text())["certificate"]
+        above = certificate["primal_objective"] / certificate["dual_objective"] - 1
+        assert above <= float(told[1]) / 100 <= 1.11 * above
+        assert (f"a gap of {tol}, was not reached" not in text) == good
+        assert f'<p class="{"good" if good else "bad"}">Within' in text
+
+
+def test_the_page_says_with_what_it_was_made_and_is_the_same_each_time(
+    run: Run, place: Path, model: Path
+) -> None:
+    for name in ("page.html", "again.html"):
+        run("report", "model", "-o", name, "--valid", "held-out")
+    assert (place / "again.html").read_bytes() == (place / "page.html").read_bytes()
+    text, page = _page(place / "page.html")
+    made = dict(page.table("made by"))
+    assert made["streamtron"] == streamtron.__version__
+    done = run(*made["command"].replace("SHARDS", "train").split()[1:], "--overwrite")
+    assert done.returncode == 0, done.stderr
+    newest = max(path.stat().st_mtime for path in (place / "train").iterdir())
+    assert f"last changed on {datetime.fromtimestamp(newest, UTC).date()} (UTC)" in text
 
 
 def test_the_curve_has_the_points_of_scikit_learns() -> None:
@@ -233,12 +281,22 @@ def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(
     told = json.loads((place / "many.run/report.json").read_text())
     keys = [
         float(key)
-        for key in re.findall(r'<td>(?:ant|bee)</td><td class="n" data-key="(.*?)"', text)
+        for key in re.findall(
+            r'<td>(?:ant|bee)</td>(?:<td class="n".*?)*?<td class="wide">.*?</td>'
+            r'<td class="n" data-key="(.*?)"',
+            text,
+        )
     ]
     gaps = {each["label"]: each["certificate"]["relative_duality_gap"] for each in told["learners"]}
     assert keys == [gaps["ant"], gaps["bee"]]
     found = streamtron.evaluate(streamtron.load(place / "many"), place / "many.svm").classes
-    assert [float(row[3]) for row in classes] == [round(each["precision"], 4) for each in found]
+    assert [float(row[2]) for row in classes] == [float(f"{c['precision']:.3g}") for c in found]
+    assert [row[0] for row in page.table("true class")] == ["<cow>", "ant", "bee"]
+    assert sum(_bars(text, "Margins of the held-out rows")) == 60
+    assert "the largest class, &lt;cow&gt;, is 33.3 % of them" in text
+    assert text.count("<span>accuracy</span>") == 1
+    assert "micro" not in text
+    assert "Hamming" not in text
     (place / "others.svm").write_text("dog 1:1\n")
     done = run("report", "many", "-o", "others.html", "--valid", "others.svm")
     one_sentence(done, 3, "no row has a class of the model")
@@ -258,22 +316,22 @@ def test_names_of_people_are_text_and_never_markup(run: Run, place: Path) -> Non
 
 
 def test_the_best_model_of_a_sweep_shows_every_candidate(run: Run, place: Path) -> None:
-    done = run("sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1",
+    done = run("sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1,10", "--rho", "0,1",
                "--model", "swept", "--table", "swept.csv", "--report", "swept.json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert run("report", "swept", "-o", "swept.html").returncode == 0
     text, page = _page(place / "swept.html")
     rows = page.table("C")
     assert [(float(row[0]), float(row[1])) for row in rows] == [
-        (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
+        (C, rho) for C in (0.01, 0.1, 1.0, 10.0) for rho in (0.0, 1.0)
     ]
     assert sum(row[-1] == "best" for row in rows) == 1
     drawing = text.split('aria-label="Accuracy by C and ρ"')[1].split("</svg>")[0]
-    assert drawing.count('class="heat"') == 6
+    assert drawing.count('class="heat"') == 8
     assert drawing.count('class="best"') == 1
     lines = text.split('aria-label="Accuracy by C"')[1].split("</svg>")[0]
-    assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', lines)] == [3, 3]
-    assert len(json.loads((place / "swept.json").read_text())["sweep"]["candidates"]) == 6
+    assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', lines)] == [4, 4]
+    assert len(json.loads((place / "swept.json").read_text())["sweep"]["candidates"]) == 8
 
 
 def test_a_sweep_over_folds_keeps_its_candidates_too(run: Run, place: Path) -> None:

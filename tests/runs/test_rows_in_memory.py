@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.dataframe
 import numpy as np
 import polars
 import pyarrow as pa
@@ -17,6 +20,8 @@ from scipy import sparse
 import streamtron
 from streamtron import StreamtronClassifier
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.data import ReaderConfig, open_shards
+from streamtron.data.formats.given import standing
 
 ROWS = 9000
 
@@ -42,6 +47,44 @@ def _batches(table: pa.Table, rows: int = 1000) -> Iterator[pa.RecordBatch]:
     yield from table.to_batches(max_chunksize=rows)
 
 
+class Stream:
+    """Has a stream of Arrow's record batches, and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.to_reader(max_chunksize=800).__arrow_c_stream__()
+
+
+class Relation(Stream):
+    """Streams as a relation of DuckDB does; all at once would be too much."""
+
+    def to_arrow_reader(self, batch_size: int) -> pa.RecordBatchReader:
+        return self._table.to_reader(max_chunksize=batch_size)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        raise MemoryError
+
+
+class DataSet:
+    """Has tables of Arrow as a data set of Hugging Face has them."""
+
+    def __init__(self, table: pa.Table, format: str = "python") -> None:
+        self._table, self._format = table, format
+
+    def with_format(self, format: str) -> DataSet:
+        return DataSet(self._table, format)
+
+    def iter(self, batch_size: int) -> Iterator[pa.Table]:
+        assert self._format == "arrow"
+        return (self._table.slice(k, 4000) for k in range(0, len(self._table), 4000))
+
+
+def _partitions(table: pa.Table) -> Any:
+    return dask.dataframe.from_pandas(table.to_pandas(), npartitions=3)
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -51,9 +94,15 @@ def _batches(table: pa.Table, rows: int = 1000) -> Iterator[pa.RecordBatch]:
         lambda table: iter([table.slice(0, 10), table.slice(10)]),
         polars.from_arrow,
         pa.Table.to_pandas,
+        lambda table: polars.from_arrow(table).lazy(),
+        _partitions,
+        DataSet,
+        Relation,
+        Stream,
     ],
-    ids=["table", "batches", "reader", "tables", "polars", "pandas"],
-)
+    ids=["table", "batches", "reader", "tables", "polars", "pandas", "LazyFrame", "Dask",
+         "Hugging Face", "DuckDB", "Arrow stream"],
+)  # fmt: skip
 def test_a_table_in_memory_gives_the_model_of_the_same_rows_in_a_shard(
     made: Any, table: pa.Table, of_shard: streamtron.LinearModel
 ) -> None:
@@ -123,11 +172,15 @@ def test_entries_of_a_matrix_that_are_stored_twice_are_added_up() -> None:
     assert twice.nnz == 4  # the matrix is as it was
 
 
+def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"label": [0, 1], name: pa.array([1, 2], kind or pa.float64())})
+
+
 @pytest.mark.parametrize(
     ("rows", "y", "sentence"),
     [
-        (3, None, "a int. Wanted is a pandas or polars data frame"),
-        (iter([3]), None, "a int. Wanted is a pandas or polars data frame"),
+        (3, None, "a int. Wanted is a pandas, polars or Dask data frame"),
+        (iter([3]), None, "a int. Wanted is a pandas, polars or Dask data frame"),
         (iter(()), None, "there are none"),
         (np.eye(2), None, "or a matrix with its labels, y"),
         (np.eye(2), [1, 0, 1], r"y of shape \(3,\)"),
@@ -135,7 +188,12 @@ def test_entries_of_a_matrix_that_are_stored_twice_are_added_up() -> None:
         (np.array([[np.nan], [1.0]]), [1, 0], "nan. Values must be finite"),
         (np.eye(2), [1, 1], "one label|only one|all 2 rows|wanted two"),
         (pa.table({"label": [1, 0], "f0": [1.0, None]}), None, "null in column 'f0'"),
-        (iter([pa.table({"f0": [1.0]}), pa.table({"f1": [1.0]})]), None, "the same columns"),
+        (
+            iter([_labelled("f0"), _labelled("f1")]),
+            None,
+            "f1 double after one with label",
+        ),
+        (iter([_labelled("f0"), _labelled("f0", pa.int8())]), None, "the same columns and types"),
     ],
 )
 def test_rows_that_cannot_be_fitted_on_are_refused(rows: Any, y: Any, sentence: str) -> None:
@@ -151,3 +209,48 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     streamtron.fit(table, label="answer", tol=0.5).save(tmp_path / "m.st")
     assert [path.name for path in tmp_path.iterdir()] == ["m.st"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"order": "sequential"}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
+     {"parts": 1}, {"multiclass": True}],
+    ids=str,
+)  # fmt: skip
+def test_an_iterator_is_read_once_and_no_copy_of_it_is_written_but_the_cache(
+    settings: dict[str, Any], table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    batches, written = table.to_batches(max_chunksize=1000), []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            files = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+            [cache] = {path.parent for path in files if "rows" not in str(path)} or {None}
+            written.append(sum(size for path, size in files.items() if path.parent != cache))
+            yield batch
+
+    model = streamtron.fit(rows(), label="answer", tol=1e-6, **settings)
+    assert model.predict(table).tolist().count("yes") > ROWS / 4
+    assert model.certificate["relative_duality_gap"] <= 1e-6
+    assert len(written) == len(batches)
+    assert max(written) < 5000 < table.nbytes
+
+
+def test_rows_that_are_needed_again_come_again_or_are_refused(table: pa.Table) -> None:
+    reading = ReaderConfig(label_column="answer")
+
+    def read_twice(rows: Any) -> list[int]:
+        with standing(rows, None) as path, open_shards([path], reading, cache_dir=None) as source:
+            return [sum(len(chunk) for chunk in source.chunks()) for _ in range(2)]
+
+    assert read_twice(table) == read_twice(Stream(table)) == [ROWS, ROWS]
+    with pytest.raises(DataError, match="an iterator, which can be read once"):
+        read_twice(_batches(table))
+
+
+def test_rows_in_memory_are_not_those_of_another_process(table: pa.Table) -> None:
+    with standing(table, None) as path:
+        code = f"import streamtron; streamtron.fit({path!r}, label='answer')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "in the memory of another process. Give shards to workers." in done.stderr

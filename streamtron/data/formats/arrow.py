@@ -27,7 +27,7 @@ class ArrowReader(TableReader):
 
     def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
         start = 0.0
-        for number, (batch, after) in enumerate(_batches(file, columns)):
+        for number, (batch, after) in enumerate(self._batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere
             step = batch_rows(len(batch), batch.nbytes, BATCH_BYTES)
             for row in range(0, len(batch), step):
@@ -35,6 +35,20 @@ class ArrowReader(TableReader):
                 end = start + (after - start) * (row + len(rows)) / len(batch)
                 yield Part(rows, f"record batch {number}", row, end)
             start = after
+
+    def _batches(
+        self, file: pa.NativeFile, columns: list[str]
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """Yield the record batches, each with the fraction of the file up to its end."""
+        with _open(file) as reader:
+            included = [reader.schema.get_field_index(column) for column in columns]
+        with _open(file, pa.ipc.IpcReadOptions(included_fields=included)) as reader:
+            if isinstance(reader, pa.ipc.RecordBatchFileReader):
+                count = reader.num_record_batches
+                for number in range(count):
+                    yield reader.get_batch(number), (number + 1) / count
+            else:
+                yield from ((batch, file.tell() / file.size()) for batch in reader)
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:
@@ -47,16 +61,3 @@ def _open(file: pa.NativeFile, options: pa.ipc.IpcReadOptions | None = None) -> 
     is_file = file.read(len(_MAGIC)) == _MAGIC
     file.seek(0)
     return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file, options=options)
-
-
-def _batches(file: pa.NativeFile, columns: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
-    """Yield the record batches, each with the fraction of the file up to its end."""
-    with _open(file) as reader:
-        included = [reader.schema.get_field_index(column) for column in columns]
-    with _open(file, pa.ipc.IpcReadOptions(included_fields=included)) as reader:
-        if isinstance(reader, pa.ipc.RecordBatchFileReader):
-            count = reader.num_record_batches
-            for number in range(count):
-                yield reader.get_batch(number), (number + 1) / count
-        else:
-            yield from ((batch, file.tell() / file.size()) for batch in reader)

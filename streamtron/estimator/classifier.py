@@ -8,40 +8,31 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model._base import LinearClassifierMixin  # as all its linear classifiers
-from sklearn.utils.class_weight import compute_class_weight
+from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  # as all of them
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from streamtron.core.certificate import Certificate
-from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import SettingsError
 from streamtron.core.names import SharedNames, checks_keywords
-from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
-from streamtron.data import MemorySource
-from streamtron.model.display import ModelCertificate
-from streamtron.model.scoring import namer_of
-from streamtron.runs.inputs import as_paths, cache_directory, open_training_shards
-from streamtron.runs.inspect import with_active_set
-from streamtron.runs.learners import (
-    Training,
-    one_vs_rest_learners,
-    train_candidates,
-    train_learners,
-)
+from streamtron.estimator.parameters import accepts_keywords, machine_of, parameters_of, settings_of
+from streamtron.estimator.partial import certificate_of_past, problem_of
+from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
+from streamtron.estimator.shards import train_on_shards
+from streamtron.estimator.watching import Watched, watched
+from streamtron.model.display import ModelCertificate, joint_certificate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.inputs import as_model, as_paths
+from streamtron.runs.learners import one_vs_rest_learners, train_learners
 from streamtron.runs.outcome import certificate_of
-from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights
@@ -49,24 +40,6 @@ from streamtron.solver.partial_fit import EarlierData
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Client
-
-
-class _Rows(NamedTuple):
-    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``."""
-
-    X: Any
-    codes: NDArray[np.intp]
-    classes: NDArray[Any]
-    weights: NDArray[np.float64] | None
-
-    @property
-    def numbers(self) -> list[Label]:
-        # what learners take for labels
-        return [float(number) for number in range(len(self.classes))]
-
-    def source(self) -> MemorySource:
-        return MemorySource(self.X, self.codes, self.numbers, self.weights)
-
 
 Method = TypeVar("Method")
 
@@ -82,7 +55,7 @@ def _only_with(loss: str, why: str) -> Callable[[Method], Method]:
     return cast(Callable[[Method], Method], available_if(has_loss))
 
 
-class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Linear classifier with a proven duality gap; a replacement of ``LinearSVC`` and of
     ``LogisticRegression``.
 
@@ -96,6 +69,10 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     X is rounded to float32 for training; values that become infinite are an error. Decisions use X
     as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
     whatever ``tol`` is.
+
+    Keywords of ``LinearSVC``, ``LogisticRegression`` and ``SGDClassifier`` that say what is done
+    anyway are accepted: ``penalty="l2"``, ``dual``, ``solver="liblinear"``. Others are refused by a
+    SettingsError that says what to do.
 
     Parameters
     ----------
@@ -114,16 +91,19 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     random_state : seed of the order of rows, ≥ 0; None is seed 0.
     warm_start : begin ``fit`` at the weights of the previous fit, and with the squared hinge at its
         dual variables, if rows, columns and classes are as many. The optimum is the same.
+    n_jobs : threads; None or -1 = all processors, -2 = all but one. The weights are the same bits.
+    verbose : whether to print a line for every reading, and every ten seconds.
 
     Attributes
     ----------
     coef_ : float64, shape (1, columns), or (classes, columns) where there are more than two.
     intercept_ : float64, shape (1,) or (classes,): ρ w_bias, 0 without a bias.
     classes_ : the labels, sorted; of two, the larger is the positive one.
-    certificate_ : dict of what is proven, see ``ModelCertificate``: ``primal_objective``,
-        ``dual_objective``, ``relative_duality_gap``, ``rows_scanned`` …; with the squared hinge
-        also ``primal_margin`` and ``upper_bound`` of the best margin, else None. A list of one a
-        class for more than two classes. ``partial_fit`` proves less.
+    certificate_ : dict of what is proven, see ``ModelCertificate``: ``relative_duality_gap`` (of
+        more than two classes the widest), ``rows_scanned``; of two classes also
+        ``primal_objective``, ``dual_objective`` …, and with the squared hinge ``primal_margin`` and
+        ``upper_bound`` of the best margin; of more classes ``learners``, these of each class.
+        ``partial_fit`` proves less.
     n_iter_ : full epochs, the largest number of any class.
     n_features_in_, feature_names_in_ : as in other scikit-learn estimators.
 
@@ -136,6 +116,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
     True
     """
 
+    @accepts_keywords
     def __init__(
         self,
         *,
@@ -149,6 +130,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         max_iter: int = 100,
         random_state: Any = None,
         warm_start: bool = False,
+        n_jobs: int | None = None,
+        verbose: int = 0,
     ) -> None:
         self.C = C
         self.loss = loss
@@ -160,6 +143,8 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         self.max_iter = max_iter
         self.random_state = random_state
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
@@ -178,17 +163,11 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         -----
         ConvergenceWarning : ``max_iter`` full epochs did not prove the gap.
         """
-        settings = self._settings()
-        X, y = self._checked(X, y, reset=True)
+        settings = settings_of(self)
+        X, y = checked_matrix(self, X, y, reset=True)
         classes, codes = np.unique(y, return_inverse=True)
-        rows = _Rows(X, codes, classes, _row_weights(sample_weight, X))
-        labels = classes[np.unique(codes if rows.weights is None else codes[rows.weights > 0.0])]
-        if len(labels) < 2:
-            only = [f"only one class, {label_text(label, quote=True)}" for label in labels.tolist()]
-            raise DataError(
-                f"y: {only[0] if only else 'no row of a class'}, among the rows of a weight above "
-                "0. Wanted are two classes at least."
-            )
+        rows = MatrixRows(X, codes, classes, row_weights(sample_weight, X))
+        rows.check_classes()
         return self._fit_memory(rows, settings)
 
     @_only_with("squared_hinge", "partial_fit keeps dual variables at a scale of its own")
@@ -222,7 +201,12 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling`` or loss.
         """
         first = not hasattr(self, "classes_")
-        settings = self._settings()
+        settings = settings_of(self)
+        if not first and not hasattr(self, "_past"):
+            raise SettingsError(
+                "partial_fit after from_model: a model keeps no dual variables of its rows. Call "
+                "fit with all rows, or streamtron.update with the new shards."
+            )
         if settings.free:
             raise SettingsError(
                 "intercept='free' with partial_fit: what earlier rows prove is for a bias that is "
@@ -235,14 +219,14 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             )
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")
-        X, y = self._checked(X, y, reset=first)
+        X, y = checked_matrix(self, X, y, reset=first)
         known = np.unique(np.asarray(classes)) if first else self.classes_
-        _check_labels(y, known, classes)
-        rows = _Rows(X, np.searchsorted(known, y), known, _row_weights(sample_weight, X))
+        check_labels(y, known, classes)
+        rows = MatrixRows(X, np.searchsorted(known, y), known, row_weights(sample_weight, X))
         if first:
             return self._fit_memory(rows, settings)
         source, learners = rows.source(), self._learners(rows, settings)
-        for name, value in _problem_of(learners, settings, rows.numbers).items():
+        for name, value in problem_of(learners, settings, rows.numbers).items():
             if value != self._problem[name]:  # of which the same counts prove less
                 raise SettingsError(
                     f"{name}: {value}, but the earlier rows had {self._problem[name]}, and what "
@@ -251,7 +235,7 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
-        self._publish([_of_past(past) for past in self._past])
+        self._publish([certificate_of_past(past) for past in self._past])
         return self
 
     @_only_with("log_loss", "only the logistic loss estimates probabilities")
@@ -289,42 +273,52 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             Without ``parts`` among the settings there is then one for each shard, up to 64.
         names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
         """
-        settings, machine = self._settings(dict(names)), machine or Machine()
-        known = None if classes is None else _sorted_labels(classes)
-        paths = as_paths(shards)
-        with cache_directory(None, machine) as cache, ExitStack() as stack:
-            [settings], _ = with_active_set(paths, [settings], machine, cache)
-            opened = open_training_shards(paths, settings, machine, cache, classes=known)
-            source = stack.enter_context(opened)
-            several = known is not None and len(known) > 2
-            settings = settings.but(multiclass=several)
-            settings = with_parts(settings, source.shards, workers=workers is not None)
-            training = Training(source, settings, machine)
-            if settings.parts is None:
-                [learners] = train_candidates(training, [settings])
-            else:
-                with _parts_opened(workers, machine) as open_parts:
-                    learners, _ = train_in_parts(training, None, cache, None, open_parts)
-            labels = _sorted_labels(source.labels)
-            if len(labels) < 2:
-                raise DataError(
-                    f"all {source.rows} rows have one class, {labels[0]!r}: wanted two. Add shards "
-                    "that hold the other one, or check label."
-                )
-            # of two classes the first label met was the positive one
-            sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
-            columns = slice(source.index_base or 0, max(source.width, source.index_base or 0))
-            self.n_features_in_ = columns.stop - columns.start
-            self._rows = source.rows or 0
-            self.__dict__.pop("feature_names_in_", None)
-            namer = namer_of(source.reading.contract())
-            names_in = getattr(namer, "names", ())[: self.n_features_in_]
-            if len(names_in) == self.n_features_in_:
-                self.feature_names_in_ = np.array(names_in, dtype=object)
-        self._problem = _problem_of(learners, settings, labels)
-        return self._conclude(np.array(labels), learners, columns, settings, sign)
+        settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
+        name_of = label_text if classes is not None and len(classes) > 2 else None
+        with watched(self, name_of) as listen:
+            fit = train_on_shards(as_paths(shards), settings, machine, classes, workers, listen)
+        self.n_features_in_ = fit.columns.stop - fit.columns.start
+        self._name_features(fit.names)
+        self._rows = fit.rows
+        self._problem = problem_of(fit.learners, fit.settings, fit.labels)
+        labels = np.array(fit.labels)
+        return self._conclude(labels, fit.learners, fit.columns, fit.settings, fit.sign)
 
-    def _fit_memory(self, rows: _Rows, settings: Settings) -> Self:
+    @classmethod
+    def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
+        """Return a fitted classifier of a model's weights, classes and certificate.
+
+        Parameters
+        ----------
+        model : a model or its file; its settings become parameters, as far as they are such.
+            Column j of X is its ``weights[…, j]``: it takes no documents and no records.
+
+        Raises
+        ------
+        SettingsError : a multilabel model; a model of the hard margin.
+        """
+        model = as_model(model)
+        if model.kind == "multilabel":
+            raise SettingsError(
+                "a multilabel model, and a classifier gives a row one label. Use its own predict."
+            )
+        fitted = cls(**parameters_of(model))
+        fitted.coef_ = np.atleast_2d(model.weights).copy()
+        fitted.intercept_ = np.atleast_1d(model.bias).copy()
+        fitted.classes_, fitted.n_iter_ = np.array(model.classes), 0
+        fitted.n_features_in_ = model.columns
+        fitted._name_features(model.feature_names[: model.columns])
+        fitted.certificate_ = ModelCertificate(model.certificate)
+        return fitted
+
+    def _name_features(self, names: Sequence[str]) -> None:
+        """Set or drop the names of the columns; they are kept where all have one."""
+        self.__dict__.pop("feature_names_in_", None)
+        if names and len(names) == self.n_features_in_:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _fit_memory(self, rows: MatrixRows, settings: Settings) -> Self:
+        machine = machine_of(self.n_jobs)
         warm = (
             self.warm_start
             and hasattr(self, "_counts")
@@ -344,14 +338,19 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
                 set_weights(learner, b * self.coef_[number], b * bias, counts)
             return learners
 
-        learners = train_learners(rows.source(), begin, settings, Machine())
+        if warm:
+            self.densify()
+        classes = [label_text(label) for label in rows.classes.tolist()]
+        name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
+        with watched(self, name_of, X=rows.X, y=rows.classes[rows.codes]) as listen:
+            learners = train_learners(rows.source(), begin, settings, machine, listen)
         self._rows = len(rows.codes)
-        self._problem = _problem_of(learners, settings, rows.numbers)
+        self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
 
-    def _learners(self, rows: _Rows, settings: Settings) -> list[Learner]:
+    def _learners(self, rows: MatrixRows, settings: Settings) -> list[Learner]:
         """Create one learner for two classes, else one a class; classes are given by number."""
-        return one_vs_rest_learners(settings, rows.numbers, self._class_weights(rows))
+        return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(self.class_weight))
 
     def _conclude(
         self,
@@ -385,139 +384,10 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         """Set weights and certificates."""
         weights = np.array([past.average for past in self._past])
         self.coef_, self.intercept_ = weights[:, :-1].copy(), self._rho * weights[:, -1]
-        proofs = [ModelCertificate(certificate) for certificate in certificates]
-        self.certificate_ = proofs[0] if len(proofs) == 1 else proofs
-
-    def _settings(self, names: Mapping[str, Any] | None = None) -> Settings:
-        try:
-            parameters = {name: getattr(self, key) for key, name in SKLEARN_NAMES.items()}
-            parameters["seed"] = _seed(self.random_state)
-            if not self.fit_intercept:
-                parameters["rho"] = 0.0
-            settings = Settings.from_dict({**parameters, **(names or {})})
-        except SettingsError as error:
-            raise SettingsError(_with_sklearn_names(str(error))) from error
-        if self.fit_intercept and not settings.rho > 0:
-            raise SettingsError(
-                f"intercept_scaling is {self.intercept_scaling}: wanted a number above 0. For no "
-                "bias give fit_intercept=False."
-            )
-        return settings
-
-    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
-        with np.errstate(over="ignore"):  # then refused as infinite
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
-            )
-        check_classification_targets(y)
-        if sparse.issparse(X) and not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
-        return X, y
-
-    def _class_weights(self, rows: _Rows) -> dict[Label, float] | None:
-        """Return the weight of every class by its number."""
-        if not self.class_weight:
-            return None
-        if self.class_weight == "balanced":
-            sums = np.bincount(rows.codes, rows.weights, minlength=len(rows.classes)).astype(float)
-            weights = sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0))
-        else:
-            weights = compute_class_weight(self.class_weight, classes=rows.classes, y=rows.classes)
-        return dict(zip(rows.numbers, weights.tolist(), strict=True))
+        joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]
+        self.certificate_ = ModelCertificate(joint)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-@contextmanager
-def _parts_opened(
-    workers: int | str | Client | None, machine: Machine
-) -> Iterator[OpenParts | None]:
-    """Give what opens parts on these workers; None = in this process."""
-    if workers is None:
-        yield None
-        return
-    from streamtron.cluster.connect import connect
-    from streamtron.cluster.parts import parts_on
-
-    where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-    with connect(**where, machine=machine) as connected:
-        yield parts_on(connected)
-
-
-def _problem_of(
-    learners: Sequence[Learner], settings: Settings, labels: Sequence[Label]
-) -> dict[str, Any]:
-    """Return by scikit-learn's names what makes the extended rows; a class weighs 1 if unnamed."""
-    weights: dict[Label, float] = {}
-    for learner in learners:
-        weights |= learner.targets.class_weights or {}
-    return {
-        "loss": settings.loss,
-        "C": 0.5 / settings.delta2,
-        "intercept_scaling": settings.rho,
-        "class_weight": [float(weights.get(label, 1.0)) for label in labels],
-    }
-
-
-def _of_past(past: EarlierData) -> dict[str, Any]:
-    """Return a certificate of the upper bound alone."""
-    upper, rounding = past.scan_sums.upper_bound()
-    return {
-        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
-        "upper_bound": upper,
-        "rounding_bound": rounding,
-        "rows_scanned": past.rows,
-        "covers": f"the upper bound covers all {past.rows} rows given so far; no lower bound is "
-        "proven, for the earlier ones were not there to be scanned at these weights",
-    }
-
-
-def _check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:
-    """Refuse labels of ``partial_fit`` that are not the classes of its first call."""
-    if given is not None and not np.array_equal(known, np.unique(given)):
-        raise SettingsError(f"classes: {given}, at the first call they were {known}.")
-    if len(known) < 2:
-        raise DataError(f"classes: {known}. Wanted are at least two.")
-    if unknown := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
-        raise DataError(f"y: label {unknown[0]!r} is not one of the classes {known}.")
-
-
-def _row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
-    if sample_weight is None:
-        return None
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    for kind, wrong in (("Negative", weights < 0.0), ("Too large", ~(weights <= LARGEST_WEIGHT))):
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise DataError(
-                f"{kind} values in data passed to `sample_weight`: row {row} has {weights[row]}. "
-                "Weights are 0, or at most 1e30."
-            )
-    return weights
-
-
-def _seed(random_state: Any) -> Any:
-    if random_state is None:
-        return Settings().seed
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    return random_state  # of a wrong kind it is refused with the settings
-
-
-def _with_sklearn_names(message: str) -> str:
-    """Replace the setting that a message begins with by scikit-learn's name."""
-    for sklearn_name, name in SKLEARN_NAMES.items():
-        for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
-            if message.startswith(start):
-                return sklearn_name + message[len(start) - 1 :]
-    return message
-
-
-def _sorted_labels(labels: Sequence[Label]) -> list[Label]:
-    """Sort labels; numbers become floats, as in shards."""
-    array = np.unique(np.asarray(labels))
-    return list((array.astype(float) if array.dtype.kind in "iu" else array).tolist())

@@ -13,6 +13,9 @@ WIDTH, HEIGHT = 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 56, 386, 24, 212
 """The area within the axes; further right where labels are long."""
 
+FEWEST = 4
+"""Points of a line, at least: fewer are said better in a table."""
+
 Points = Sequence[tuple[float, float]]
 
 

@@ -1,0 +1,187 @@
+"""Read rows that are in memory, or come as a stream, where they are.
+
+They stand as a shard of their own, whose file is Arrow without a row: it has their columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from streamtron.core.errors import DataError
+from streamtron.core.files import scratch_directory
+from streamtron.data.discover import ROWS_GIVEN
+from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.layouts import decoded
+from streamtron.data.row_batch import RowBatch
+
+BATCH = 1 << 16
+"""Rows of a matrix in a record batch, and of those that a library is asked for."""
+
+_WANTED = (
+    "a pandas, polars or Dask data frame, a Hugging Face data set, a DuckDB relation, an Arrow "
+    "table or stream, or an iterator of record batches"
+)
+
+
+class _Given:
+    """Rows that a function was given: ``schema``, and the record batches, as often as they can be
+    had. The first batch is taken at once."""
+
+    def __init__(self, rows: Any, y: Any) -> None:
+        self._rows, self._y = rows, y
+        batches = self._read()
+        first = next(batches, None)
+        if first is None:
+            raise DataError("the rows to fit on: there are none. Wanted is one at least.")
+        self.schema = first.schema
+        self._begun: Iterator[pa.RecordBatch] | None = chain([first], batches)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        return _of_tables(self._rows) if self._y is None else _of_matrix(self._rows, self._y)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches, from the first one on."""
+        batches, self._begun = self._begun, None
+        if batches is None:
+            if isinstance(self._rows, Iterator):
+                raise DataError(
+                    "the rows to fit on: an iterator, which can be read once, and they are needed "
+                    "again, for memory is small. Give a table or shards, or raise the memory."
+                )
+            batches = self._read()
+        for batch in batches:
+            if not batch.schema.equals(self.schema):
+                raise DataError(
+                    f"the rows to fit on: a record batch with {_columns(batch.schema)} after one "
+                    f"with {_columns(self.schema)}. All need the same columns and types."
+                )
+            yield batch
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+_given: dict[str, _Given] = {}
+"""Path of the file that stands for rows → the rows."""
+
+
+@contextmanager
+def standing(rows: Any, y: Any) -> Iterator[str]:
+    """Give the path of a file that stands for rows while the context lasts.
+
+    ``rows`` : a data frame, a table, an iterator of either or of record batches; or a matrix, dense
+    or scipy.sparse, with the labels ``y``, which has the columns ``indices``, ``values`` and
+    ``label``. An index of pandas is no column. DataError: rows of another kind.
+    """
+    given = _Given(rows, y)
+    with scratch_directory("streamtron-rows-") as directory:
+        path = os.path.join(directory, ROWS_GIVEN)
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, given.schema):
+            pass
+        _given[path] = given
+        try:
+            yield path
+        finally:
+            del _given[path]
+
+
+class GivenReader(ArrowReader):
+    """Read rows where they are, by the path of the file that stands for them."""
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield the rows in their order, checked; then they have their fingerprint."""
+        digest = xxhash.xxh3_128()
+        for batch in super().batches():
+            for part in (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights):
+                if part is not None:
+                    digest.update(np.ascontiguousarray(part).data)
+            digest.update(repr(batch.classes).encode())
+            yield batch
+        self._fingerprint = digest.hexdigest()
+
+    def fingerprint(self) -> str:
+        """Compute xxh3-128 of the rows as they are read, 32 hex digits."""
+        if self._fingerprint is None:
+            for _ in self.batches():
+                pass
+        return super().fingerprint()
+
+    def _batches(
+        self, file: pa.NativeFile, columns: list[str]
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        if self.path not in _given:
+            raise DataError(
+                "the rows to fit on: in the memory of another process. Give shards to workers."
+            )
+        yield from ((batch.select(columns), 0.0) for batch in _given[self.path].batches())
+
+
+def _of_tables(rows: Any) -> Iterator[pa.RecordBatch]:
+    for table in _tables(rows):
+        if isinstance(table, pa.RecordBatch):
+            yield _plain(table)
+        elif hasattr(table, "__arrow_c_stream__"):
+            yield from map(_plain, pa.RecordBatchReader.from_stream(table))
+        else:
+            raise DataError(
+                f"the rows to fit on: a {type(table).__name__}. Wanted is {_WANTED}; or a matrix "
+                "with its labels, y."
+            )
+
+
+def _tables(rows: Any) -> Iterator[Any]:
+    """Yield the tables that rows come as, each when it is needed."""
+    if isinstance(rows, Iterator):
+        yield from rows
+    elif hasattr(rows, "collect_batches"):  # a LazyFrame of polars
+        yield from rows.collect_batches(chunk_size=BATCH)
+    elif hasattr(rows, "with_format"):  # a data set of Hugging Face
+        yield from rows.with_format("arrow").iter(batch_size=BATCH)
+    elif hasattr(rows, "npartitions"):  # a data frame of Dask
+        yield from (rows.partitions[k].compute() for k in range(rows.npartitions))
+    elif hasattr(rows, "to_arrow_reader"):  # a relation of DuckDB
+        yield from rows.to_arrow_reader(BATCH)
+    else:
+        yield rows
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a record batch without an index of pandas, and without dictionaries, which may differ
+    from batch to batch."""
+    index = (batch.schema.pandas_metadata or {}).get("index_columns", ())
+    names = [name for name in batch.schema.names if name not in index]
+    return pa.RecordBatch.from_arrays([decoded(batch.column(name)) for name in names], names)
+
+
+def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
+    from scipy import sparse
+
+    labels = np.asarray(y)
+    if np.ndim(X) != 2 or labels.shape != (X.shape[0],):
+        raise DataError(
+            f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
+            "are a matrix, (rows, columns), and one label a row."
+        )
+    matrix = sparse.csr_array(X)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    for start in range(0, matrix.shape[0], BATCH):
+        rows = matrix[start : start + BATCH]
+        arrays = (pa.array(rows.indices.astype(np.int64)), pa.array(rows.data))
+        lists = [
+            pa.LargeListArray.from_arrays(rows.indptr.astype(np.int64), array) for array in arrays
+        ]
+        yield pa.RecordBatch.from_arrays(
+            [*lists, pa.array(labels[start : start + BATCH].tolist())],
+            ["indices", "values", "label"],
+        )

@@ -1,0 +1,1 @@
+"""The scikit-learn estimator: ``classifier`` has the class, the other modules its steps."""

@@ -1,0 +1,128 @@
+"""The classifier's parameters as settings, and scikit-learn's keywords that are not among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, prices
+from streamtron.core.errors import SettingsError
+from streamtron.core.limits import available_processors
+from streamtron.core.names import unexpected
+from streamtron.core.text import short
+from streamtron.model.linear_model import LinearModel
+
+if TYPE_CHECKING:
+    from streamtron.estimator.classifier import StreamtronClassifier
+
+_L2 = "weights are penalised by ½‖w‖². Leave it out, or keep scikit-learn's estimator for l1"
+_STEPS = "there is no step size and no order of steps to choose. Leave it out"
+_STOP = "training ends when the gap is proven. Give tol in its place"
+
+KEYWORDS: dict[str, tuple[str, str]] = {
+    "penalty": ("l2 deprecated", _L2),
+    "l1_ratio": ("0 0.0 None", _L2),
+    "dual": ("auto True False", "the primal and the dual are solved together. Leave it out"),
+    "solver": ("liblinear", "the others leave the intercept free. Give intercept='free' instead"),
+    "multi_class": ("ovr", "classes are trained one against the rest. Leave it out, or keep "
+                    "LogisticRegression for the multinomial problem"),
+    "alpha": ("", "the loss is a sum and not a mean. Give C=1/(alpha * rows) in its place"),
+    "early_stopping": ("False", _STOP),
+    "shuffle": ("True", _STEPS),
+    **dict.fromkeys(("learning_rate", "eta0", "power_t", "average", "epsilon"), ("", _STEPS)),
+    **dict.fromkeys(("n_iter_no_change", "validation_fraction"), ("", _STOP)),
+}  # fmt: skip
+"""Keyword of LinearSVC, LogisticRegression or SGDClassifier → values that say what is done anyway,
+and what to do instead of any other one."""
+
+
+def accepts_keywords(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorate ``__init__``: accept scikit-learn's keywords that change nothing. Raise a
+    SettingsError for another problem, a TypeError for a name that scikit-learn has not either."""
+    known = [*signature(init).parameters][1:]
+
+    @wraps(init)  # so that scikit-learn sees the parameters alone
+    def called(model: Any, **given: Any) -> None:
+        for name in [name for name in given if name not in known]:
+            if name not in KEYWORDS:
+                raise unexpected(name, [*known, *KEYWORDS])
+            values, advice = KEYWORDS[name]
+            if str(given[name]) not in values.split():
+                raise SettingsError(f"{name}={short(given[name])}: {advice}.")
+            del given[name]
+        init(model, **given)
+
+    return called
+
+
+@contextmanager
+def _named_as_in_sklearn() -> Iterator[None]:
+    """Let a SettingsError name a parameter as scikit-learn does."""
+    try:
+        yield
+    except SettingsError as error:
+        raise SettingsError(_with_sklearn_names(str(error))) from error
+
+
+def _with_sklearn_names(message: str) -> str:
+    """Replace the setting that a message begins with by scikit-learn's name."""
+    for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
+        for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
+            if message.startswith(start):
+                return sklearn_name + message[len(start) - 1 :]
+    return message
+
+
+def settings_of(model: StreamtronClassifier, names: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings that the parameters are, with others by ``names``."""
+    with _named_as_in_sklearn():
+        parameters = {name: getattr(model, key) for key, name in SKLEARN_NAMES.items()}
+        parameters["seed"] = _seed(model.random_state)
+        if not model.fit_intercept:
+            parameters["rho"] = 0.0
+        settings = Settings.from_dict({**parameters, **(names or {})})
+    if model.fit_intercept and not settings.rho > 0:
+        raise SettingsError(
+            f"intercept_scaling is {model.intercept_scaling}: wanted a number above 0. For no "
+            "bias give fit_intercept=False."
+        )
+    return settings
+
+
+def machine_of(n_jobs: Any) -> Machine:
+    """Return a machine of as many threads; None and −1 are all processors, −2 all but one."""
+    if isinstance(n_jobs, int) and n_jobs < 0:
+        n_jobs = max(1, available_processors() + 1 + n_jobs)
+    with _named_as_in_sklearn():
+        return Machine(threads=n_jobs)
+
+
+def _seed(random_state: Any) -> Any:
+    if random_state is None:
+        return Settings().seed
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    return random_state  # of a wrong kind it is refused with the settings
+
+
+def parameters_of(model: LinearModel) -> dict[str, Any]:
+    """Return the parameters with which a model was fitted, as far as it says them."""
+    known = {name: value for name, value in model.settings.items() if value is not None}
+    if "delta" in known:
+        known["C"] = prices(None, known["delta"])["C"]
+    if isinstance(weights := known.get("class_weight"), Mapping):
+        by_label = Settings(class_weight=weights).label_weights
+        known["class_weight"] = {c: by_label[c] for c in model.classes if c in by_label}
+    parameters = {key: known[name] for key, name in SKLEARN_NAMES.items() if name in known}
+    if known.get("rho") == 0.0 or known.get("intercept") == "none":
+        parameters |= {"fit_intercept": False, "intercept_scaling": 1.0}
+    if parameters.get("C", 1.0) is None:
+        raise SettingsError(
+            "a model of the hard margin, which has no C. Use its own predict, or fit with a C."
+        )
+    return parameters

@@ -1,0 +1,108 @@
+"""Rows in memory as the classifier takes them, and the checks of labels and row weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.core.text import label_text
+from streamtron.data import MemorySource
+
+if TYPE_CHECKING:
+    from streamtron.estimator.classifier import StreamtronClassifier
+
+
+class MatrixRows(NamedTuple):
+    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``."""
+
+    X: Any
+    codes: NDArray[np.intp]
+    classes: NDArray[Any]
+    weights: NDArray[np.float64] | None
+
+    @property
+    def numbers(self) -> list[Label]:
+        """What learners take for labels: the numbers of the classes."""
+        return [float(number) for number in range(len(self.classes))]
+
+    def source(self) -> MemorySource:
+        """Return the rows as learners read them."""
+        return MemorySource(self.X, self.codes, self.numbers, self.weights)
+
+    def check_classes(self) -> None:
+        """Refuse rows that have fewer than two classes."""
+        counting = self.codes if self.weights is None else self.codes[self.weights > 0.0]
+        labels = self.classes[np.unique(counting)].tolist()
+        if len(labels) < 2:
+            only = f"only one class, {label_text(labels[0], quote=True)}" if labels else ""
+            raise DataError(
+                f"y: {only or 'no row of a class'}, among the rows of a weight above 0. Wanted are "
+                "two classes at least."
+            )
+
+    def class_weights(self, given: Mapping[Any, float] | str | None) -> dict[Label, float] | None:
+        """Return the weight of every class by its number."""
+        if not given:
+            return None
+        if given == "balanced":
+            sums = np.bincount(self.codes, self.weights, minlength=len(self.classes)).astype(float)
+            weights = sums.sum() / (len(sums) * np.where(sums > 0.0, sums, 1.0))
+        else:
+            weights = compute_class_weight(given, classes=self.classes, y=self.classes)
+        return dict(zip(self.numbers, weights.tolist(), strict=True))
+
+
+def checked_matrix(
+    model: StreamtronClassifier, X: Any, y: Any, *, reset: bool
+) -> tuple[Any, NDArray[Any]]:
+    """Return X in float32, by rows if it is sparse, and y; ``reset`` : whether names and number of
+    the columns are learned."""
+    with np.errstate(over="ignore"):  # then refused as infinite
+        X, y = validate_data(
+            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
+        )
+    check_classification_targets(y)
+    if sparse.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X, y
+
+
+def check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:
+    """Refuse labels of ``partial_fit`` that are not the classes of its first call."""
+    if given is not None and not np.array_equal(known, np.unique(given)):
+        raise SettingsError(f"classes: {given}, at the first call they were {known}.")
+    if len(known) < 2:
+        raise DataError(f"classes: {known}. Wanted are at least two.")
+    if unknown := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
+        raise DataError(f"y: label {unknown[0]!r} is not one of the classes {known}.")
+
+
+def row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] | None:
+    """Return the weights of the rows; refuse those that are negative or too large."""
+    if sample_weight is None:
+        return None
+    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    for kind, wrong in (("Negative", weights < 0.0), ("Too large", ~(weights <= LARGEST_WEIGHT))):
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise DataError(
+                f"{kind} values in data passed to `sample_weight`: row {row} has {weights[row]}. "
+                "Weights are 0, or at most 1e30."
+            )
+    return weights
+
+
+def sorted_labels(labels: Sequence[Label]) -> list[Label]:
+    """Sort labels; numbers become floats, as in shards."""
+    array = np.unique(np.asarray(labels))
+    return list((array.astype(float) if array.dtype.kind in "iu" else array).tolist())

@@ -1,0 +1,92 @@
+"""Train the classifier's learners on shards, as ``streamtron.fit`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError
+from streamtron.core.events import Listener
+from streamtron.core.rows import Label
+from streamtron.estimator.rows import sorted_labels
+from streamtron.model.scoring import namer_of
+from streamtron.runs.inputs import cache_directory, open_training_shards
+from streamtron.runs.inspect import with_active_set
+from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.solver.learner import Learner
+
+if TYPE_CHECKING:
+    from streamtron.cluster.client import Client
+
+
+class ShardFit(NamedTuple):
+    """Finished learners of shards. ``columns`` : the shards' numbers of those that ``coef_`` has;
+    ``names`` : of these, () without names; ``sign`` : −1 where the smaller of two classes was taken
+    for the positive one."""
+
+    learners: list[Learner]
+    labels: list[Label]
+    rows: int
+    columns: slice
+    names: tuple[str, ...]
+    sign: float
+    settings: Settings
+
+
+def train_on_shards(
+    paths: list[str],
+    settings: Settings,
+    machine: Machine,
+    classes: Sequence[Label] | None,
+    workers: int | str | Client | None,
+    listen: Listener,
+) -> ShardFit:
+    """Train on shards; see ``StreamtronClassifier.fit_shards``."""
+    known = None if classes is None else sorted_labels(classes)
+    with cache_directory(None, machine) as cache, ExitStack() as stack:
+        [settings], _ = with_active_set(paths, [settings], machine, cache)
+        source = stack.enter_context(
+            open_training_shards(paths, settings, machine, cache, classes=known)
+        )
+        several = known is not None and len(known) > 2
+        settings = settings.but(multiclass=several)
+        settings = with_parts(settings, source.shards, workers=workers is not None)
+        training = Training(source, settings, machine, listen)
+        if settings.parts is None:
+            [learners] = train_candidates(training, [settings])
+        else:
+            with _parts_opened(workers, machine) as open_parts:
+                learners, _ = train_in_parts(training, None, cache, None, open_parts)
+        labels = sorted_labels(source.labels)
+        if len(labels) < 2:
+            raise DataError(
+                f"all {source.rows} rows have one class, {labels[0]!r}: wanted two. Add shards "
+                "that hold the other one, or check label."
+            )
+        base = source.index_base or 0
+        columns = slice(base, max(source.width, base))
+        namer = namer_of(source.reading.contract())
+        names = tuple(getattr(namer, "names", ())[: columns.stop - base])
+        # of two classes the first label met was the positive one
+        sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
+        rows = source.rows or 0
+    return ShardFit(list(learners), labels, rows, columns, names, sign, settings)
+
+
+@contextmanager
+def _parts_opened(
+    workers: int | str | Client | None, machine: Machine
+) -> Iterator[OpenParts | None]:
+    """Give what opens parts on these workers; None = in this process."""
+    if workers is None:
+        yield None
+        return
+    from streamtron.cluster.connect import connect
+    from streamtron.cluster.parts import parts_on
+
+    where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+    with connect(**where, machine=machine) as connected:
+        yield parts_on(connected)
