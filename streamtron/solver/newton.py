@@ -156,7 +156,7 @@ def minimise(
     least_excess = np.inf
     yield GapEstimate(here.gap)
     while here.excess > precision * max(here.primal, 0.0) and here.steps < STEPS:
-        enough = precision * here.primal / here.excess
+        enough = precision * max(here.primal, 0.0) / here.excess
         there = yield from objective.step(here, enough, accuracy)
         if there is None:
             break
@@ -183,7 +183,7 @@ def minimise_narrowing(
     while True:
         here = yield from begin(v, precision)
         steps += here.steps
-        left, wanted = objective.smoothing(here), precision * here.primal
+        left, wanted = objective.smoothing(here), precision * max(here.primal, 0.0)
         if left <= max(wanted - here.excess, AIM * wanted) or objective.zone <= LEAST_ZONE:
             return replace(here, steps=steps)
         v, part = here.v, AIM * wanted / left
