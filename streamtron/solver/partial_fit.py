@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.certificate import FEW
+from streamtron.core.losses import Loss, values
 from streamtron.core.rows import ChunkSource
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.ascent import solve
@@ -26,6 +28,10 @@ from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
+
+CLASSES = slice(kernels.COSTS, kernels.SUMS)
+"""Of a scan's sums: Σ C_k, then Σ C_k ‖x_k‖, of the negative class and of the positive one, each
+with its rounding errors."""
 
 LARGEST_TOTAL = 61
 """Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
@@ -42,6 +48,9 @@ class EarlierData:
     totals: NDArray[np.int64]
     b: float
     """counts to a unit of dual"""
+    loss: Loss
+    free: float
+    """ρ of a bias that is not penalised; 0 where there is none"""
     average: NDArray[np.float64]
     """the weights, augmented: each call's best ones, averaged over the rows that it brought"""
     calls: int = 1
@@ -55,20 +64,33 @@ class EarlierData:
         scan_sums = learner.frozen.scan_sums
         scan_sums.fold()
         scan_sums.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
-        # at the scale t/‖a‖² = 1/b the dual is largest
-        b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
+        if sign < 0.0:
+            by_class = scan_sums.sums[CLASSES].reshape(2, 2, 2)
+            by_class[:] = by_class[:, ::-1].copy()
+        b = scan_sums.b
+        if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
+            b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
         average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
         fresh = sign * _part(scan_sums.fresh, columns)
-        return cls(fresh, scan_sums.sums, scan_sums.totals, b, average + 0.0)  # no −0
+        return cls(
+            fresh, scan_sums.sums, scan_sums.totals, b, scan_sums.loss, scan_sums.free,
+            average + 0.0,  # no −0
+        )  # fmt: skip
 
     @property
     def scan_sums(self) -> ScanSums:
-        """The upper bound ‖a‖/t that this proves is one for all the rows so far. What it says of
-        margins means nothing, for the weights have moved."""
-        scan_sums = ScanSums(1.0, 0)
+        """The upper bound ‖a‖/t and D that this proves are those of all the rows so far. What it
+        says of P and of margins means nothing, for the weights have moved."""
+        scan_sums = ScanSums(1.0, 0, self.loss, self.b, self.free)
         scan_sums.fresh, scan_sums.sums, scan_sums.totals = self.fresh, self.sums, self.totals
         scan_sums.fold()
         return scan_sums
+
+    @property
+    def dual(self) -> float:
+        """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
+        cost = float(self.sums[CLASSES][:4].sum()) * (1.0 + FEW + self.rows * kernels.UNIT_ROUNDOFF)
+        return self.scan_sums.dual(float(values(self.loss, np.zeros(1))[0]) * cost)[0]
 
     @property
     def rows(self) -> int:
@@ -95,29 +117,36 @@ class EarlierData:
         counts, running, numbers = np.zeros(len(active), dtype=np.int32), WeightState(), count()
         running.settle_scanned(self.scan_sums)
         running.w = running.w.copy()
-        rule = Rule(self.b, FINISH.epsilon, by_length=False, ascent=True, rho=settings.rho)
+        rule = Rule(
+            self.b, FINISH.epsilon, by_length=False, ascent=True, rho=settings.augmentation,
+            loss=learner.loss,
+        )  # fmt: skip
 
         def next_turn() -> Turn:
             return Turn(settings.seed, self.calls, next(numbers))
 
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
-        best = run_mini_epochs(solve(problem, target, settings.mini_epoch_limit)).v
+        limit, free = settings.mini_epoch_limit, settings.free > 0.0
+        best = run_mini_epochs(solve(problem, target, limit, newton_only=free)).v
         assert best is not None
-        self._add(active, counts, settings.rho)
+        self._add(active, counts, settings.augmentation)
         self.average += len(active) / self.rows * (best - self.average)
         self.calls += 1
 
     def _refine(self, b: float) -> None:
         """Multiply all counts by a power of two, which rounds nothing, so that new rows can be
-        counted as finely as they need, and their total stays below 2⁶¹."""
+        counted as finely as they need, and their total stays below 2⁶¹; or as coarsely, where the
+        loss limits them to b C."""
         self.b = self.b or b
-        finer = max(0, math.floor(math.log2(b / self.b)))
+        finer = math.floor(math.log2(b / self.b))
+        if self.loss.quadratic:
+            finer = max(0, finer)
         steps = int(self.totals[kernels.STEPS_SCANNED])
         power = min(finer, LARGEST_TOTAL - steps.bit_length())
         factor = 2.0**power
         self.fresh *= factor
-        self.sums[1:] *= factor
+        self.sums[kernels.LENGTHS : kernels.LOSSES] *= factor
         self.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
         # a total too large is halved and rounded down, which makes the upper bound larger: it holds
         self.totals[kernels.STEPS_SCANNED] = steps << power if power >= 0 else steps >> -power
