@@ -22,6 +22,7 @@ from streamtron.core.rows import Label
 from streamtron.core.text import label_text
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.writers.tables import parquet_predictions
+from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import (
@@ -41,7 +42,8 @@ class Scores(NamedTuple):
     model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
     classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
     ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
-    ``certain`` : shape (rows,), labels that the best possible model gives too; None if not asked.
+    ``certain`` : shape (rows,), labels that the best possible model gives too, and ``bounds`` on
+    its decisions, or its probabilities; None if not asked.
     """
 
     labels: NDArray[Any]
@@ -49,6 +51,7 @@ class Scores(NamedTuple):
     out_of_range: int
     probabilities: NDArray[np.float64] | None = None
     certain: NDArray[np.bool_] | None = None
+    bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return what is written beside the labels, by name; lists have names in the plural."""
@@ -56,7 +59,10 @@ class Scores(NamedTuple):
         columns: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
-        return columns if self.certain is None else {**columns, "certain": self.certain}
+        if self.certain is not None and self.bounds is not None:
+            least, most = self.bounds
+            columns |= {"certain": self.certain, "at_least": least, "at_most": most}
+        return columns
 
 
 class Predicted(NamedTuple):
@@ -83,7 +89,9 @@ def predict(
     proba : whether to compute probabilities, for which the model must be calibrated, or its loss
         log_loss.
     certain : whether to tell which labels the best possible model of the same rows and settings is
-        proven to give, for which the model must have a certificate; see ``metrics.certain``.
+        proven to give, and between which bounds its decisions are, for which the model must have a
+        certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
+        ``model.certainty``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -117,14 +125,18 @@ def predict_shard(
     shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool
 ) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
+    optimum = OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
-            yield Scores(
-                model.labels(decisions), decisions, out_of_range,
-                model.probabilities(decisions) if proba else None,
-                certain_rows(model, decisions, np.sqrt(chunk.squares)) if certain else None,
-            )  # fmt: skip
+            sure = bounds = None
+            if optimum is not None:
+                bounds = optimum.decisions(chunk.rows, chunk.squares)
+                sure = certain_rows(model, *bounds)
+                if proba and model.calibration is None:
+                    bounds = probability_bounds(model, *bounds)
+            shares = model.probabilities(decisions) if proba else None
+            yield Scores(model.labels(decisions), decisions, out_of_range, shares, sure, bounds)
 
 
 def write_predictions(
@@ -141,7 +153,8 @@ def write_predictions(
       in Parquet the lists ``labels`` and ``decisions``.
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
-    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0.
+    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
+    ``at_most``, one of each or K.
 
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
@@ -192,8 +205,8 @@ def _csv(scores: Iterator[Scores], model: LinearModel) -> Iterator[bytes]:
         if number == 0:
             names = ["labels" if model.kind == "multilabel" else "label"]
             for name, column in some.columns().items():
-                singular = {"decisions": "decision", "probabilities": "probability"}.get(name)
-                classes = model.classes if singular and column.ndim == 2 else ()
+                singular = {"decisions": "decision", "probabilities": "probability"}.get(name, name)
+                classes = model.classes if column.ndim == 2 else ()
                 names += [f"{singular} {label_text(label)}" for label in classes] or [name]
             yield f"{_line(names, ',')}\n".encode()
         lines = csv.reader(io.StringIO(_text(some).decode(), newline=""), delimiter="\t")
