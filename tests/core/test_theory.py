@@ -205,7 +205,7 @@ def test_a_of_length_is_no_longer_than_theorem_2_says_for_every_N(run: Finished)
 
 @settings(prove, max_examples=examples(60))
 @given(problems(), epsilons_to_one, deltas, orders)
-def test_b_length_keeps_the_promise_of_theorem_3(problem, epsilon, delta, order) -> None:  # type: ignore[no-untyped-def]
+def test_b_length_keeps_the_promise_of_theorem_3(problem, epsilon, delta, order) -> None:
     R, gamma = problem.R, problem.gamma[1]
     b = theory.b_length(R, epsilon, delta, gamma)
     assume(2.0 * b / gamma ** (1 + epsilon) < 1e4**epsilon)
@@ -233,7 +233,7 @@ def test_b_length_gives_its_promise_at_the_lower_bound_of_its_proof(
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, deltas, orders)
-def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: ignore[no-untyped-def]
+def test_directional_primal_gamma_d_U_are_in_order_after_every_update(
     problem, epsilon, variant, delta, order
 ) -> None:
     low, high = problem.gamma
@@ -249,7 +249,7 @@ def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: 
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, orders, st.booleans())
-def test_the_implicit_extension_is_the_explicit_one(  # type: ignore[no-untyped-def]
+def test_the_implicit_extension_is_the_explicit_one(
     problem, epsilon, variant, order, faithful
 ) -> None:
     b = affordable_b(problem, epsilon, variant, 1.0)
@@ -340,9 +340,7 @@ def ascent(oracle: Oracle, order: Callable[[int, list[int]], list[int]]) -> Iter
 
 @prove
 @given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(  # type: ignore[no-untyped-def]
-    problem, beta, order
-) -> None:
+def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(problem, beta, order) -> None:
     b = math.ceil(beta * problem.R**2)
     oracle = problem.oracle(b, 1.0, "steps")
     before = (0.0, 0)
@@ -357,7 +355,7 @@ def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(  # type: ignor
 
 @prove
 @given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> None:
     R, b = problem.R, beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
@@ -370,7 +368,7 @@ def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> Non
 
 @prove
 @given(problems(soft=True), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, order) -> None:
     b = beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
@@ -388,7 +386,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), st.sampled_from([1.0, 5.0]), orders)
-def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:
     coarse, fine = (problem.oracle(x * problem.R**2, 1.0, "steps") for x in (beta, 1e5))
     coarse.run(order)
     list(ascent(fine, order))
