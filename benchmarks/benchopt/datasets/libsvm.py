@@ -14,4 +14,6 @@ class Dataset(BaseDataset):
     def get_data(self):
         """Read rows and labels; the larger label is +1."""
         X, y = load_svmlight_file(self.path)
+        for name in ("indices", "indptr"):  # liblinear takes no others
+            setattr(X, name, getattr(X, name).astype(np.int32))
         return {"X": X, "y": np.where(y == y.max(), 1.0, -1.0)}
