@@ -135,13 +135,13 @@ class JointObjective(Objective[JointPoint]):
         """Return P and ∇P at v, and take H there."""
         terms: LossTerms = yield HeldLoss.look, (v, self._columns)
         self._diagonal, self._head = terms.diagonal, Head(self._columns)
-        if len(self._head):
-            gram = np.zeros((len(self._head), len(self._head)))
-            gram[np.tril_indices(len(gram))] = terms.head
-            if self._outside is not None:
-                gram += self._outside.gram
-            if not self._head.factorise(gram):
-                self._few, self._columns = False, self._head.columns
+        gram = np.zeros((len(self._head), len(self._head)))
+        gram[np.tril_indices(len(gram))] = terms.head
+        if self._outside is not None:
+            self._diagonal = self._diagonal + np.diagonal(self._outside.gram)
+            gram += self._outside.gram[np.ix_(self._columns, self._columns)]
+        if len(self._head) and not self._head.factorise(gram):
+            self._few, self._columns = False, self._head.columns
         point = self.at(v, terms.loss, terms.gradient, steps)
         return JointPoint(v, point.primal, point.gradient, point.smooth, steps, terms)
 
@@ -168,8 +168,11 @@ class JointObjective(Objective[JointPoint]):
         products: list[tuple[Vector, Vector]] = []
 
         def multiply(v: Vector) -> Rounds[Vector]:
-            products.append((v, v + (yield HeldLoss.product, (v,)).image))
-            return products[-1][1]
+            image: Vector = v + (yield HeldLoss.product, (v,)).image
+            if self._outside is not None:
+                image += self._outside.product(v)
+            products.append((v, image))
+            return image
 
         direction = yield from newton.conjugate_gradients(
             multiply, partial(self._products.correct, self._solve), gradient, accuracy

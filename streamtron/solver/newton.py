@@ -158,7 +158,7 @@ def minimise(
     least_excess = np.inf
     yield GapEstimate(here.gap)
     while here.excess > precision * max(here.primal, 0.0) and here.steps < STEPS:
-        enough = precision * here.primal / here.excess
+        enough = precision * max(here.primal, 0.0) / here.excess
         there = yield from objective.step(here, enough, accuracy)
         if there is None:
             break

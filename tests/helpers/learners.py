@@ -45,7 +45,7 @@ def source_of(labels: Sequence[Label] | None = None) -> ListSource:
 class GrowingSource(ListSource):
     """As a reader of shards: a label is known when its first row has been delivered."""
 
-    def chunks(self, order=None):  # type: ignore[no-untyped-def]
+    def chunks(self, order=None):
         known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
         for chunk in super().chunks(order):
             met = int(chunk.codes.max()) + 1
