@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 LIMITS: dict[str, float] = {
     "package lines": 37_400,
     "test lines": 39_900,
-    "solver lines": 7_485,
+    "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
