@@ -217,8 +217,7 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        smooth = not problem.loss.loss.zone
-        if problem.rest is None and solution.v is not None and smooth:
+        if problem.rest is None and solution.v is not None:
             if problem.active.nonzeros <= SMALL:
                 self.consider(problem.minimise_narrowed(solution.v, EXACT**2), newton.FLAT)
             elif self.target <= EXACT and problem.loss.loss.quadratic:

@@ -137,6 +137,7 @@ class Subproblem:
         """The best v where all rows with a count are held, on the columns that occur: fast where
         few do."""
         subset = occurring(self.active, len(start) - 1)
+        self.loss.take_shares(self.counts, self.rule.b)
         objective = HeldObjective(self.loss.narrow(subset), np.zeros(len(subset.places)))
         best = objective.minimise(start[subset.places], precision)
         self.newton_steps += best.steps
