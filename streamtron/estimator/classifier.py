@@ -170,7 +170,6 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         rows.check_classes()
         return self._fit_memory(rows, settings)
 
-    @_only_with("squared_hinge", "partial_fit keeps dual variables at a scale of its own")
     def partial_fit(
         self,
         X: Any,
@@ -185,8 +184,9 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         their sum, a vector as long as ``coef_``, is kept. One pass over all parts comes near the
         optimum of all rows, not to it.
 
-        ``upper_bound`` of ``certificate_`` is then proven for all ``rows_scanned`` rows given so
-        far. A lower bound would need the earlier rows, so all else is None, and ``covers`` says so.
+        ``dual_objective`` of ``certificate_`` is then proven for all ``rows_scanned`` rows given so
+        far, and with the squared hinge ``upper_bound``, which says the same. What the weights reach
+        would need the earlier rows, so all else is None, and ``covers`` says so.
 
         Parameters
         ----------
@@ -195,10 +195,10 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
 
         Raises
         ------
-        AttributeError : another loss than the squared hinge.
         SettingsError, DataError : class_weight="balanced"; no classes at the first call; a label
             that is not one of them; another problem than in earlier calls, for which their dual
-            variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling`` or loss.
+            variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling``,
+            ``intercept`` or loss.
         """
         first = not hasattr(self, "classes_")
         settings = settings_of(self)
@@ -206,11 +206,6 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
             raise SettingsError(
                 "partial_fit after from_model: a model keeps no dual variables of its rows. Call "
                 "fit with all rows, or streamtron.update with the new shards."
-            )
-        if settings.free:
-            raise SettingsError(
-                "intercept='free' with partial_fit: what earlier rows prove is for a bias that is "
-                "penalised. Give intercept='penalised', or call fit with all rows."
             )
         if self.class_weight == "balanced":
             raise SettingsError(

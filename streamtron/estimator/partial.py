@@ -21,6 +21,7 @@ def problem_of(
         weights |= learner.targets.class_weights or {}
     return {
         "loss": settings.loss,
+        "intercept": settings.intercept,
         "C": 0.5 / settings.delta2,
         "intercept_scaling": settings.rho,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
@@ -28,13 +29,14 @@ def problem_of(
 
 
 def certificate_of_past(past: EarlierData) -> dict[str, Any]:
-    """Return a certificate of the upper bound alone."""
-    upper, rounding = past.scan_sums.upper_bound()
+    """Return a certificate of D alone, and of the upper bound where there are margins."""
+    sums, (upper, rounding) = past.scan_sums, past.scan_sums.upper_bound()
     return {
         **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
-        "upper_bound": upper,
+        "upper_bound": upper if sums.loss.quadratic and not sums.free else None,
+        "dual_objective": past.dual or None,
         "rounding_bound": rounding,
         "rows_scanned": past.rows,
-        "covers": f"the upper bound covers all {past.rows} rows given so far; no lower bound is "
-        "proven, for the earlier ones were not there to be scanned at these weights",
+        "covers": f"this holds for all {past.rows} rows given so far; nothing is proven of the "
+        "weights, for the earlier ones were not there to be scanned at them",
     }
