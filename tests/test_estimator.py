@@ -221,12 +221,13 @@ def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
     ours = StreamtronClassifier(
         C=0.5, loss=loss, intercept_scaling=2, tol=1e-4, random_state=7, class_weight=class_weight
     )
+    proven = {name: value for name, value in model.certificate.items() if name != "ball"}
     for fitted in (clone(ours).fit(X, y), clone(ours).fit_shards(root)):
         assert np.array_equal(fitted.coef_[0], model.weights)
         assert fitted.intercept_[0] == model.bias
         if base == 0:  # a column more to number, 0, widens the bound on rounding by a hair
-            assert fitted.certificate_ == model.certificate
-        known = {name for name, value in model.certificate.items() if value is not None}
+            assert fitted.certificate_ == proven
+        known = {name for name, value in proven.items() if value is not None}
         of_all = {name: model.certificate[name] for name in known - {"history"}}
         assert {name: fitted.certificate_[name] for name in of_all} == pytest.approx(
             of_all, rel=1e-5
