@@ -252,7 +252,14 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
 
 def to_sklearn(model: LinearModel) -> Any:
     """Return a fitted classifier of scikit-learn, within a ``CalibratedClassifierCV`` if the model
-    is calibrated; see ``export``."""
+    is calibrated, and of raw rows, within a ``Pipeline``, if it has a recipe; see ``export``."""
+    if (recipe := model.recipe) is not None:
+        from sklearn.pipeline import Pipeline
+
+        from streamtron.model.pipelines import on_features
+
+        features, model = on_features(model, recipe)
+        return Pipeline([("features", features), ("classifier", to_sklearn(model))])
     if model.kind == "multilabel":
         raise SettingsError(
             "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
