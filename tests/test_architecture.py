@@ -49,9 +49,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 36_300,
-    "test lines": 39_325,
-    "solver lines": 7_485,
+    "package lines": 36_250,
+    "test lines": 39_235,
+    "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
