@@ -98,7 +98,7 @@ class TextTableReader(TableReader):
             return field.with_type(pa.float64())
         if kind == "date" and dated:
             return field
-        of_text = kind == "text" or (kind == "category" and of_csv)
+        of_text = of_csv and kind in ("text", "category")
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
     def _kind_of(self, name: str) -> str | None:
