@@ -50,7 +50,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 34_870,
-    "test lines": 38_830,
+    "test lines": 38_880,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,

@@ -25,7 +25,7 @@ from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import newton
 from streamtron.solver.held_loss import HeldLoss, LossTerms
-from streamtron.solver.learner import Learner, take_solution, take_zone
+from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
@@ -114,12 +114,12 @@ class JointObjective(Objective[JointPoint]):
         """See ``Objective``."""
         return self._zone
 
-    def narrow_zone(self, zone: float) -> Rounds[None]:
+    def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
         self._zone, self._products = zone, KeptProducts(len(self._center))
-        yield PartProblem.narrow_zone, (zone,)
+        yield HeldLoss.approach, (v, zone)
 
-    def smoothing(self, here: JointPoint) -> float:
+    def smoothing(self, here: JointPoint) -> tuple[float, float]:
         """See ``Objective``."""
         return here.terms.smoothing
 
@@ -245,7 +245,6 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         v = (theta or 1.0) * v
     objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
     solution = yield from objective.minimise(v, precision)
-    take_zone(learner, objective.zone)
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
@@ -282,7 +281,6 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     constant, zone = rest.objective_at(b), learner.loss.zone
     objective = JointObjective(rest.a / b, constant=constant, zone=zone)
     solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
-    take_zone(learner, objective.zone)
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):
         change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)
