@@ -49,9 +49,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 34_870,
-    "test lines": 38_880,
-    "solver lines": 7_485,
+    "package lines": 34_872,
+    "test lines": 38_865,
+    "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
