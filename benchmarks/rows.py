@@ -44,7 +44,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solved = _timed(reading, "_take_solution")
+        solved = _timed(reading, "take_solution")
         parts = [
             _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
             _timed(batched, "step"),
