@@ -90,9 +90,9 @@ def _timed(owner: Any, name: str) -> list[float]:
     """The seconds of every call of a method, of an object or a class, from now on."""
     method, seconds = getattr(owner, name), list[float]()
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **names: Any) -> Any:
         start = time.perf_counter()
-        result = method(*arguments)
+        result = method(*arguments, **names)
         seconds.append(time.perf_counter() - start)
         return result
 
