@@ -44,7 +44,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     with open_shards([path], cache_dir=cache) as source:
         learner = Learner(chosen, source.labels)
-        solved = _timed(reading, "_take_solution")
+        solved = _timed(reading, "take_solution")
         parts = [
             _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
             _timed(batched, "step"),
@@ -90,9 +90,9 @@ def _timed(owner: Any, name: str) -> list[float]:
     """The seconds of every call of a method, of an object or a class, from now on."""
     method, seconds = getattr(owner, name), list[float]()
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **names: Any) -> Any:
         start = time.perf_counter()
-        result = method(*arguments)
+        result = method(*arguments, **names)
         seconds.append(time.perf_counter() - start)
         return result
 

@@ -30,8 +30,7 @@ from streamtron.solver.weights import Rule, WeightState
 FINISH = Stage(1.0, ascent=True)
 
 CLASSES = slice(kernels.COSTS, kernels.SUMS)
-"""Of a scan's sums: Σ C_k, then Σ C_k ‖x_k‖, of the negative class and of the positive one, each
-with its rounding errors."""
+"""Of a scan's sums: Σ C_k and Σ C_k ‖x_k‖ of either class, each with its rounding errors."""
 
 LARGEST_TOTAL = 61
 """Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
@@ -59,9 +58,8 @@ class EarlierData:
         scan_sums = learner.frozen.scan_sums
         scan_sums.fold()
         scan_sums.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
-        if sign < 0.0:
-            by_class = scan_sums.sums[CLASSES].reshape(2, 2, 2)
-            by_class[:] = by_class[:, ::-1].copy()
+        by_class = scan_sums.sums[CLASSES].reshape(2, 2, 2)
+        by_class[:] = by_class[:, :: int(sign)].copy()
         if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
         average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
@@ -122,17 +120,15 @@ class EarlierData:
         loss limits them to b C."""
         scan_sums, steps = self.scan_sums, self.scan_sums.steps
         scan_sums.b = scan_sums.b or b
-        finer = math.floor(math.log2(b / scan_sums.b))
-        if scan_sums.loss.quadratic:
-            finer = max(0, finer)
+        coarsest = 0 if scan_sums.loss.quadratic else -LARGEST_TOTAL
+        finer = max(math.floor(math.log2(b / scan_sums.b)), coarsest)
         power = min(finer, LARGEST_TOTAL - steps.bit_length())
         factor = 2.0**power
         scan_sums.fresh *= factor
         scan_sums.sums[kernels.LENGTHS : kernels.LOSSES] *= factor
         scan_sums.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
         # a total too large is halved and rounded down, which makes the upper bound larger: it holds
-        total = steps << power if power >= 0 else steps >> -power
-        scan_sums.totals[kernels.STEPS_SCANNED] = total
+        scan_sums.totals[kernels.STEPS_SCANNED] = steps << power if power >= 0 else steps >> -power
         scan_sums.b *= factor
 
     def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
