@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 34_670,
-    "test lines": 38_725,
+    "package lines": 35_300,
+    "test lines": 39_045,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 IndexBase = Literal["auto", 0, 1]
 
+ALL = (0.0, 1.0)
+"""The share of all rows."""
+
 Layout = Literal[
     "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
     "columns", "text",
@@ -71,6 +74,7 @@ class ReaderConfig:
     unknown_features : a name that is not in the vocabulary, or a column that matches what was asked
         for and is not among the features, is ``"refused"``, or gets a number that is
         ``"out_of_range"``: prediction counts it, and it weighs 0.
+    share : of the rows that are read, see ``deletions.in_share``; the others are held out.
     """
 
     index_base: IndexBase = "auto"
@@ -88,6 +92,7 @@ class ReaderConfig:
     text: TextRecipe | None = None
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
+    share: tuple[float, float] = ALL
 
     @property
     def layout(self) -> Layout | None:
@@ -108,6 +113,8 @@ class ReaderConfig:
         }
         if self.text is not None:
             plain["text"] = self.text.to_dict()
+        if self.share == ALL:
+            del plain["share"]
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
@@ -150,6 +157,7 @@ class ReaderConfig:
         """Return plain values that are equal where the same file gives the same batches."""
         key = self.contract() | {"labels": self.labels, "weights": self.weights}
         key["unknown_features"] = self.unknown_features
+        key["multiclass"] = self.multiclass and self.settled is None  # of tables the rows are alike
         if isinstance(self.names, Vocabulary):
             key["vocabulary"] = self.names.digest
         return key | ({"table_shift": self.table_shift} if self.table_shift else {})
@@ -175,6 +183,7 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
     "text": (None, lambda x: x is None or isinstance(x, dict)),
+    "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
 and whether a value is valid: a model may come from anywhere."""
