@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_300,
-    "test lines": 39_045,
+    "package lines": 35_500,
+    "test lines": 39_120,
     "solver lines": 7_485,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_965,
+    "runs lines": 7_030,
     "functions p90": 20,
     "longest function": 54,
     "most parameters": 11,
@@ -65,7 +65,7 @@ LIMITS: dict[str, float] = {
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
-lines."""
+lines, the smaller ball 180."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

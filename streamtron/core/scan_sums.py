@@ -207,6 +207,19 @@ class ScanSums:
         lost = price / self.b * (1.0 + FEW)
         return max(gains - allowance - square - lost, 0.0), allowance + square - exact
 
+    def dual_weights(self) -> tuple[float, float]:
+        """Return the factor of Σ c_k l_k (x_k, ρ) in v = Σ α_k l_k (x_k, ρ), α being the point of
+        ``dual``, and a bound on the length of what v is off by; ∞ where that is not small.
+
+        Squared hinge: the factor is t/‖a‖². D at a factor off by ε of itself is less by ε² D, which
+        the allowance of ``dual`` holds as long as it is small.
+        """
+        upper, rounding = self.upper_bound()
+        if upper is None or self.free or not rounding <= 0.01 * upper:
+            return 0.0, math.inf
+        factor = self.steps / self.sq_norm if self.loss.quadratic else 1.0 / self.b
+        return factor, rounding * self.steps * factor
+
     def _largest_bias(self, primal: float) -> float:
         """Bound |bias*| where the bias is not penalised, from ``primal`` ≥ P*.
 

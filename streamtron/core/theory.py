@@ -125,8 +125,21 @@ def decision_radius(primal: float | None, dual: float | None) -> float:
     >>> decision_radius(12.5, 12.5) > 0.0
     True
     """
+    return math.sqrt(2.0) * midpoint_radius(primal, dual, 0.0) * (1.0 + 2.0**-49)
+
+
+def midpoint_radius(primal: float | None, dual: float | None, apart: float) -> float:
+    """‖(w + v)/2 − w*‖ ≤ √(P(w) − D(α) − ¼ ‖w − v‖²) with v = Σ α_k l_k (x_k, ρ); ∞ where P or D is
+    not proven.
+
+    The sum of P(w) − P* ≥ ½ ‖w − w*‖² and P* − D(α) ≥ ½ ‖v − w*‖², by the parallelogram law.
+    ``apart`` : at most ‖w − v‖. Rounding is included.
+
+    >>> round(midpoint_radius(12.5, 8.0, 3.0), 9)  # half of the radius around w
+    1.5
+    """
     if not primal or not dual or primal == math.inf:
         return math.inf
     rounding = 2.0**-49
     gap = primal * (1.0 + rounding) - dual * (1.0 - rounding)
-    return math.sqrt(2.0 * max(0.0, gap)) * (1.0 + rounding)
+    return math.sqrt(max(0.0, gap - 0.25 * apart * apart * (1.0 - rounding))) * (1.0 + rounding)

@@ -1,57 +1,97 @@
-"""What a certificate says about the optimum's decisions: which labels it shares, its accuracy.
+"""What a certificate says about the optimum: a ball that holds its weights, and so bounds on its
+decisions, probabilities and accuracy.
 
-With f(x) = w·x + ρ w_bias and ‖w − w*‖ ≤ √(2(P − D)), the radius, |f(x) − f*(x)| ≤ ‖(x, ρ)‖ ·
-radius.
+The ball is around the middle of the model's weights w and those of the dual point, v, see
+``theory.midpoint_radius``; it holds w, too. With f(x) = w·x + ρ w_bias of the middle, the optimum's
+decision is within ‖(x, ρ)‖ · radius of f(x).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streamtron.core import theory
 from streamtron.core.errors import SettingsError
+from streamtron.core.rows import Rows
+from streamtron.model.calibration import probabilities, probability_map
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import UNIT_ROUNDOFF, Floats
 
 
+def ball_of(
+    w: tuple[Floats, float],
+    v: tuple[Floats, float],
+    beyond: float,
+    rounding: float,
+    proven: Mapping[str, Any],
+) -> tuple[NDArray[np.float16], dict[str, float]]:
+    """Return the ball that the optimum's weights are in: the offsets of its middle from w, in units
+    of ``unit``; and ``unit``, the offset of the bias weight, and the radius.
+
+    The radius holds what the offsets are rounded by.
+
+    Parameters
+    ----------
+    w : weights that are not 0, and the bias weight.
+    v : those of the dual point, in the same columns.
+    beyond : the length of what v has in other columns.
+    rounding : at most the length of what v is off by.
+    proven : the certificate.
+
+    Examples
+    --------
+    >>> w, v = (np.array([1.0, 2.0]), 0.0), (np.array([1.0, 1.5]), 0.0)
+    >>> proven = {"primal_objective": 2.5, "dual_objective": 2.375}
+    >>> offsets, ball = ball_of(w, v, 0.0, 0.0, proven)
+    >>> (offsets * ball["unit"]).tolist(), round(ball["radius"], 9)
+    ([0.0, -0.25], 0.25)
+    """
+    half, half_bias = 0.5 * (v[0] - w[0]), 0.5 * (v[1] - w[1])
+    largest = float(np.abs(half).max(initial=0.0))
+    unit = math.ldexp(1.0, max(math.frexp(largest)[1] - 15, -1000))  # the largest is below 2¹⁵
+    offsets = (half / unit).astype(np.float16)
+    lost = math.hypot(_length(half - unit * offsets.astype(np.float64)), 0.5 * beyond)
+    few = 1.01 * (len(half) + 16) * UNIT_ROUNDOFF
+    apart = 2.0 * math.hypot(_length(half), half_bias, 0.5 * beyond) * (1.0 - few) - rounding
+    lengths = math.hypot(_length(w[0]), w[1]) + math.hypot(_length(v[0]), v[1])
+    primal, dual = map(proven.get, ("primal_objective", "dual_objective"))
+    radius = theory.midpoint_radius(primal, dual, max(apart, 0.0))
+    radius = (radius + lost + rounding) * (1.0 + few) + 4.0 * UNIT_ROUNDOFF * lengths
+    return offsets, {"radius": radius, "unit": unit, "bias": half_bias}
+
+
+def _length(vector: Floats) -> float:
+    return float(np.linalg.norm(vector))
+
+
 class AccuracyBounds:
-    """Bounds of the optimum's accuracy on rows of two classes.
+    """Bounds of the optimum's accuracy on rows of two classes, by bounds on its decisions.
 
-    Where |f(x)| exceeds ‖(x, ρ)‖ · radius, the optimum and the model decide alike; on any other row
-    the optimum may be right or wrong. The radius is infinite where nothing is proven.
-
-    >>> bounds = AccuracyBounds(radius=0.5, rho=0.0)
-    >>> bounds.add([1, 1, -1, -1], [0.9, 0.2, 0.7, -0.4], np.ones(4), np.ones(4))
-    >>> bounds.accuracy  # right, unknown, wrong, unknown
-    (0.25, 0.75)
+    >>> bounds = AccuracyBounds()
+    >>> bounds.add([1, 1, -1], [0.5, -0.1, 0.1], [0.9, 0.3, 0.4], np.ones(3))
+    >>> bounds.accuracy  # right, unknown, wrong
+    (0.3333333333333333, 0.6666666666666667)
     """
 
-    def __init__(self, radius: float, rho: float) -> None:
-        self._radius = min(radius, 1e150)  # above any decision, and finite times any length
-        self._rho = rho
+    def __init__(self) -> None:
         self._least = self._most = self._weight = 0.0
         self._rows, self._exact = 0, True
 
-    @classmethod
-    def of(cls, model: LinearModel) -> Self:
-        """Return the bounds for a model of two classes that has a certificate."""
-        return cls(float(decision_radii(model)[0]), model.settings["rho"])
-
-    def add(
-        self, signs: ArrayLike, decisions: ArrayLike, weights: ArrayLike, lengths: ArrayLike
-    ) -> None:
-        """Add rows: the truth ±1, the model's f(x), the weight ≥ 0 and ‖x‖ of each."""
-        sign, decision, weight = map(np.asarray, (signs, decisions, weights))
+    def add(self, signs: ArrayLike, least: ArrayLike, most: ArrayLike, weights: ArrayLike) -> None:
+        """Add rows: the truth ±1, bounds on the optimum's decision, and the weight ≥ 0 of each."""
+        positive, weight = np.asarray(signs) > 0, np.asarray(weights)
+        lowest, highest = np.asarray(least) > 0.0, np.asarray(most) > 0.0
         self._rows += len(weight)
         self._exact = self._exact and bool((weight == np.floor(weight)).all())
-        slack = sign * self._radius * np.hypot(np.asarray(lengths), self._rho)
-        self._least += float(weight[(decision - slack > 0) == (sign > 0)].sum())
-        self._most += float(weight[(decision + slack > 0) == (sign > 0)].sum())
+        sure = lowest == highest
+        self._least += float(weight[sure & (lowest == positive)].sum())
+        self._most += float(weight[~sure | (lowest == positive)].sum())
         self._weight += float(weight.sum())
 
     @property
@@ -79,52 +119,95 @@ def at_most(value: Fraction) -> float:
     return -at_least(-value)
 
 
-def decision_radii(model: LinearModel) -> Floats:
-    """Return the radius √(2(P − D)) of each direction of a model that has a certificate.
+class OptimumBounds:
+    """Bounds on the decisions of the best possible model of the same rows and settings.
 
-    It contains the rounding of decisions: each is off by at most (columns + 8) u ‖(x, ρ)‖
+    They contain the rounding of decisions: each is off by at most (columns + 8) u ‖(x, ρ)‖
     ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
+
+    ``model`` : one with a certificate, and a bias that is penalised or none; else a SettingsError.
     """
-    radii, rho = [], model.settings["rho"]
-    if model.settings.get("intercept") == "free":
-        raise SettingsError(
-            "nothing bounds how far a bias that is not penalised is from the optimum's, so that no "
-            "label is certain. Fit the model with --intercept penalised."
-        )
-    rounding = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF
-    for direction in model.directions():
-        proven = direction.certificate or {}
-        radius = theory.decision_radius(*map(proven.get, ("primal_objective", "dual_objective")))
-        bias = direction.bias / rho if rho else 0.0
-        length = math.hypot(float(np.linalg.norm(direction.nonzero.data)), bias)
-        radii.append(radius * (1.0 + rounding) + rounding * length)
-    return np.array(radii)
+
+    def __init__(self, model: LinearModel) -> None:
+        gaps = [proven.get("relative_duality_gap") for proven in _certificates(model)]
+        if "rho" not in model.settings or None in gaps:
+            raise SettingsError(
+                "the model has no certificate, so no label is certain. Give a model that "
+                "streamtron fitted."
+            )
+        if model.settings.get("intercept") == "free":
+            raise SettingsError(
+                "nothing bounds how far a bias that is not penalised is from the optimum's, so "
+                "that no label is certain. Fit the model with --intercept penalised."
+            )
+        self._middle, self._rho = middle(model), model.settings["rho"]
+        rounding, radii = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF, []
+        for direction, proven in zip(self._middle.directions(), _certificates(model), strict=True):
+            objectives = map(proven.get, ("primal_objective", "dual_objective"))
+            radius = theory.decision_radius(*objectives)
+            if model.offsets is not None:
+                radius = proven["ball"]["radius"]
+            bias = direction.bias / self._rho if self._rho else 0.0
+            length = math.hypot(_length(direction.nonzero.data), bias)
+            radii.append(radius * (1.0 + rounding) + rounding * length)
+        self._radii = np.minimum(radii, 1e150)  # above any decision, and finite times any length
+
+    def decisions(self, rows: Rows, squares: Floats) -> tuple[Floats, Floats]:
+        """Return bounds of the shape of ``model.decision_rows``; ``squares`` : ‖x‖² of the rows."""
+        decisions, _ = self._middle.decision_rows(rows)
+        lengths = np.hypot(np.sqrt(squares), self._rho)
+        slack = (lengths[:, None] * self._radii).reshape(decisions.shape)
+        return decisions - slack, decisions + slack
 
 
-def certain(model: LinearModel, decisions: Floats, lengths: Floats) -> NDArray[np.bool_]:
-    """Return which rows, shape (rows,), the optimum labels as the model does.
+def middle(model: LinearModel) -> LinearModel:
+    """Return the model whose weights are the middle of the ball: each weight that is not 0 plus its
+    offset; the model where it has no offsets."""
+    if model.offsets is None:
+        return model
+    balls = [proven["ball"] for proven in _certificates(model)]
+    units, biases = ([ball[name] for ball in balls] for name in ("unit", "bias"))
+    moved = model.sparse_weights.copy()
+    moved.data = moved.data + np.repeat(units, np.diff(moved.indptr)) * model.offsets
+    bias = model.bias + np.reshape(biases, np.shape(model.bias))
+    return model.but(weights=moved, bias=bias, offsets=None)
 
-    |f(x) − f*(x)| ≤ ‖(x, ρ)‖ · radius for each direction, f* of the best possible model of the same
-    rows and settings. Of a multilabel model that holds for every class of the row.
 
-    Parameters
-    ----------
-    model : one with a certificate; without, a SettingsError.
-    decisions : shape (rows,) or (rows, K).
-    lengths : ‖x‖, shape (rows,).
+def _certificates(model: LinearModel) -> list[dict[str, Any]]:
+    return list(model.certificate.get("learners", [model.certificate]))
+
+
+def certain(model: LinearModel, least: Floats, most: Floats) -> NDArray[np.bool_]:
+    """Return which rows, shape (rows,), the optimum labels as the model does, by bounds on its
+    decisions. Of a multilabel model that holds for every class of the row.
+
+    >>> model = LinearModel([1.0], 0.0, (-1.0, 1.0), {}, None, {"index_base": 0})
+    >>> certain(model, np.array([0.1, -0.1, -0.2]), np.array([0.2, 0.1, -0.1])).tolist()
+    [True, False, True]
     """
-    certificates = model.certificate.get("learners", [model.certificate])
-    gaps = [certificate.get("relative_duality_gap") for certificate in certificates]
-    if "rho" not in model.settings or None in gaps:
-        raise SettingsError(
-            "the model has no certificate, so no label is certain. Give a model that streamtron "
-            "fitted."
-        )
-    radii = np.minimum(decision_radii(model), 1e150)  # above any decision, finite times any length
-    slack = np.hypot(lengths, model.settings["rho"])[:, None] * radii
-    decisions = decisions.reshape(slack.shape)
     if model.kind != "multiclass":
-        return np.asarray((np.abs(decisions) > slack).all(axis=1))
-    chosen = model.chosen(decisions)
-    least = np.where(chosen, decisions - slack, -np.inf).max(axis=1)
-    return np.asarray(least > np.where(chosen, -np.inf, decisions + slack).max(axis=1))
+        sure = (least > 0.0) | (most < 0.0)
+        return np.asarray(sure.reshape(len(least), -1).all(axis=1))
+    chosen = np.argmax(least, axis=1, keepdims=True) == np.arange(least.shape[1])
+    lowest = np.where(chosen, least, -np.inf).max(axis=1)
+    return np.asarray(lowest > np.where(chosen, -np.inf, most).max(axis=1))
+
+
+def probability_bounds(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:
+    """Return bounds on the probabilities of the optimum of log_loss, by bounds on its decisions; of
+    many classes p_k = σ_k / Σ σ_j."""
+    mapping = probability_map(model)
+    assert mapping is not None
+    low, high = (probabilities(mapping, f, sum_to_one=False) for f in (least, most))
+    if model.kind == "multiclass":
+        low, high = _share(low, high), _share(high, low)
+    rounding = 4.0 * (len(model.classes) + 16) * UNIT_ROUNDOFF
+    return np.maximum(low - rounding, 0.0), np.minimum(high + rounding, 1.0)
+
+
+def _share(p: Floats, q: Floats) -> Floats:
+    """Return p_k / (p_k + Σ q_j), the sum being over the other classes; where it is 0, p_k."""
+    rivals = np.zeros_like(q)
+    rivals[:, 1:] = np.cumsum(q, axis=1)[:, :-1]
+    rivals[:, :-1] += np.cumsum(q[:, ::-1], axis=1)[:, -2::-1]
+    return np.divide(p, p + rivals, out=p.copy(), where=p + rivals > 0.0)

@@ -25,6 +25,7 @@ from streamtron.model.validation import (
     checked_bias,
     checked_certificate,
     checked_classes,
+    checked_offsets,
     checked_reading,
     checked_settings,
     checked_weights,
@@ -100,6 +101,7 @@ class LinearModel:
     reading : JSON; the reader's contract. ``index_base`` (0 or 1) must be there; ``columns`` is
         filled in.
     calibration : JSON; what ``streamtron.calibrate`` makes, or None; see ``predict_proba``.
+    offsets : float16, one a weight that is not 0, or None; see ``model.certainty.middle``.
 
     Raises
     ------
@@ -121,6 +123,7 @@ class LinearModel:
     certificate: Mapping[str, Any]
     reading: Mapping[str, Any]
     calibration: Mapping[str, Any] | None
+    offsets: NDArray[np.float16] | None = field(repr=False)
 
     def __init__(
         self,
@@ -131,6 +134,7 @@ class LinearModel:
         certificate: Mapping[str, Any] | None,
         reading: Mapping[str, Any],
         calibration: Mapping[str, Any] | None = None,
+        offsets: NDArray[np.float16] | None = None,
     ) -> None:
         assign = object.__setattr__
         kept, shape = checked_weights(weights, np.ndim(bias))
@@ -144,10 +148,12 @@ class LinearModel:
             calibration = plain("calibration", calibration)
             check_calibration(calibration, directions=kept.shape[0])
         assign(self, "calibration", calibration)
+        assign(self, "offsets", checked_offsets(offsets, kept, self.certificate))
 
     def but(self, **changes: Any) -> LinearModel:
         """Return a model in which these arguments differ."""
-        arguments = {name: getattr(self, name) for name in (*_CONTENT, "bias", "calibration")}
+        names = (*_CONTENT, "bias", "calibration", "offsets")
+        arguments = {name: getattr(self, name) for name in names}
         return LinearModel(**{"weights": self.sparse_weights, **arguments, **changes})
 
     @property
@@ -336,20 +342,11 @@ class LinearModel:
     def plot_margins(self, X: Any, y: ArrayLike, *, ax: Any = None) -> Any:
         """Plot a histogram of margins: how far the rows are on the right side.
 
-        The margin of a row is ±(w·x + bias), + for ``classes[1]``; a hinge has a loss below 1, and
-        the row is wrong at 0 or below. Of many classes it is the decision of the row's class minus
-        the highest other one.
-
-        Parameters
-        ----------
-        X : as in ``decision_function``.
-        y : the label of every row, shape (rows,).
-        ax : a matplotlib Axes, which is returned; None = a new figure.
-
-        Raises
-        ------
-        DataError : a label that the model does not have.
-        SettingsError : a multilabel model; matplotlib is not installed.
+        The margin of a row is ±(w·x + bias), + for ``classes[1]``; of many classes the decision of
+        the row's class minus the highest other one. ``X`` : as in ``decision_function``; ``y`` :
+        the label of every row, shape (rows,); ``ax`` : a matplotlib Axes, which is returned, None =
+        a new figure. DataError: a label that the model does not have; SettingsError: a multilabel
+        model, or matplotlib is not installed.
         """
         from streamtron.model.plot import plot_margins
 
@@ -376,6 +373,8 @@ class LinearModel:
         }
         if self.kind != "two classes":
             tensors["starts"] = kept.indptr.astype(np.int64)
+        if self.offsets is not None:
+            tensors["offsets"] = self.offsets
         return content, tensors
 
     @classmethod
@@ -391,6 +390,7 @@ class LinearModel:
         try:
             parts = {name: content[name] for name in _CONTENT}
             parts |= {"calibration": content.get("calibration"), "bias": tensors["bias"]}
+            parts["offsets"] = tensors.get("offsets")
             if version == FORMAT_VERSION:
                 return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
             return cls(tensors["weights"], **parts)

@@ -27,6 +27,7 @@ _CERTIFICATE = {
     **dict.fromkeys(("directional_margin", "primal_margin"), (-1e150, 1e150)),
     "upper_bound": (1e-150, 1e150), "rows_scanned": (0, 2**63), "scale": (1e-200, 1e200),
 }  # fmt: skip
+_BALL = {"radius": (0, 1e150), "unit": (0, 1e100), "bias": (-1e150, 1e150)}
 _SETTINGS = {"C": (1e-30, 1e30), "delta": (1e-15, 1e15), "rho": (1e-30, 1e30), "tol": (0, 1)}
 """Ranges of numbers, if they are there, in which what is computed neither overflows nor vanishes.
 Delta and rho may be 0."""
@@ -96,7 +97,7 @@ def _checked_numbers(name: str, numbers: ArrayLike) -> NDArray[np.float64]:
     return read_only(checked)
 
 
-def _check_finite(name: str, numbers: NDArray[np.float64]) -> None:
+def _check_finite(name: str, numbers: NDArray[Any]) -> None:
     if not np.isfinite(numbers).all():
         bad = np.argwhere(~np.isfinite(numbers))[0].tolist()
         where = f" at position {', '.join(map(str, bad))}" if bad else ""
@@ -161,6 +162,24 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
             )
         _check_ranges("certificate", learner, _CERTIFICATE)
     return checked
+
+
+def checked_offsets(
+    offsets: NDArray[np.float16] | None, kept: sparse.csr_array, certificate: Mapping[str, Any]
+) -> NDArray[np.float16] | None:
+    """Return a read-only copy of the offsets of a ball, which every certificate has."""
+    if offsets is None:
+        return None
+    checked = np.array(offsets)
+    if checked.dtype != np.float16 or checked.shape != kept.data.shape:
+        raise SettingsError("offsets: another number than of weights, or no float16. Fit again.")
+    _check_finite("offsets", checked)
+    for learner in certificate.get("learners", [certificate]):
+        ball = learner.get("ball")
+        if not isinstance(ball, dict) or None in map(ball.get, _BALL):
+            raise SettingsError("certificate: no ball, to which the offsets belong. Fit again.")
+        _check_ranges("certificate", ball, _BALL)
+    return read_only(checked)
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
 from streamtron.data.reader_config import ALL
 from streamtron.model.calibration import ProbabilityScores, probability_map
-from streamtron.model.certainty import AccuracyBounds
+from streamtron.model.certainty import AccuracyBounds, OptimumBounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
@@ -94,7 +94,7 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    scored = score_shards(models, files, executor, lengths=at_optimum, share=share)
+    scored = score_shards(models, files, executor, at_optimum=at_optimum, share=share)
     return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)
 
 
@@ -108,12 +108,12 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
 
 def score_shards(
     models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
-    *, lengths: bool = False, share: tuple[float, float] = ALL,
+    *, at_optimum: bool = False, share: tuple[float, float] = ALL,
 ) -> Iterator[ScoredRows]:  # fmt: skip
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
     reading, read = reading_to_score(models[0], files[0], share=share), 0
-    scored = executor(_score_shard, files, tuple(models), reading, lengths)
+    scored = executor(_score_shard, files, tuple(models), reading, at_optimum)
     for rows in with_known_classes(models[0], scored):
         read += len(rows.truth)
         yield rows
@@ -137,35 +137,38 @@ def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iter
 
 
 def _score_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, lengths: bool
+    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
     known = models[0].classes if models[0].kind == "two classes" else None
     with open_one(shard, reading, known) as source:
-        for rows in score(models, source, lengths=lengths):
+        for rows in score(models, source, at_optimum=at_optimum):
             yield rows._replace(shard=shard.name)
 
 
 class ScoredRows(NamedTuple):
     """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
-    classes (rows, 1) for the larger one; which rows have another label; ‖x‖ if it is wanted; all
-    labels of their source so far; the first row's number; and their shard, if there is one."""
+    classes (rows, 1) for the larger one; which rows have another label; bounds on the decisions of
+    the optima, if they are wanted and proven; all labels of their source so far; the first row's
+    number; and their shard, if there is one."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[np.bool_]
     weights: NDArray[Any]
     others: NDArray[np.bool_]
-    lengths: NDArray[Any] | None
+    bounds: tuple[tuple[NDArray[Any], NDArray[Any]] | None, ...]
     labels: tuple[Label, ...]
     first_row: int
     shard: str = ""
 
 
 def score(
-    models: Sequence[LinearModel], source: ChunkSource, *, lengths: bool = False
+    models: Sequence[LinearModel], source: ChunkSource, *, at_optimum: bool = False
 ) -> Iterator[ScoredRows]:
     """Score every chunk; the models have the same classes."""
     first = models[0]
+    proven = [at_optimum and model.certificate and model.kind == "two classes" for model in models]
+    optima = [OptimumBounds(m) if known else None for m, known in zip(models, proven, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
     for chunk in source.chunks():
         decisions = tuple(model.decision_rows(chunk.rows)[0] for model in models)
@@ -174,9 +177,12 @@ def score(
         truth, others = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
         if first.kind == "two classes":
             truth = truth[:, 1:]  # one problem: the larger class against the other
-        row_lengths = np.sqrt(chunk.squares) if lengths else None
+        bounds = tuple(
+            None if optimum is None else optimum.decisions(chunk.rows, chunk.squares)
+            for optimum in optima
+        )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        yield ScoredRows(decisions, truth, weights, others, row_lengths, labels, first_row)
+        yield ScoredRows(decisions, truth, weights, others, bounds, labels, first_row)
 
 
 def summarise(
@@ -190,8 +196,9 @@ def summarise(
     """Evaluate models on all scored rows."""
     evaluators = [Evaluator(model, limit_rows, ranking, worst) for model in models]
     for rows in scored:
-        for evaluator, decisions in zip(evaluators, rows.decisions, strict=True):
-            evaluator.add(rows, decisions)
+        of_models = zip(evaluators, rows.decisions, rows.bounds, strict=True)
+        for evaluator, decisions, bounds in of_models:
+            evaluator.add(rows, decisions, bounds)
     return [evaluator.evaluation() for evaluator in evaluators]
 
 
@@ -214,8 +221,13 @@ class Evaluator:
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
-    def add(self, rows: ScoredRows, decisions: NDArray[Any]) -> None:
-        """Add rows with the model's decisions."""
+    def add(
+        self,
+        rows: ScoredRows,
+        decisions: NDArray[Any],
+        bounds: tuple[NDArray[Any], NDArray[Any]] | None = None,
+    ) -> None:
+        """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
         chosen = None if self.two else self.model.chosen(decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
@@ -223,9 +235,9 @@ class Evaluator:
             self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
             self.worth.add(truth, self.model.probabilities(decisions), weights, rows.others)
-        if self.two and rows.lengths is not None and self.model.certificate:
-            self.bounds = self.bounds or AccuracyBounds.of(self.model)
-            self.bounds.add(np.where(truth[:, 0], 1, -1), decisions, weights, rows.lengths)
+        if bounds is not None:
+            self.bounds = self.bounds or AccuracyBounds()
+            self.bounds.add(np.where(truth[:, 0], 1, -1), *bounds, weights)
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core import kernels
@@ -22,11 +24,13 @@ from streamtron.core.rows import Label
 from streamtron.core.text import label_meant, label_text, short
 from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
 from streamtron.data.deletions import Deletions
+from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.vectors import dense
 
 STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
 """Of a learner; of several learners the last one here is the run's."""
@@ -227,12 +231,21 @@ def _model(
     base = source.index_base if before is None else before.index_base
     width = max(source.width - (base or 0), 0 if before is None else before.columns)
     sparse_weights = [learner.best.nonzero(base or 0, width) for learner in learners]
+    certificates = [certificate_of(learner, source.skipped) for learner in learners]
+    balls = [
+        _ball(learner, proven, *weights, base or 0)
+        for learner, proven, weights in zip(learners, certificates, sparse_weights, strict=True)
+    ]
+    offsets = None
+    if all(balls):
+        offsets = np.float16(sign) * np.concatenate([ball[0] for ball in balls if ball])
+        for proven, (_, ball) in zip(certificates, filter(None, balls), strict=True):
+            proven["ball"] = {**ball, "bias": sign * settings.augmentation * ball["bias"]}
     starts = np.cumsum([0, *(len(columns) for columns, _ in sparse_weights)])
     columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
     del sparse_weights
     values *= sign
     bias = np.array([sign * settings.augmentation * learner.best.bias for learner in learners])
-    certificates = [certificate_of(learner, source.skipped) for learner in learners]
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
@@ -241,7 +254,34 @@ def _model(
         settings=settings.but(vocabulary=None).to_dict(),
         certificate=certificates[0] if two else joint_certificate(certificates),
         reading={**source.reading.contract(), "index_base": base},
+        offsets=offsets,
     )
+
+
+def _ball(
+    learner: Learner,
+    proven: Mapping[str, Any],
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float64],
+    first: int,
+) -> tuple[NDArray[np.float16], dict[str, float]] | None:
+    """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
+    weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
+    has not summed the weights of its dual point."""
+    if learner.frozen is None or not proven["primal_objective"]:
+        return None
+    sums = copy.copy(learner.frozen.scan_sums)
+    sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
+    dual, (factor, rounding) = sums.dual(proven["primal_objective"])[0], sums.dual_weights()
+    if rounding == math.inf or dual != proven["dual_objective"]:
+        return None
+    numbers = columns.astype(np.int64) + first
+    beyond = np.append(sums.fresh, np.zeros(int(numbers.max(initial=0)) + 1))
+    v = factor * beyond[numbers]
+    beyond[numbers] = 0.0
+    length = factor * math.sqrt(kernels.square_sum(beyond))
+    duals = v, factor * sums.fresh_bias
+    return ball_of((values, learner.best.bias), duals, length, rounding, proven)
 
 
 def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:

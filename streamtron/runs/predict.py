@@ -22,6 +22,7 @@ from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.kept_columns import kept_columns
 from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
+from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import (
@@ -41,8 +42,9 @@ class Scores(NamedTuple):
     model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
     classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
     ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
-    ``certain`` : shape (rows,), labels that the best possible model gives too; None if not asked.
-    ``kept`` : columns of the table, Arrow arrays by name.
+    ``certain`` : shape (rows,), labels that the best possible model gives too, and ``bounds`` on
+    its decisions, or its probabilities; None if not asked. ``kept`` : columns of the table, Arrow
+    arrays by name.
     """
 
     labels: NDArray[Any]
@@ -50,6 +52,7 @@ class Scores(NamedTuple):
     out_of_range: int
     probabilities: NDArray[np.float64] | None = None
     certain: NDArray[np.bool_] | None = None
+    bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
     kept: Mapping[str, Any] = MappingProxyType({})
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -58,7 +61,10 @@ class Scores(NamedTuple):
         columns: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
-        return columns if self.certain is None else {**columns, "certain": self.certain}
+        if self.certain is not None and self.bounds is not None:
+            least, most = self.bounds
+            columns |= {"certain": self.certain, "at_least": least, "at_most": most}
+        return columns
 
 
 class Predicted(NamedTuple):
@@ -86,7 +92,9 @@ def predict(
     proba : whether to compute probabilities, for which the model must be calibrated, or its loss
         log_loss.
     certain : whether to tell which labels the best possible model of the same rows and settings is
-        proven to give, for which the model must have a certificate; see ``metrics.certain``.
+        proven to give, and between which bounds its decisions are, for which the model must have a
+        certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
+        ``model.certainty``.
     keep : columns of the tables that are carried along, whatever they hold.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
@@ -122,16 +130,19 @@ def predict_shard(
     keep: Sequence[str] = (),
 ) -> Iterator[Scores]:  # fmt: skip
     """Score one shard, which may be empty."""
-    kept = kept_columns(shard, keep)
+    kept, optimum = kept_columns(shard, keep), OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
-            yield Scores(
-                model.labels(decisions), decisions, out_of_range,
-                model.probabilities(decisions) if proba else None,
-                certain_rows(model, decisions, np.sqrt(chunk.squares)) if certain else None,
-                kept(len(decisions)),
-            )  # fmt: skip
+            sure = bounds = None
+            if optimum is not None:
+                bounds = optimum.decisions(chunk.rows, chunk.squares)
+                sure = certain_rows(model, *bounds)
+                if proba and model.calibration is None:
+                    bounds = probability_bounds(model, *bounds)
+            shares = model.probabilities(decisions) if proba else None
+            labels, cells = model.labels(decisions), kept(len(decisions))
+            yield Scores(labels, decisions, out_of_range, shares, sure, bounds, cells)
 
 
 def write_predictions(
@@ -149,8 +160,8 @@ def write_predictions(
       in Parquet the lists ``labels`` and ``decisions``.
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
-    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0. The columns of ``keep``
-    come before the label.
+    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
+    ``at_most``, one of each or K. The columns of ``keep`` come before the label.
 
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.

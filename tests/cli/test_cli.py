@@ -332,7 +332,8 @@ def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(
     } <= set(report)  # fmt: skip
     with safe_open(str(model), "numpy") as file:
         content = json.loads(file.metadata()["streamtron"])
-    del content["certificate"]["history"]
+    for name in ("history", "ball"):  # the ball belongs to the offsets in the model
+        del content["certificate"][name]
     assert {**content["certificate"], "rows_excluded": 0} == report["certificate"]
 
 

@@ -11,11 +11,14 @@ import pytest
 from sklearn.datasets import dump_svmlight_file, make_classification
 
 import streamtron
-from streamtron.model.certainty import certain, decision_radii
+from streamtron.core.errors import SettingsError
+from streamtron.core.theory import decision_radius
+from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
 from tests.helpers.processes import Run, one_sentence
+from tests.helpers.sources import csr
 
 LOOSE = {
     ("two", "squared_hinge"): 1e-3, ("multiclass", "squared_hinge"): 1e-5,
@@ -61,6 +64,63 @@ def test_the_optimum_gives_every_certain_row_the_same_label(
     assert 0.05 < found.certain.mean() < 1.0
 
 
+@pytest.mark.parametrize(("kind", "loss"), LOOSE)
+def test_decisions_and_probabilities_of_the_optimum_lie_between_their_bounds(
+    place: Path, kind: str, loss: str
+) -> None:
+    shard, proba = place / f"{kind}.svm", loss == "log_loss"
+    loose, optimum = (_fit(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], 1e-9))
+    [found] = streamtron.predict(loose, shard, certain=True, proba=proba)
+    [best] = streamtron.predict(optimum, shard, proba=proba)
+    wanted = best.probabilities if proba else best.decisions
+    assert found.bounds is not None
+    assert wanted is not None
+    least, most = found.bounds
+    slack = 1e-4 * (most - least)  # what the other fit is off by, too
+    assert (least - slack <= wanted).all()
+    assert (wanted <= most + slack).all()
+    assert not ((least + 0.4 * (most - least) <= wanted) & (wanted <= most)).all()  # tight
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "hinge"])
+def test_the_ball_around_the_optimum_is_half_as_large_as_that_around_the_weights(
+    place: Path, loss: str
+) -> None:
+    loose, optimum = (_fit(place, "two", tol, loss=loss) for tol in (1e-3, 1e-10))
+    proven, central = loose.certificate, middle(loose)
+    larger = decision_radius(proven["primal_objective"], proven["dual_objective"])
+    off = np.hypot(np.linalg.norm(central.weights - optimum.weights), central.bias - optimum.bias)
+    assert off <= proven["ball"]["radius"] <= (0.6 if loss != "hinge" else 0.708) * larger
+
+
+def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
+    w, v = np.array([1.0, 1.0, 1.0]), np.array([1.0 + 1e-3, 1.0 + 1e-3 / 3, 1.0 + 1e-12 / 3])
+    P = 1.0 + np.linalg.norm(w - v) ** 2 / 2
+    offsets, ball = ball_of((w, 0.0), (v, 0.0), 0.0, 0.0, _objectives(P, 1.0))
+    off = np.linalg.norm(w + ball["unit"] * offsets.astype(float) - (w + v) / 2)
+    half = np.linalg.norm(w - v) / 2
+    assert half + off <= ball["radius"] <= half + 1.01 * off + 1e-9
+    assert off > 0.0
+    _, beyond = ball_of((w, 0.0), (v, 0.0), 0.1, 0.01, _objectives(P + 0.005, 1.0))
+    assert beyond["radius"] >= half + 0.05 + 0.01
+
+
+def test_offsets_that_do_not_belong_to_a_model_are_refused(place: Path) -> None:
+    model = _fit(place, "two", 1e-3)
+    assert model.offsets is not None
+    for offsets, certificate, part in (
+        (model.offsets[1:], model.certificate, "another number"),
+        (np.full_like(model.offsets, np.inf), model.certificate, "must be finite"),
+        (model.offsets, {**model.certificate, "ball": None}, "no ball"),
+    ):
+        with pytest.raises(SettingsError, match=part):
+            model.but(offsets=offsets, certificate=certificate)
+
+
+def _objectives(primal: float, dual: float) -> dict[str, float]:
+    return {"primal_objective": primal, "dual_objective": dual}
+
+
 def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any) -> LinearModel:
     """A model whose optimum lies within ``radius`` of its weights, but for rounding."""
     one = {"primal_objective": 0.5, "dual_objective": 0.5 - radius**2 / 2.0}
@@ -72,28 +132,32 @@ def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any
 
 def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on() -> None:
     model = _proven((1.0, 0.0), 0.0, (-1.0, 1.0), radius=0.5)
-    assert decision_radii(model) == pytest.approx([0.5], rel=1e-12)
-    lengths = np.sqrt(np.array([3.0, 3.0, 3.0, 0.0, 0.0]))  # with ρ = 1: 2, 2, 2, 1, 1
-    decisions = np.array([1.0 + 1e-9, 1.0 - 1e-9, -1.0 - 1e-9, 0.5 + 1e-9, -0.5 + 1e-9])
-    assert certain(model, decisions, lengths).tolist() == [True, False, True, True, False]
+    lengths = np.array([3.0, 3.0, 3.0, 0.0]) ** 0.5  # with ρ = 1: 2, 2, 2, 1
+    rows = csr([((1, 1.001),), ((1, 0.999),), ((1, -1.001),), ()])  # counted from 1
+    least, most = OptimumBounds(model).decisions(rows, lengths**2)
+    assert most - least == pytest.approx([2.0, 2.0, 2.0, 1.0], rel=1e-12)
+    assert certain(model, least, most).tolist() == [True, False, True, False]
 
 
 def test_of_many_classes_the_highest_must_stay_above_every_other() -> None:
     model = _proven(np.eye(3), np.zeros(3), (1.0, 2.0, 3.0), radius=0.5)
     decisions = np.array([[0.0, 1.0 + 1e-9, -9.0], [0.0, 1.0 - 1e-9, -9.0], [-5.0, -9.0, -9.0]])
-    assert certain(model, decisions, np.zeros(3)).tolist() == [True, False, True]
+    assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False, True]
+    ties = np.array([[1.0, 1.0, -9.0]])
+    assert not certain(model, ties, ties).any()
 
 
 def test_of_several_labels_none_may_change() -> None:
     model = _proven(np.eye(2), np.zeros(2), ("a", "b"), radius=0.5, multilabel=True)
     decisions = np.array([[0.6, -0.6], [0.6, -0.4]])
-    assert certain(model, decisions, np.zeros(2)).tolist() == [True, False]
+    assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False]
 
 
 def test_nothing_is_certain_where_nothing_is_proven() -> None:
     unproven = {"primal_objective": 1.0, "dual_objective": None, "relative_duality_gap": 1.0}
     model = make_model((1.0,), 0.0, settings={"rho": 0.0}, certificate=unproven)
-    assert certain(model, np.array([1e9, 0.0]), np.array([1.0, 0.0])).tolist() == [False, False]
+    bounds = OptimumBounds(model).decisions(csr([((1, 1e9),), ()]), np.array([1e18, 0.0]))
+    assert not certain(model, *bounds).any()
 
 
 def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> None:
@@ -103,8 +167,9 @@ def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> 
         assert done.returncode == 0, done.stderr
     lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]
     table = pq.read_table(place / "out.parquet")
-    assert table.column_names == ["label", "decision", "certain"]
+    assert table.column_names == ["label", "decision", "certain", "at_least", "at_most"]
     assert [line[2] == "1" for line in lines] == table["certain"].to_pylist()
+    assert [float(line[1]) for line in lines] == table["decision"].to_pylist()
     assert {line[2] for line in lines} == {"0", "1"}
     count = sum(line[2] == "1" for line in lines)
     assert done.stderr == f"700 rows, {count} certain\n"

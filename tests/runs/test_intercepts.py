@@ -15,7 +15,6 @@ import streamtron
 from streamtron import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
-from streamtron.model import certainty
 
 ROWS, COLUMNS = 400, 12
 
@@ -107,4 +106,4 @@ def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path: Path) -> No
     assert proof.decision_radius == np.inf
     assert proof.certificate.relative_duality_gap <= 0.01
     with pytest.raises(SettingsError, match="--intercept penalised"):
-        certainty.certain(outcome.model, outcome.model.decision_function(X), np.ones(ROWS))
+        list(streamtron.predict(outcome.model, shards, certain=True))

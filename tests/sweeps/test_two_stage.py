@@ -22,7 +22,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
-from streamtron.model.certainty import AccuracyBounds
+from streamtron.model.certainty import AccuracyBounds, at_least, at_most, middle
 from streamtron.model.plot import plot_sweep
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
@@ -228,16 +228,16 @@ def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_
         (1, 1.0, (0, 1)), (1, 1.01, (1, 1)), (1, -0.99, (0, 1)), (1, -1.0, (0, 0)),
         (-1, -1.0, (1, 1)), (-1, 1.0, (0, 1)), (-1, 1.01, (0, 0)), (-1, -0.99, (0, 1)),
     ):  # fmt: skip
-        reach = AccuracyBounds(radius=0.2, rho=3.0)  # times ‖(4, 3)‖ is 1
-        reach.add([sign], [decision], [2.0], [4.0])
+        reach = AccuracyBounds()
+        reach.add([sign], [decision - 1.0], [decision + 1.0], [2.0])
         assert reach.accuracy == wanted
 
 
-def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
-    reach = AccuracyBounds(math.inf, rho=0.0)
-    reach.add([1, 1, -1], [9.0, 0.0, 0.0], np.ones(3), [1e-30, 0.0, 0.0])
+def test_bounds_of_the_accuracy_are_rounded_outwards_and_none_without_rows() -> None:
+    reach = AccuracyBounds()
+    reach.add([1, 1, -1], [-9.0, 0.0, 0.0], [9.0, 0.0, 0.0], np.ones(3))
     assert reach.accuracy == (1 / 3, math.nextafter(2 / 3, 1.0))  # fl(1/3) < 1/3, fl(2/3) < 2/3
-    assert AccuracyBounds(1.0, 1.0).accuracy is None
+    assert AccuracyBounds().accuracy is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["right", "wrong", "unknown"]), st.one_of(
@@ -246,11 +246,11 @@ def test_where_nothing_is_proven_only_rows_of_length_0_are_sure() -> None:
 def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(
     rows: list[tuple[str, float]],
 ) -> None:
-    reach, decisions = AccuracyBounds(0.5, 0.0), {"right": 1.0, "wrong": -1.0, "unknown": 0.1}
+    reach, decisions = AccuracyBounds(), {"right": 1.0, "wrong": -1.0, "unknown": 0.1}
     for start in range(0, len(rows), 7):
         kinds, weights = zip(*rows[start : start + 7], strict=True)
-        ones = np.ones(len(kinds))
-        reach.add(ones, [decisions[kind] for kind in kinds], np.array(weights), ones)
+        middle = np.array([decisions[kind] for kind in kinds])
+        reach.add(np.ones(len(kinds)), middle - 0.5, middle + 0.5, np.array(weights))
     weight = {name: sum(Fraction(w) for kind, w in rows if kind == name) for name in decisions}
     total = sum(weight.values())
     if reach.accuracy is None:
@@ -292,19 +292,23 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
 
 
 @pytest.mark.parametrize("rho", [0.0, 2.0])
-def test_the_bound_of_every_decision_is_that_of_the_duality_gap(corpus: Path, rho: float) -> None:
+def test_the_bound_of_every_decision_is_that_of_the_ball_around_the_optimum(
+    corpus: Path, rho: float
+) -> None:
     settings: Any = {"C": 0.1, "rho": rho, "stage": "auto"}
     [trial] = swept(corpus, **settings, two_stage=False).trials
     model = streamtron.fit(corpus / "train", tol=1e-4, **settings)
-    P, D = (0.5 / trial.certificate[name] ** 2 for name in ("primal_margin", "upper_bound"))
+    central = middle(model)
     least = most = count = 0
     for path in (corpus / "held-out").iterdir():
         for row in map(str.split, path.read_text().splitlines()):
             pairs = [(int(j) - 1, np.float32(v)) for j, v in (word.split(":") for word in row[1:])]
-            f = float(row[0]) * (sum(model.weights[j] * v for j, v in pairs) + model.bias)
-            off = math.sqrt(2 * (P - D) * (rho**2 + sum(float(v) ** 2 for _, v in pairs)))
+            f = float(row[0]) * (sum(central.weights[j] * v for j, v in pairs) + central.bias)
+            length = math.sqrt(rho**2 + sum(float(v) ** 2 for _, v in pairs))
+            off = model.certificate["ball"]["radius"] * length
             least, most, count = least + (f > off), most + (f > -off), count + 1
-    assert trial.at_optimum == (least / count, most / count)
+    shares = Fraction(int(least), count), Fraction(int(most), count)
+    assert trial.at_optimum == (at_least(shares[0]), at_most(shares[1]))
     assert 0 < least < most < count
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
-from streamtron.core.text import label_text
+from streamtron.core.text import down, label_text, up
 
 PREDICTED = (
     "label", "labels", "decision", "decisions", "probability", "probabilities", "certain",
+    "at_least", "at_most",
 )  # fmt: skip
 """Names of the columns of predictions."""
 
@@ -61,24 +62,36 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
         if column.ndim == 1:
             yield name
         else:
-            yield from (f"{_ONE_OF[name]} {label_text(label)}" for label in classes)
+            singular = _ONE_OF.get(name, name)
+            yield from (f"{singular} {label_text(label)}" for label in classes)
 
 
 def _lines(rows: PredictedRows, form: TextForm) -> bytes:
     quoted = partial(_quoted, delimiter=form.delimiter)
-    number = repr if form.digits is None else f"{{:.{form.digits}g}}".format
     labels = rows.labels.tolist()
     fields: list[Iterable[str]] = [
         map(quoted, map(_cell, array.to_pylist())) for array in rows.kept.values()
     ]
     texts = {label: quoted(_label(label)) for label in set(labels)}
     fields.append(map(texts.__getitem__, labels))
-    for column in rows.columns.values():
-        text = number if column.dtype.kind == "f" else lambda value: str(int(value))
+    for name, column in rows.columns.items():
+        text = _rounding(name, form.digits) if column.dtype.kind == "f" else _flag
         values = column.reshape(len(labels), -1).tolist()
-        fields.append(form.delimiter.join(map(text, row)) for row in values)
+        fields.append([form.delimiter.join(map(text, row)) for row in values])
     lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
     return "".join(lines).encode()
+
+
+def _rounding(name: str, digits: int | None) -> Callable[[float], str]:
+    """Return how the numbers of a column become text: bounds are rounded outwards."""
+    if digits is None:
+        return repr
+    outwards = {"at_least": down, "at_most": up}.get(name)
+    return partial(outwards, digits=digits) if outwards else f"{{:.{digits}g}}".format
+
+
+def _flag(value: bool) -> str:
+    return str(int(value))
 
 
 def _cell(value: Any) -> str:
