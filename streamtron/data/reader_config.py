@@ -157,7 +157,6 @@ class ReaderConfig:
         """Return plain values that are equal where the same file gives the same batches."""
         key = self.contract() | {"labels": self.labels, "weights": self.weights}
         key["unknown_features"] = self.unknown_features
-        key["multiclass"] = self.multiclass and self.settled is None  # of tables the rows are alike
         if isinstance(self.names, Vocabulary):
             key["vocabulary"] = self.names.digest
         return key | ({"table_shift": self.table_shift} if self.table_shift else {})

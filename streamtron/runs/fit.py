@@ -20,7 +20,7 @@ from streamtron.core.errors import ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
-from streamtron.data import ShardSource, deletions
+from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
@@ -162,6 +162,8 @@ def run(
         try:
             return fitted(place)
         except ManyClasses as error:
+            if machine.cache_dir is None:
+                clear_cache(cache)  # of another reading
             return fitted(place._replace(resume=False, overwrite=True, many=error.spent))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import streamtron
 from streamtron.core.config import Machine
 from streamtron.core.errors import SettingsError
 from streamtron.data.deletions import in_share
-from tests.helpers.processes import Run
+from tests.helpers.processes import here
 
 ROWS = 600
 
@@ -70,8 +71,9 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
 
 
 def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
-    place: Path, run: Run
+    place: Path,
 ) -> None:
+    run = partial(here, place)
     done = run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%")
     assert done.returncode == 0, done.stderr
     rows = [
@@ -87,7 +89,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
     assert run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%",
                "--resume").returncode == 0  # fmt: skip
     assert (
-        "held_out is 0.0, the run has 0.3" in run("fit", "a.svm", "--model", "m", "--resume").stderr
+        "held_out is None, the run has 0.3" in run("fit", "a.svm", "--model", "m", "--resume").stderr
     )
     for bad in ("100%", "90%"):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
@@ -95,8 +97,9 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
 
 
 def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(
-    place: Path, run: Run
+    place: Path,
 ) -> None:
+    run = partial(here, place)
     streamtron.fit(place / "kept" / "k.svm", model=place / "m")
     done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")
     assert (done.returncode, done.stdout) == (0, f"m: calibrated on {ROWS} rows\n")
