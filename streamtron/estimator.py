@@ -191,7 +191,6 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
             )
         return self._fit_memory(rows, settings)
 
-    @_only_with("squared_hinge", "partial_fit keeps dual variables at a scale of its own")
     def partial_fit(
         self,
         X: Any,
@@ -206,8 +205,9 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
         their sum, a vector as long as ``coef_``, is kept. One pass over all parts comes near the
         optimum of all rows, not to it.
 
-        ``upper_bound`` of ``certificate_`` is then proven for all ``rows_scanned`` rows given so
-        far. A lower bound would need the earlier rows, so all else is None, and ``covers`` says so.
+        ``dual_objective`` of ``certificate_`` is then proven for all ``rows_scanned`` rows given so
+        far, and with the squared hinge ``upper_bound``, which says the same. What the weights reach
+        would need the earlier rows, so all else is None, and ``covers`` says so.
 
         Parameters
         ----------
@@ -216,18 +216,13 @@ class StreamtronClassifier(LinearClassifierMixin, BaseEstimator):  # type: ignor
 
         Raises
         ------
-        AttributeError : another loss than the squared hinge.
         SettingsError, DataError : class_weight="balanced"; no classes at the first call; a label
             that is not one of them; another problem than in earlier calls, for which their dual
-            variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling`` or loss.
+            variables prove nothing: another ``C``, ``class_weight``, ``intercept_scaling``,
+            ``intercept`` or loss.
         """
         first = not hasattr(self, "classes_")
         settings = self._settings()
-        if settings.free:
-            raise SettingsError(
-                "intercept='free' with partial_fit: what earlier rows prove is for a bias that is "
-                "penalised. Give intercept='penalised', or call fit with all rows."
-            )
         if self.class_weight == "balanced":
             raise SettingsError(
                 "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
@@ -457,6 +452,7 @@ def _problem_of(
         weights |= learner.targets.class_weights or {}
     return {
         "loss": settings.loss,
+        "intercept": settings.intercept,
         "C": 0.5 / settings.delta2,
         "intercept_scaling": settings.rho,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
@@ -464,15 +460,16 @@ def _problem_of(
 
 
 def _of_past(past: EarlierData) -> dict[str, Any]:
-    """Return a certificate of the upper bound alone."""
-    upper, rounding = past.scan_sums.upper_bound()
+    """Return a certificate of D alone, and of the upper bound where there are margins."""
+    sums, (upper, rounding) = past.scan_sums, past.scan_sums.upper_bound()
     return {
         **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
-        "upper_bound": upper,
+        "upper_bound": upper if sums.loss.quadratic and not sums.free else None,
+        "dual_objective": past.dual or None,
         "rounding_bound": rounding,
         "rows_scanned": past.rows,
-        "covers": f"the upper bound covers all {past.rows} rows given so far; no lower bound is "
-        "proven, for the earlier ones were not there to be scanned at these weights",
+        "covers": f"this holds for all {past.rows} rows given so far; nothing is proven of the "
+        "weights, for the earlier ones were not there to be scanned at them",
     }
 
 

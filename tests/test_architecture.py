@@ -49,9 +49,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 35_500,
-    "test lines": 39_120,
-    "solver lines": 7_485,
+    "package lines": 35_520,
+    "test lines": 39_195,
+    "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,
     "solver floors": 9,

@@ -114,6 +114,14 @@ def wide(_: str, saved: dict[str, Any]) -> None:
     assert saved["peak"] > 50e6
 
 
+def criteo(_: str, saved: dict[str, Any]) -> None:
+    """Click logs, certified."""
+    [fit] = saved["fits"]
+    assert (saved["rows"], fit["stop_reason"]) == (500, "certified")
+    assert fit["gap"] <= fit["tol"] == 1e-3
+    assert fit["peak_bytes"] > 50e6
+
+
 def parts(_: str, saved: dict[str, Any]) -> None:
     """Rounds, and a vector each way."""
     [row] = saved["rows"]
@@ -123,7 +131,9 @@ def parts(_: str, saved: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "judge", [parts, *slow_but([reading, rows, updating, startup, wide])], ids=lambda f: f.__name__
+    "judge",
+    [parts, *slow_but([reading, rows, updating, startup, wide, criteo])],
+    ids=lambda f: f.__name__,
 )
 def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge: Any, tmp_path: Path) -> None:
     judge(*tiny(judge.__name__, tmp_path))

@@ -129,7 +129,10 @@ def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
     if match is None:
         return _Rows(given)
-    return _Rows(shards, (start, round(start + float(match[1]) / 100, 9)))
+    size = float(match[1]) / 100
+    if not 0.0 < size < 1.0:
+        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+    return _Rows(shards, (start, round(start + size, 9)))
 
 
 def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: str) -> None:

@@ -105,15 +105,6 @@ def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:
     return float(R ** (1.0 + epsilon) * relative)
 
 
-def primal_from_margin(gamma_d: float) -> float:
-    """P* = 1/(2 γ_d²), the optimum of LIBLINEAR's objective (L2-loss SVM).
-
-    >>> primal_from_margin(0.5)
-    2.0
-    """
-    return 1.0 / (2.0 * gamma_d * gamma_d)
-
-
 def decision_radius(primal: float | None, dual: float | None) -> float:
     """‖w − w*‖ ≤ √(2(P − D)), as P of any loss is strongly convex; ∞ where one is not proven.
 

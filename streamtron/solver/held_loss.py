@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.executor import looks_at_part
+from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.losses import Loss
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows, NarrowRows
@@ -39,7 +39,7 @@ class LossTerms(NamedTuple):
     head: Vector
     sq_lengths: float
     largest: list[float]
-    smoothing: float
+    smoothing: tuple[float, float]
 
 
 class Product(NamedTuple):
@@ -59,7 +59,9 @@ class HeldLoss:
 
     ``softness`` : a Δ² > 0 that is every row's instead of its own. ``margins``, ``factors`` : m_i
     and f_i = C_i φ''(m_i) at the v that was last looked at, ``slopes`` : the change of m_i along
-    the last direction.
+    the last direction. ``shares`` : p_i = α_i/C_i of known dual variables, around which a smooth
+    loss stands for the hinge: max over a of a (1 − m) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but
+    for ½ η p², the loss with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976).
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class HeldLoss:
     ) -> None:
         self.loss, self.held, self.rho, self._softness = loss, held, rho, softness
         self.margins = self.slopes = self.factors = np.zeros(0)
+        self.shares = np.zeros(len(held) if loss.zone else 0)
 
     @property
     def delta2(self) -> Vector:
@@ -82,7 +85,9 @@ class HeldLoss:
 
     def narrow(self, subset: ColumnSubset) -> HeldLoss:
         """Return the loss as one on some columns, which are all that occur."""
-        return HeldLoss(self.loss, NarrowRows.of(self.held, subset), self.rho, self._softness)
+        loss = HeldLoss(self.loss, NarrowRows.of(self.held, subset), self.rho, self._softness)
+        loss.shares = self.shares
+        return loss
 
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
@@ -101,7 +106,11 @@ class HeldLoss:
 
     def value(self, margins: Vector) -> float:
         """Return the loss at the v of these margins."""
-        return float(kernels.dot(self.cost, losses.values(self.loss, margins)))
+        return float(kernels.dot(self.cost, losses.values(self.loss, self._places(margins))))
+
+    def _places(self, margins: Vector) -> Vector:
+        """Return where the loss is to be looked up; see ``shares``."""
+        return margins - self.loss.zone * self.shares if self.loss.zone else margins
 
     def value_and_gradient(self, margins: Vector, columns: int) -> tuple[float, Vector]:
         """Return the loss at the v of these margins, and its gradient, shape (columns + 1,)."""
@@ -109,7 +118,7 @@ class HeldLoss:
 
     def alpha(self, margins: Vector) -> Vector:
         """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins."""
-        return self.cost * losses.slopes(self.loss, margins)
+        return self.cost * losses.slopes(self.loss, self._places(margins))
 
     @property
     def most(self) -> Vector:
@@ -118,18 +127,29 @@ class HeldLoss:
 
     def curvatures(self, margins: Vector) -> Vector:
         """Return f_i = C_i φ''(m_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
-        return self.cost * losses.curvatures(self.loss, margins)
+        return self.cost * losses.curvatures(self.loss, self._places(margins))
 
-    def smoothing(self, margins: Vector) -> float:
-        """Return by what P − D of the hinge is above that of the smooth loss in its place:
-        Σ C_i (1 − m_i)₊ (1 − p_i) with p_i = −φ'(m_i), which is 0 but in its zone; else 0."""
+    def smoothing(self, margins: Vector) -> tuple[float, float]:
+        """Return what P of the hinge is above that of the smooth loss in its place; and what its
+        P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − m_i)₊ − α_i (1 − m_i). Else 0 and 0."""
         if not self.loss.zone:
-            return 0.0
-        left = 1.0 - losses.slopes(self.loss, margins)
-        return float(kernels.dot(self.cost * np.maximum(1.0 - margins, 0.0), left))
+            return 0.0, 0.0
+        slack = 1.0 - margins
+        loss = float(kernels.dot(self.cost, np.maximum(slack, 0.0)))
+        left = loss - float(kernels.dot(self.alpha(margins), slack))
+        return loss - self.value(margins), max(left, 0.0)
 
-    def narrow_zone(self, zone: float) -> tuple[()]:
-        """Take a smooth loss nearer to the hinge."""
+    def take_shares(self, counts: NDArray[np.int32], b: float) -> None:
+        """Have the smooth loss stand for the hinge around these counts."""
+        if self.loss.zone:
+            self.shares = np.zeros(len(self.held))
+            np.divide(counts / (b or 1.0), self.cost, out=self.shares, where=self.cost > 0.0)
+            np.minimum(self.shares, 1.0, out=self.shares)
+
+    @changes_part
+    def approach(self, v: Vector, zone: float) -> tuple[()]:
+        """Take a smooth loss nearer to the hinge: around the dual point that belongs to v."""
+        self.shares = losses.slopes(self.loss, self._places(self.margins_of(v)))
         self.loss = replace(self.loss, zone=zone)
         return ()
 
@@ -137,7 +157,7 @@ class HeldLoss:
         """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
         values = np.empty(3)
         kernels.loss_along(
-            self.loss.code, self.loss.zone, margins, slopes, self.cost, theta, values
+            self.loss.code, self.loss.zone, self._places(margins), slopes, self.cost, theta, values
         )
         return values
 

@@ -25,7 +25,7 @@ from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.solver import newton
 from streamtron.solver.held_loss import HeldLoss, LossTerms
-from streamtron.solver.learner import Learner, take_solution, take_zone
+from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
@@ -114,12 +114,12 @@ class JointObjective(Objective[JointPoint]):
         """See ``Objective``."""
         return self._zone
 
-    def narrow_zone(self, zone: float) -> Rounds[None]:
+    def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
         self._zone, self._products = zone, KeptProducts(len(self._center))
-        yield PartProblem.narrow_zone, (zone,)
+        yield HeldLoss.approach, (v, zone)
 
-    def smoothing(self, here: JointPoint) -> float:
+    def smoothing(self, here: JointPoint) -> tuple[float, float]:
         """See ``Objective``."""
         return here.terms.smoothing
 
@@ -135,13 +135,13 @@ class JointObjective(Objective[JointPoint]):
         """Return P and ∇P at v, and take H there."""
         terms: LossTerms = yield HeldLoss.look, (v, self._columns)
         self._diagonal, self._head = terms.diagonal, Head(self._columns)
-        if len(self._head):
-            gram = np.zeros((len(self._head), len(self._head)))
-            gram[np.tril_indices(len(gram))] = terms.head
-            if self._outside is not None:
-                gram += self._outside.gram
-            if not self._head.factorise(gram):
-                self._few, self._columns = False, self._head.columns
+        gram = np.zeros((len(self._head), len(self._head)))
+        gram[np.tril_indices(len(gram))] = terms.head
+        if self._outside is not None:
+            self._diagonal = self._diagonal + np.diagonal(self._outside.gram)
+            gram += self._outside.gram[np.ix_(self._columns, self._columns)]
+        if len(self._head) and not self._head.factorise(gram):
+            self._few, self._columns = False, self._head.columns
         point = self.at(v, terms.loss, terms.gradient, steps)
         return JointPoint(v, point.primal, point.gradient, point.smooth, steps, terms)
 
@@ -168,8 +168,11 @@ class JointObjective(Objective[JointPoint]):
         products: list[tuple[Vector, Vector]] = []
 
         def multiply(v: Vector) -> Rounds[Vector]:
-            products.append((v, v + (yield HeldLoss.product, (v,)).image))
-            return products[-1][1]
+            image: Vector = v + (yield HeldLoss.product, (v,)).image
+            if self._outside is not None:
+                image += self._outside.product(v)
+            products.append((v, image))
+            return image
 
         direction = yield from newton.conjugate_gradients(
             multiply, partial(self._products.correct, self._solve), gradient, accuracy
@@ -242,7 +245,6 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         v = (theta or 1.0) * v
     objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
     solution = yield from objective.minimise(v, precision)
-    take_zone(learner, objective.zone)
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
@@ -279,7 +281,6 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     constant, zone = rest.objective_at(b), learner.loss.zone
     objective = JointObjective(rest.a / b, constant=constant, zone=zone)
     solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
-    take_zone(learner, objective.zone)
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):
         change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)

@@ -8,7 +8,6 @@ import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import HINGE, LOSSES, Loss
+from streamtron.core.losses import LOSSES, SOLVED, Loss
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -93,8 +92,7 @@ class Learner:
     @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
-        loss = LOSSES[self.settings.loss]
-        return replace(loss, zone=self.progress.zone) if loss == HINGE else loss
+        return SOLVED[self.settings.loss]
 
     @property
     def scale(self) -> float:
@@ -338,11 +336,6 @@ def take_solution(
         best.candidate = candidate
     elif candidate is not None:
         best.candidate = best.average.add(candidate)
-
-
-def take_zone(learner: Learner, zone: float) -> None:
-    """Take the zone to which a solve has come, of the smooth loss that stands for the hinge."""
-    learner.progress.zone = zone or learner.progress.zone
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:

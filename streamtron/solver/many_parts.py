@@ -208,7 +208,7 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     assert frozen is not None
     return ReadingPlan(
         number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
-        few=learner.regime == Regime.FEW_COLUMNS, zone=learner.progress.zone,
+        few=learner.regime == Regime.FEW_COLUMNS,
         start=learner.running.dual_point if learner.mode == "train" else None,
     )  # fmt: skip
 

@@ -37,9 +37,11 @@ and where rows change sides of the margin long before (``benchmarks/second_order
 FLAT = 1e-14
 """A step that lowers P by no more than this part of it has lowered it by rounding."""
 
-NARROWED, AIM, LEAST_ZONE = (0.1, 0.5), 0.3, 1e-14
-"""A zone is narrowed to a part between these, to the one that may leave so much of the gap wanted;
-and not below the last one, where rounding decides."""
+NARROWED, LEAST_ZONE = 0.6, 1e-14
+"""A zone is narrowed to this part of it, and not below the last one, where rounding decides."""
+
+ROUGHLY = 0.01
+"""A smooth loss is minimised to this part of the gap of the hinge."""
 
 FALLS = 0.25
 """A step that leaves at most this part of the least ‖∇P‖² so far has lowered that."""
@@ -116,12 +118,12 @@ class Objective(ABC, Generic[P]):
         """η of the smooth loss that stands for the hinge; 0 for others."""
 
     @abstractmethod
-    def narrow_zone(self, zone: float) -> Rounds[None]:
-        """Take a smooth loss nearer to the hinge."""
+    def approach(self, v: Vector, zone: float) -> Rounds[None]:
+        """Take a smooth loss nearer to the hinge; see ``HeldLoss.approach``."""
 
     @abstractmethod
-    def smoothing(self, here: P) -> float:
-        """Return what P − D of the loss itself is above that of the smooth one."""
+    def smoothing(self, here: P) -> tuple[float, float]:
+        """Return what P, and P − D, of the loss itself are above those of the smooth one."""
 
     @abstractmethod
     def step(self, here: P, enough: float, accuracy: float) -> Rounds[P | None]:
@@ -156,7 +158,7 @@ def minimise(
     least_excess = np.inf
     yield GapEstimate(here.gap)
     while here.excess > precision * max(here.primal, 0.0) and here.steps < STEPS:
-        enough = precision * here.primal / here.excess
+        enough = precision * max(here.primal, 0.0) / here.excess
         there = yield from objective.step(here, enough, accuracy)
         if there is None:
             break
@@ -177,17 +179,19 @@ def minimise_narrowing(
     precision: float,
 ) -> Rounds[P]:
     """Minimise P from v on with ``begin``, see ``minimise``; of the hinge that of smooth losses in
-    its place, the zone of each a part of that before, until P − D of the hinge itself is at most
-    precision · P."""
-    steps = 0
+    its place, each around the dual point to which the one before led, until P − D of the hinge
+    itself is at most precision · P (the method of multipliers)."""
+    steps, gap = 0, 1.0
     while True:
-        here = yield from begin(v, precision)
+        here = yield from begin(v, max(precision, ROUGHLY * gap) if objective.zone else precision)
         steps += here.steps
-        left, wanted = objective.smoothing(here), precision * here.primal
-        if left <= max(wanted - here.excess, AIM * wanted) or objective.zone <= LEAST_ZONE:
+        above, left = objective.smoothing(here)
+        primal, left = max(here.primal + above, 0.0), left + here.excess
+        if left <= precision * primal or objective.zone <= LEAST_ZONE:
             return replace(here, steps=steps)
-        v, part = here.v, AIM * wanted / left
-        yield from objective.narrow_zone(objective.zone * min(max(part, NARROWED[0]), NARROWED[1]))
+        gap = min(left / primal, gap) if primal else gap
+        v = here.v
+        yield from objective.approach(v, NARROWED * objective.zone)
 
 
 def conjugate_gradients(
@@ -258,13 +262,13 @@ class HeldObjective(Objective[HeldPoint]):
         """See ``Objective``."""
         return self._held.loss.zone
 
-    def narrow_zone(self, zone: float) -> Rounds[None]:
+    def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
-        self._held.narrow_zone(zone)
+        self._held.approach(v, zone)
         return
         yield
 
-    def smoothing(self, here: HeldPoint) -> float:
+    def smoothing(self, here: HeldPoint) -> tuple[float, float]:
         """See ``Objective``."""
         return self._held.smoothing(here.margins)
 

@@ -14,7 +14,7 @@ from streamtron.core.rows import Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import HeldLoss, Vector
-from streamtron.solver.learner import Learner, take_zone
+from streamtron.solver.learner import Learner
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen
@@ -43,9 +43,9 @@ class LocalStart(NamedTuple):
 class ReadingPlan(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
     around a ``scale``; b is the unit of the counts. ``few`` : rows far from the margin become one
-    quadratic. ``zone`` : of the smooth loss that stands for the hinge. ``start`` : the dual point
-    of all parts from which rows are visited; None = none are visited: the weights solve the rows
-    held, if these are all that matter, and their counts are made of the slacks first."""
+    quadratic. ``start`` : the dual point of all parts from which rows are visited; None = none are
+    visited: the weights solve the rows held, if these are all that matter, and their counts are
+    made of the slacks first."""
 
     problem: int
     w: Vector
@@ -53,7 +53,6 @@ class ReadingPlan(NamedTuple):
     scale: float
     b: float
     few: bool
-    zone: float
     start: DualPoint | None
 
 
@@ -130,8 +129,6 @@ class PartProblem(HeldLoss):
         learner, visits = self.learner, plan.start is not None
         learner.progress.reading, learner.progress.b = number, plan.b
         self.few, self.new = plan.few, not learner.extent.rows
-        take_zone(learner, plan.zone)
-        self.loss = learner.loss
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
@@ -198,11 +195,12 @@ class PartProblem(HeldLoss):
         if self._certified is not None:
             self.learner.counts, self._certified = Counts.of_gaps(*self._certified), None
 
-    @changes_part
-    def narrow_zone(self, zone: float) -> tuple[()]:
-        """Take a smooth loss nearer to the hinge."""
-        take_zone(self.learner, zone)
-        return super().narrow_zone(zone)
+    def renew(self) -> None:
+        """Take the rows, signs and counts that are held now."""
+        super().renew()
+        learner = self.learner
+        self.loss = learner.loss
+        self.take_shares(learner.counts.take(learner.active.numbers), learner.progress.b)
 
     @changes_part
     def sum_rest(self, columns: int) -> QuadraticSums:

@@ -169,8 +169,6 @@ class Progress:
     """whether the current reading has been concluded"""
     full_epochs: int = 0
     mini_epochs: int = 0
-    zone: float = 1.0
-    """η of the hinge in training; see ``kernels.HINGE``"""
     primal: float = math.inf
     """P over all rows, as the last solve in memory left it; ∞ where not all are in memory"""
     history: list[ReadingBounds] = field(default_factory=list)

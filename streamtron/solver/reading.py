@@ -22,7 +22,6 @@ from streamtron.solver.learner import (
     leave_brief_stage,
     leave_scan,
     take_solution,
-    take_zone,
 )
 from streamtron.solver.learner import begin_reading as start_reading
 from streamtron.solver.stages import Regime
@@ -173,7 +172,6 @@ def solve_in_memory(learner: Learner) -> Solve:
         problem = Subproblem(*of_rows, whole=not blocks)
         free = settings.free > 0.0  # visits of rows with a large ρ hardly move a
         solution = yield from solve(problem, gap, mini_epochs, best=best, newton_only=free)
-        take_zone(learner, problem.loss.loss.zone)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_mini_epochs(solution.mini_epochs)

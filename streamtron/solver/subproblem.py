@@ -128,6 +128,7 @@ class Subproblem:
 
     def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
         """The best v and its margins by Newton's method; see ``HeldObjective``."""
+        self.loss.take_shares(self.counts, self.rule.b)
         best = HeldObjective(self.loss, self.center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
         return best.v, best.margins

@@ -129,7 +129,7 @@ class Killing(WorkerParts):
         if self.left == 0 and self.within:
             short = getattr(step, "short", False)
             name, step = step.__name__, partial(_signalled, step, str(self.mark), self.number)
-            step.__name__, step.short = name, short  # type: ignore[attr-defined]
+            step.__name__, step.short = name, short
         return super()._map(step, arguments)
 
 

@@ -82,7 +82,7 @@ class Diary(cluster_parts.WorkerParts):
 def keep_a_diary(path: str) -> None:
     """Run the command of this process, which writes down what its parts do."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND)
-    cluster_parts.WorkerParts = lambda *how: Diary(file, *how)  # type: ignore[assignment,misc]
+    cluster_parts.WorkerParts = lambda *how: Diary(file, *how)
     main()
 
 

@@ -510,7 +510,7 @@ def test_the_gap_is_not_below_that_of_the_objectives_printed_beside_it(
     if (primal := found["primal_objective"]) is not None and np.isfinite(primal):
         assert found["dual_objective"] is not None
         ratio = Fraction(found["dual_objective"]) / Fraction(primal)
-        assert Fraction(found["relative_duality_gap"] or 0) >= 1 - ratio  # type: ignore[arg-type]
+        assert Fraction(found["relative_duality_gap"] or 0) >= 1 - ratio
 
 
 def test_weights_of_0_have_no_directional_margin_where_the_best_may_be_negative() -> None:

@@ -117,9 +117,9 @@ def sums_of(drawn: Drawn, seed: int) -> ScanSums:
         drawn.rho,
         drawn.scale,
         b=drawn.b,
-        loss=drawn.loss,  # type: ignore[arg-type]
+        loss=drawn.loss,
     )
-    blocks = [b.seen[0].sums for b in scan_blocks((p for p in pieces), [request], [counts])]  # type: ignore[arg-type]
+    blocks = [b.seen[0].sums for b in scan_blocks((p for p in pieces), [request], [counts])]
     if rng.random() < 0.5:
         total = ScanSums(drawn.scale, len(drawn.w), drawn.loss, drawn.b)
         for part in blocks:

@@ -29,6 +29,12 @@ SLACK = 1e-9
 
 prove = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
+
+def objective_of(margin: float) -> float:
+    """P of a primal margin, D of an upper bound."""
+    return 0.5 / margin**2
+
+
 # --- small sets of positive margin by construction ---
 
 
@@ -199,7 +205,7 @@ def test_a_of_length_is_no_longer_than_theorem_2_says_for_every_N(run: Finished)
 
 @settings(prove, max_examples=examples(60))
 @given(problems(), epsilons_to_one, deltas, orders)
-def test_b_length_keeps_the_promise_of_theorem_3(problem, epsilon, delta, order) -> None:  # type: ignore[no-untyped-def]
+def test_b_length_keeps_the_promise_of_theorem_3(problem, epsilon, delta, order) -> None:
     R, gamma = problem.R, problem.gamma[1]
     b = theory.b_length(R, epsilon, delta, gamma)
     assume(2.0 * b / gamma ** (1 + epsilon) < 1e4**epsilon)
@@ -227,7 +233,7 @@ def test_b_length_gives_its_promise_at_the_lower_bound_of_its_proof(
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, deltas, orders)
-def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: ignore[no-untyped-def]
+def test_directional_primal_gamma_d_U_are_in_order_after_every_update(
     problem, epsilon, variant, delta, order
 ) -> None:
     low, high = problem.gamma
@@ -243,7 +249,7 @@ def test_directional_primal_gamma_d_U_are_in_order_after_every_update(  # type: 
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), epsilons, variants, orders, st.booleans())
-def test_the_implicit_extension_is_the_explicit_one(  # type: ignore[no-untyped-def]
+def test_the_implicit_extension_is_the_explicit_one(
     problem, epsilon, variant, order, faithful
 ) -> None:
     b = affordable_b(problem, epsilon, variant, 1.0)
@@ -334,9 +340,7 @@ def ascent(oracle: Oracle, order: Callable[[int, list[int]], list[int]]) -> Iter
 
 @prove
 @given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(  # type: ignore[no-untyped-def]
-    problem, beta, order
-) -> None:
+def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(problem, beta, order) -> None:
     b = math.ceil(beta * problem.R**2)
     oracle = problem.oracle(b, 1.0, "steps")
     before = (0.0, 0)
@@ -351,7 +355,7 @@ def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(  # type: ignor
 
 @prove
 @given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> None:
     R, b = problem.R, beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
@@ -364,7 +368,7 @@ def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> Non
 
 @prove
 @given(problems(soft=True), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, order) -> None:
     b = beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
     list(ascent(oracle, order))
@@ -373,7 +377,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
     support = [k for k, m in enumerate(margins) if oracle.counts[k] > 0 or m / b < 1.0]
     stall_sum = sum(oracle.sq_length(k) ** 2 / oracle.delta2[k] for k in support)
     gap = proven.relative_duality_gap
-    primal = theory.primal_from_margin(proven.primal_margin)
+    primal = objective_of(proven.primal_margin)
     assert gap * primal <= stall_sum / (8.0 * b * b) * (1 + SLACK)
 
 
@@ -382,7 +386,7 @@ def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, orde
 
 @settings(prove, max_examples=examples(60))
 @given(problems(soft=True), st.sampled_from([1.0, 5.0]), orders)
-def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:  # type: ignore[no-untyped-def]
+def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:
     coarse, fine = (problem.oracle(x * problem.R**2, 1.0, "steps") for x in (beta, 1e5))
     coarse.run(order)
     list(ascent(fine, order))
@@ -390,14 +394,12 @@ def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta,
     gap = far.relative_duality_gap
     assume(gap < 1e-8)
     near = coarse.certificate()
-    radius = theory.decision_radius(
-        *map(theory.primal_from_margin, (near.primal_margin, near.upper_bound))
-    )
+    radius = theory.decision_radius(*map(objective_of, (near.primal_margin, near.upper_bound)))
     w, bias = coarse.rebuilt()
     best, best_bias = fine.rebuilt()
     ours = [near.scale * x for x in (*w, bias)]
     optimum = [far.scale * x for x in (*best, best_bias)]
-    doubt = math.sqrt(2.0 * gap * theory.primal_from_margin(far.primal_margin))
+    doubt = math.sqrt(2.0 * gap * objective_of(far.primal_margin))
     assert math.dist(ours, optimum) <= radius + doubt + SLACK
 
 
@@ -479,14 +481,10 @@ def test_adults_first_stage_upper_bound_is_remark_1_at_b_5_R2() -> None:
     assert up == pytest.approx(gamma_up, rel=1e-6)
 
 
-def test_adults_optimum_and_its_margin_belong_together() -> None:
-    assert theory.primal_from_margin(0.0085295189) == pytest.approx(6872.597884, rel=1e-8)
-
-
 @prove
 @given(st.floats(0.1, 10.0), st.floats(0.1, 1.0))
 def test_the_relative_gap_is_primal_less_dual_over_primal(upper: float, part: float) -> None:
-    P, D = theory.primal_from_margin(part * upper), theory.primal_from_margin(upper)
+    P, D = objective_of(part * upper), objective_of(upper)
     gap = of_margins(0.0, part * upper, upper).relative_duality_gap
     assert gap == pytest.approx((P - D) / P, abs=1e-12)
 

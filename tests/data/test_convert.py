@@ -225,7 +225,7 @@ def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_batches_were
         batches = [batch_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
         for to in ("parquet", "libsvm"):
             directory = tmp_path / f"{to}{number}"
-            convert(batches, str(directory), to=to, index_base=0, rows_per_shard=15)  # type: ignore[arg-type]
+            convert(batches, str(directory), to=to, index_base=0, rows_per_shard=15)
             found.append((to, [path.read_bytes() for path in shards(directory)]))
     assert found[:2] == found[2:4] == found[4:]
     assert [len(text.splitlines()) for text in found[1][1]] == [15, 15, 15, 5]

@@ -39,7 +39,7 @@ class Corpus(NamedTuple):
 
 def gather(batches: object, columns: int, base: int = 0) -> Corpus:
     features, labels = [], []
-    for p in batches:  # type: ignore[attr-defined]
+    for p in batches:
         indices = p.indices.astype(np.int64) - base
         features.append(sp.csr_matrix((p.values, indices, p.indptr), (len(p.codes), columns)))
         labels.append(np.array(p.classes)[p.codes])

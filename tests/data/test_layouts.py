@@ -564,7 +564,7 @@ def test_converted_shards_are_the_same_rows_by_number(tmp_path: Path) -> None:
     shards = corpus(tmp_path / "shards", "map of names")
     reading = Settings(**settings_for("map of names", tmp_path))
     for to in ("parquet", "libsvm"):
-        convert(shards, tmp_path / to, to=to, settings=reading)  # type: ignore[arg-type]
+        convert(shards, tmp_path / to, to=to, settings=reading)
     plain = fit(corpus(tmp_path / "plain", "lists"))
     assert fit(tmp_path / "parquet").weights.tolist() == plain.weights.tolist()
     assert fit(tmp_path / "libsvm").weights.tolist() == plain.weights.tolist()
@@ -588,6 +588,6 @@ def test_settings_of_names_out_of_range_are_refused(names: dict[str, Any], sente
 
 
 def test_features_are_names_between_commas_or_a_list_of_them() -> None:
-    assert Settings(features="a, b").features == ("a", "b")  # type: ignore[arg-type]
+    assert Settings(features="a, b").features == ("a", "b")
     assert Settings.from_dict({"features": ["a,b", "c"]}).features == ("a,b", "c")
     assert Settings(features=("a",)).to_dict()["features"] == ["a"]

@@ -67,7 +67,7 @@ def refusal(data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 
 
 def with_labels_sorted(rows: list[Row]) -> list[Row]:
     """Rows as scikit-learn has them, which sorts the labels of each."""
-    return [row._replace(label=sorted(row.label)) for row in rows]  # type: ignore[arg-type]
+    return [row._replace(label=sorted(row.label)) for row in rows]
 
 
 # --- files that are right ---
@@ -636,7 +636,7 @@ def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads
         found = read(data, reading)
     if reading is PLAIN:
         assert found in ([], oracle(data) if found else [])
-    elif found and not any(isinstance(label, str) for row in found for label in row.label):  # type: ignore[union-attr]
+    elif found and not any(isinstance(label, str) for row in found for label in row.label):
         assert with_labels_sorted(found) == sklearn_rows(data, several=True)
 
 

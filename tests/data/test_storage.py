@@ -585,7 +585,7 @@ def test_an_object_rewritten_amid_its_ranges_is_noticed_by_every_reader(
     real = storage.blocks
 
     def rewritten(path: str, *rest: object) -> Iterator[bytes]:
-        blocks = real(path, *rest)  # type: ignore[arg-type]
+        blocks = real(path, *rest)
         yield next(blocks)
         timeless.put("data/a.svm", text_of(2))
         yield from blocks

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
-from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Label, Rows
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.learners import restore_finished
@@ -45,7 +45,7 @@ def source_of(labels: Sequence[Label] | None = None) -> ListSource:
 class GrowingSource(ListSource):
     """As a reader of shards: a label is known when its first row has been delivered."""
 
-    def chunks(self, order=None):  # type: ignore[no-untyped-def]
+    def chunks(self, order=None):
         known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
         for chunk in super().chunks(order):
             met = int(chunk.codes.max()) + 1
@@ -87,11 +87,13 @@ def restored_whole(state: State, settings: Settings, labels: Sequence[Label]) ->
     return learners
 
 
-def held_loss(rows: Rows, signs: NDArray[Any], cost: Vector, rho: float) -> HeldLoss:
+def held_loss(
+    rows: Rows, signs: NDArray[Any], cost: Vector, rho: float, loss: Loss = SQUARED_HINGE
+) -> HeldLoss:
     """The loss of rows, of which those of cost 0 are left out."""
     with np.errstate(divide="ignore"):
         held = NarrowRows(rows, signs, 0.5 / cost, np.zeros(len(signs)))
-    return HeldLoss(SQUARED_HINGE, held, rho)
+    return HeldLoss(loss, held, rho)
 
 
 def minimise(

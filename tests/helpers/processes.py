@@ -164,7 +164,7 @@ def here(place: Path, *words: object) -> Ended:
     out, err = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with chdir(place), redirect_stdout(out), redirect_stderr(err):
         code = cli._run([*map(str, words)])
-    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
+    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def _run(code: str) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         status = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the end of Python
+    threading._shutdown()  # waits for threads, as the end of Python
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -106,7 +106,7 @@ class RowsInMemory(MemorySource):
         *,
         multilabel: bool = False,
     ) -> None:
-        sets: list[list[Any]] = [list(row) if multilabel else [row] for row in y]  # type: ignore[arg-type]
+        sets: list[list[Any]] = [list(row) if multilabel else [row] for row in y]
         labels = list(dict.fromkeys(itertools.chain(*sets)))
         self.sets = [[labels.index(label) for label in row] for row in sets] if multilabel else None
         first = np.array([labels.index(row[0]) if row else -1 for row in sets])

@@ -49,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 SLOW = [("parts of blocks", "hinge")]
-"""Takes a thousand times as many rounds as the other losses."""
+"""Takes far more rounds than the other losses."""
 
 
 class Corpus:
@@ -123,7 +123,7 @@ def test_bounds_hold_the_optimum_and_threads_change_no_bit(
     corpus.check(found.report, np.arange(SHARDS * ROWS))
     if "active_set" not in CASES[case]:
         assert found.report["readings"] == 2.0
-    if case == "to rounding":  # from where the last zone led, to one a good deal narrower
+    if case == "to rounding":
         assert found.report["newton_steps"] <= 70
     corpus.fitted(tmp_path / "one", machine=Machine(threads=1))
     assert kept(tmp_path, "one") == kept(tmp_path, "m")

@@ -89,11 +89,12 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
     assert run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%",
                "--resume").returncode == 0  # fmt: skip
     assert (
-        "held_out is None, the run has 0.3" in run("fit", "a.svm", "--model", "m", "--resume").stderr
+        "held_out is None, the run has 0.3"
+        in run("fit", "a.svm", "--model", "m", "--resume").stderr
     )
-    for bad in ("100%", "90%"):
+    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "held-out is 1")):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
-        assert (done.returncode, "held-out is 1" in done.stderr) == (2, True)
+        assert (done.returncode, message in done.stderr) == (2, True)
 
 
 def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(

@@ -216,7 +216,7 @@ def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(
     with FinishedRun.to_change(locate(copy / "m")):
         pass
     assert everything(place) == before
-    assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400  # type: ignore[index]
+    assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400
     with FinishedRun.to_change(locate(place / "m")):
         pass
     assert state(place)["m"] == state(copy)["m"]

@@ -93,6 +93,24 @@ def test_rows_a_million_times_as_heavy_as_others_are_proven(tmp_path: Path) -> N
     proven_as_by_one_part(shards, weights_in_label=True)
 
 
+@pytest.mark.parametrize(
+    ("loss", "at_0", "size", "active_set"),
+    [
+        ("squared_hinge", 1.0, 1e8, 100), ("log_loss", np.log(2.0), 1e8, 200),
+        ("hinge", 1.0, 1e12, 200),
+    ],
+)  # fmt: skip
+def test_equal_rows_of_both_labels_and_any_length_have_their_optimum_at_0_between_the_bounds(
+    loss: str, at_0: float, size: float, active_set: int, tmp_path: Path
+) -> None:
+    rows = np.full((6, 3), size) * [1.0, 2.0, 3.0], np.array([1, 1, -1, -1, 1, -1])
+    shards = shards_of(tmp_path / "s", rows, [3])
+    names = {"loss": loss, "active_set": active_set, "rho": 0.0, "max_epochs": 8}
+    proven = report(shards, 2, **names)["certificate"]
+    assert (proven["dual_objective"] or 0.0) <= 6.0 * at_0 * (1 + 1e-15)
+    assert 6.0 * at_0 * (1 - 1e-15) <= proven["primal_objective"]
+
+
 def test_separable_classes_are_proven_in_parts(tmp_path: Path) -> None:
     X = np.random.default_rng(0).standard_normal((90, 4))
     labels = np.repeat(["a", "b", "c"], 30)  # a class a part

@@ -140,7 +140,7 @@ def test_inspect_shows_a_line_a_class_with_its_heaviest_columns_and_certificate_
     table = run("inspect", certified).splitlines()
     start = table.index(next(line for line in table if line.startswith("class ")))
     for k, line in enumerate(table[start + 1 : start + 5]):
-        learner, proven = facts["learners"][k], model.certificate["learners"][k]  # type: ignore[index]
+        learner, proven = facts["learners"][k], model.certificate["learners"][k]
         assert learner["label"] == CLASSES[k]
         assert learner["certificate"] == proven
         heaviest = int(np.abs(model.weights[k]).argmax())
@@ -152,5 +152,5 @@ def test_inspect_shows_a_line_a_class_with_its_heaviest_columns_and_certificate_
         assert words[1] == down(proven["primal_margin"], 6)
         assert words[4] == f"f{heaviest}"
     assert any("the one whose decision is highest" in line for line in table)
-    largest = max(learner["relative_duality_gap"] for learner in model.certificate["learners"])  # type: ignore[index]
+    largest = max(learner["relative_duality_gap"] for learner in model.certificate["learners"])
     assert f"largest gap        {up(largest):>13}" in table

@@ -53,7 +53,7 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
 
     class Told(Narrowed):
         def __init__(self, *given: object) -> None:
-            super().__init__(*given)  # type: ignore[arg-type]
+            super().__init__(*given)
             lengths.append(len(self.running.w))
 
     monkeypatch.setattr("streamtron.solver.reading.Narrowed", Told)

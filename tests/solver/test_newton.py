@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from streamtron.core import kernels
+from streamtron.core.losses import SMOOTH_HINGE
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
@@ -440,3 +441,44 @@ def test_dot_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -
         frozen([v for _, v in pairs], np.float64),
     )
     assert kernels.dot(left, right) == total
+
+
+def hinge_at_optimum() -> tuple[Problem, HeldLoss, Vector]:
+    """A problem, its loss around the dual optimum of the hinge, and the weights there."""
+    chosen = problem(5, C=5.0, rho=0.5, centered=True, uneven=True)
+    held = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, SMOOTH_HINGE)
+    solved = newton.HeldObjective(held, chosen.center).minimise(np.zeros(COLUMNS + 1), 1e-11)
+    return chosen, held, solved.v
+
+
+def test_smooth_losses_around_ever_better_dual_points_come_to_the_optimum_of_the_hinge() -> None:
+    chosen, held, v = hinge_at_optimum()
+    alpha = held.alpha(held.margins_of(v))
+    assert (alpha >= 0.0).all()
+    assert (alpha <= chosen.cost).all()
+    assert ((alpha > 0.0) & (alpha < chosen.cost)).any()  # rows at the kink
+    primal = 0.5 * ((v - chosen.center) ** 2).sum()
+    primal += chosen.cost @ np.maximum(0.0, 1.0 - chosen.patterns @ v)
+    pull = chosen.patterns.T @ alpha
+    dual = alpha.sum() - pull @ chosen.center - 0.5 * pull @ pull
+    assert dual <= primal <= dual + 1e-9 * primal
+
+
+@pytest.mark.parametrize("zone", [0.3, 3.0, 30.0])
+def test_whatever_its_zone_a_smooth_loss_around_the_optimum_has_the_optimum_of_the_hinge(
+    zone: float,
+) -> None:
+    chosen, held, v = hinge_at_optimum()
+    held.approach(v, zone)
+    there = held.margins_of(v)
+    _, gradient = held.value_and_gradient(there, COLUMNS)
+    assert np.abs(gradient + v - chosen.center).max() <= 1e-4 * np.abs(v).max()
+    above, left = held.smoothing(there)
+    loss = chosen.cost @ np.maximum(0.0, 1.0 - there)
+    assert above == pytest.approx(loss - held.value(there), rel=1e-9)
+    assert left <= 1e-8 * loss
+    step = np.full(len(v), 1e-6)
+    slope = (held.value(held.margins_of(v + step)) - held.value(held.margins_of(v - step))) / 2e-6
+    assert slope == pytest.approx(gradient.sum(), rel=1e-5)
+    line = held.along(there, held.margins_of(step), 1.0)
+    assert line[0] == pytest.approx(held.value(held.margins_of(v + step)), rel=1e-12)

@@ -62,7 +62,7 @@ def view(seed: int = 0, **changes: object) -> ScanRequest:
     """Weights that leave most rows a slack, and not all."""
     w = np.random.default_rng(seed).normal(size=COLUMNS)
     rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
-    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**changes)  # type: ignore[arg-type]
+    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**changes)
 
 
 def scanned(

@@ -307,7 +307,7 @@ plans = pytest.mark.parametrize(
 def test_the_seed_decides_the_witness_unless_rows_are_visited_in_the_order_of_the_file(
     order: str,
 ) -> None:
-    settings = Settings(order=order, stage="1")  # type: ignore[arg-type]
+    settings = Settings(order=order, stage="1")
     first, second = (bits(trained(source_of(1), settings.but(seed=seed)), 300) for seed in (0, 1))
     assert (first == second) == (order == "sequential")
 
