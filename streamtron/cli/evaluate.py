@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import executor_of
-from streamtron.cli.terminal import class_table, print_values
+from streamtron.cli.terminal import class_table, complain, print_values, table
 from streamtron.core.text import (
+    MANY,
     Lines,
     aligned,
     column_lines,
     down,
+    label_text,
     metric_words,
     metrics_shown,
     number,
+    some,
     up,
 )
 
+if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
+
+MATRIX = 8
+"""Classes of a confusion matrix, at most; of more the largest confusions are listed."""
+
+_PAIR = ("label", "predicted")
 _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
@@ -30,11 +41,14 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
               help="Compute ROC AUC and average precision: exact up to a million distinct "
               "decisions, of more a bracket that contains them.")  # fmt: skip
+@click.option("--worst", default=0, type=options.whole_number(0), metavar="N",
+              help="List the N rows that are most wrong: where they are, label, decision "
+              "[none].")  # fmt: skip
 @options.json_option
 @options.distributed_options
 @options.verbose_option
 def evaluate(
-    model: str, shards: tuple[str, ...], ranking: bool, as_json: bool, **where: Any
+    model: str, shards: tuple[str, ...], ranking: bool, worst: int, as_json: bool, **where: Any
 ) -> None:
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision; log loss and Brier score of a model that has probabilities. MODEL is a
@@ -49,13 +63,28 @@ def evaluate(
 
     loaded = load_any(model)
     with executor_of(**where) as executor:
-        metrics = evaluate_shards(loaded, shards, ranking=ranking, executor=executor).to_dict()
+        metrics = evaluate_shards(
+            loaded, shards, ranking=ranking, worst=worst, executor=executor
+        ).to_dict()
     metrics |= columns_not_used(loaded, shards)
-    print_values(metrics, _lines, as_json)
+    warn_calibrated(loaded, shards)
+    print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)
 
 
-def _lines(metrics: Mapping[str, Any]) -> Lines:
-    """Yield the metrics; of many classes also a table."""
+def warn_calibrated(model: LinearModel, shards: Sequence[str]) -> None:
+    """Warn of rows on which a model was calibrated: probabilities look better on them."""
+    from streamtron.runs.calibrate import calibrated_on
+
+    if names := calibrated_on(model, shards):
+        complain(
+            f"Warning: the model was calibrated on rows of {some(names, form=str)}; probabilities "
+            "look better there than on other rows. Measure it on others."
+        )
+
+
+def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
+    """Yield the metrics, of many classes also a table, which classes are confused, and the worst
+    rows, if they were asked for."""
     strange = metrics.get("rows_of_other_classes")
     yield from aligned([
         ("rows", metrics["rows"]),
@@ -64,18 +93,50 @@ def _lines(metrics: Mapping[str, Any]) -> Lines:
     ])  # fmt: skip
     yield from column_lines(metrics)
     if "classes" in metrics:
-        classes = metrics["classes"]
+        of_class = metrics["classes"]
         columns = {
-            metric_words(name): [_short(row, name) for row in classes] for name in _OF_A_CLASS
+            metric_words(name): [_short(row, name) for row in of_class] for name in _OF_A_CLASS
         }
         yield ""
-        yield from class_table([row["label"] for row in classes], columns)
+        yield from class_table([row["label"] for row in of_class], columns)
+    if metrics.get("confusions"):
+        yield from ("", *_confusions(metrics, classes))
+    for row in metrics.get("worst", ()):
+        label, predicted = (label_text(row[name], quote=True) for name in ("label", "predicted"))
+        yield (
+            f"{row['shard']}, row {row['row']}: label {label}, predicted {predicted}, decision "
+            f"{row['decision']:.4g}"
+        )
+
+
+def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
+    """Yield the confusion matrix, a line a label; of many or long names the largest confusions."""
+    confusions, names = metrics["confusions"], [*map(label_text, classes)]
+    if len(classes) > MATRIX or max(map(len, names)) > 8:
+        shown = {name: [label_text(x[name]) for x in confusions[:MANY]] for name in _PAIR}
+        weights = [number(x["weight"]) for x in confusions[:MANY]]
+        width = max(9, *map(len, names))
+        yield from table({**shown, "rows": weights}, (-width, -width))
+        return
+    rows = metrics.get("classes", ())
+    right = [row["true_positives"] for row in rows] or [
+        metrics["true_negatives"], metrics["true_positives"]
+    ]  # fmt: skip
+    weight_of = {(x["label"], x["predicted"]): x["weight"] for x in confusions}
+    weight_of |= {(label, label): weight for label, weight in zip(classes, right, strict=True)}
+    yield from class_table(classes, {
+        f"as {name}": [number(weight_of.get((label, predicted), 0.0)) for label in classes]
+        for name, predicted in zip(names, classes, strict=True)
+    })  # fmt: skip
 
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:
-    """Return a metric, or the bracket within which it is known."""
-    low, high = metrics.get(f"{name}_bracket", (None, None))
-    return metrics[name] if low is None else f"between {down(low)} and {up(high)}"
+    """Return a metric, to four digits that do not make it 1, or the bracket within which it is
+    known."""
+    value, (low, high) = metrics[name], metrics.get(f"{name}_bracket", (None, None))
+    if low is not None:
+        return f"between {down(low)} and {up(high)}"
+    return value if value is None or value > 0.9999 else f"{value:>13.4g}"
 
 
 def _short(metrics: Mapping[str, Any], name: str) -> str:

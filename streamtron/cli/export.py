@@ -29,4 +29,11 @@ def export(model: str, format_: Any, output: str) -> None:
     from streamtron.model.export import export as write
     from streamtron.model.import_model import load_any
 
-    write(load_any(model), output, format_)
+    loaded = load_any(model)
+    write(loaded, output, format_)
+    if loaded.recipe is not None and format_ in ("liblinear", "onnx"):
+        click.echo(
+            f"{output}: without the recipe of {', '.join(loaded.recipe.names)}; its rows are the "
+            f"{loaded.columns:,} features. --format sklearn takes raw rows.",
+            err=True,
+        )

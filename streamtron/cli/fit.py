@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_files, parts_of, report_fit, workers_of
-from streamtron.cli.terminal import complain, is_verbose
+from streamtron.cli.evaluate import metric_lines, warn_calibrated
+from streamtron.cli.terminal import complain, is_verbose, say
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import digits, down
+from streamtron.core.text import Lines, digits, down
 
 if TYPE_CHECKING:
-    from streamtron.runs.fit import Certain
+    from streamtron.core.config import Settings
+    from streamtron.model.linear_model import LinearModel
+    from streamtron.runs.outcome import Outcome
+    from streamtron.sweeps.until_certain import Certain
 
 
 def _share(text: str) -> float:
@@ -35,15 +40,13 @@ def _share(text: str) -> float:
               type=options.Parsed("certain=SHARE", _share, "certain=SHARE, as in certain=0.999"),
               help="Tighten --tol until this share of the labels of --valid is certain, as in "
               "certain=0.999: the best possible model labels them so.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(),
-              help="Shards held out, for --until; can be repeated.")  # fmt: skip
-@click.option("--calibrate", multiple=True, type=click.Path(),
-              help="Shards held out, on which the model's decisions become probabilities; can be "
-              "repeated [no probabilities].")  # fmt: skip
-@click.option("--calibration", default="sigmoid", show_default=True,
-              type=click.Choice(["sigmoid", "isotonic"]),
-              help="Platt's sigmoid, or isotonic regression, which wants thousands of "
-              "rows.")  # fmt: skip
+@click.option("--valid", multiple=True, type=click.Path(), metavar="SHARDS|20%",
+              help="Shards held out, or a share of the rows, on which the model is measured in the "
+              "end, and for --until; shards can be repeated.")  # fmt: skip
+@click.option("--calibrate", multiple=True, type=click.Path(), metavar="SHARDS|10%",
+              help="Shards held out, or a share of the rows, on which the model's decisions become "
+              "probabilities; shards can be repeated [no probabilities].")  # fmt: skip
+@options.calibration_option
 @options.log_option
 @options.config_option
 @options.run_options
@@ -63,19 +66,32 @@ def fit(
     """
     names, machine = options.split(given)
     settings = options.settings_of(names, config)
-    if (until is None) != (not valid):
-        raise SettingsError("--until and --valid go together. Give both, or none.")
+    measured = _rows(valid, shards)
+    start = 0.0 if measured.files else measured.share[1]
+    calibrated = _rows(calibrate, shards, start if valid else 0.0)
+    shares = [rows.share[1] for rows in (measured, calibrated) if not rows.files and rows.paths]
+    settings = settings.but(held_out=max(shares, default=settings.held_out))
+    if until is not None and not measured.files:
+        raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.directory import run_directory
-    from streamtron.runs.fit import fit_until_certain, run
+    from streamtron.runs.fit import run
+    from streamtron.sweeps.until_certain import fit_until_certain
 
     files = {"model": model, "report": report, "witness": witness}
     directories = {"run directory": machine.run_dir or run_directory(model)}
-    read = [*shards, *calibrate, *valid, config, settings.vocabulary, given["scheduler"]]
+    read = [
+        *shards,
+        *calibrated.files,
+        *measured.files,
+        config,
+        settings.vocabulary,
+        given["scheduler"],
+    ]
     check_files({**files, "log": log}, read, directories=directories, cache=machine.cache_dir)
-    for held_out in filter(None, (calibrate, valid)):
-        find_shards(held_out)  # before hours of work
+    for named in filter(None, (calibrated.files, measured.files)):
+        find_shards(named)  # before hours of work
     certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         how: Any = {
@@ -86,12 +102,64 @@ def fit(
             outcome = run(shards, settings, **how)
         else:
             outcome, certain = fit_until_certain(shards, settings, until, valid, **how)
-    code = report_fit(outcome, model, machine)
-    if calibrate:
+    code = report_fit(outcome, model, machine, _notes(outcome, settings))
+    _use(measured, calibrated, outcome.model, calibration, model)
+    return code if certain is None else _report_certain(certain, until or 0.0, code)
+
+
+class _Rows(NamedTuple):
+    """Rows held out: those of ``paths`` in a ``share``, see ``evaluate``; none without a path."""
+
+    paths: tuple[str, ...]
+    share: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The paths, where they are no others than those of the fit."""
+        return self.paths if self.share == (0.0, 1.0) else ()
+
+    def __str__(self) -> str:
+        size = self.share[1] - self.share[0]
+        return "rows held out" + f" ({size:.4g} of all, by shard name and row)" * (size < 1.0)
+
+
+def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -> _Rows:
+    """Return the rows that ``--valid`` or ``--calibrate`` names; a share is one from ``start`` on
+    of the rows to fit on."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
+    if match is None:
+        return _Rows(given)
+    size = float(match[1]) / 100
+    if not 0.0 < size < 1.0:
+        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+    return _Rows(shards, (start, round(start + size, 9)))
+
+
+def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: str) -> None:
+    """Calibrate a model and write it anew, then print how it does on the rows for ``--valid``."""
+    if calibrate.paths:
         from streamtron.runs.calibrate import calibrate as calibrate_model
 
-        calibrate_model(outcome.model, calibrate, method=calibration).save(model)
-    return code if certain is None else _report_certain(certain, until or 0.0, code)
+        model = calibrate_model(model, calibrate.paths, method=method, share=calibrate.share)
+        model.save(path)
+        say(["", f"calibrated on {(model.calibration or {})['rows']:,} {calibrate}"])
+    if valid.paths:
+        from streamtron.runs.evaluate import evaluate
+
+        if valid.files:
+            warn_calibrated(model, valid.files)
+        metrics = evaluate(model, valid.paths, share=valid.share).to_dict()
+        say(["", f"on {valid}:", *metric_lines(metrics, model.classes)])
+
+
+def _notes(outcome: Outcome, settings: Settings) -> Lines:
+    """Yield what the data decided, where the settings did not."""
+    if outcome.report["settings"]["multiclass"] and not settings.multiclass:
+        yield (
+            f"{len(outcome.model.classes):,} classes: each is trained against the rest, as with "
+            "--multiclass"
+        )
+        yield ""
 
 
 def _report_certain(certain: Certain, until: float, code: int) -> int:

@@ -25,6 +25,7 @@ from click.shell_completion import shell_complete
 
 from streamtron.cli.batch import batch
 from streamtron.cli.cache import cache
+from streamtron.cli.calibrate import calibrate
 from streamtron.cli.certify import certify
 from streamtron.cli.change import forget, update
 from streamtron.cli.convert import convert
@@ -58,8 +59,8 @@ def streamtron() -> None:
 
 
 for _command in (
-    fit, update, forget, sweep, predict, evaluate, certify, inspect, report, explain, diff, export,
-    convert, generate, cache, batch,
+    fit, update, forget, sweep, predict, evaluate, calibrate, certify, inspect, report, explain,
+    diff, export, convert, generate, cache, batch,
 ):  # fmt: skip
     streamtron.add_command(_command)
 

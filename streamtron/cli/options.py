@@ -210,6 +210,11 @@ names_option = click.option(
     "of the shards of the model's run].",
 )  # fmt: skip
 
+calibration_option = click.option(
+    "--calibration", default="sigmoid", show_default=True,
+    type=click.Choice(["sigmoid", "isotonic"]),
+    help="Platt's sigmoid, or isotonic regression, which wants thousands of rows.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.files import scratch_directory
 from streamtron.core.text import with_types
+
+if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
+
+FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
+"""What standard input may be."""
 
 
 @click.command(short_help="Write label and decision of every row.")
 @click.argument("model", type=click.Path())
-@options.shards_argument
+@click.argument("shards", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("-o", "--output", required=True, type=click.Path(),
               help="File for one line a row, label and decisions separated by tabs; Parquet if it "
-              "ends with .parquet, CSV with a header if with .csv; - is stdout.")  # fmt: skip
+              "ends with .parquet, with a line of names if with .tsv or .csv; - is "
+              "stdout.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(FORMATS),
+              help="What standard input is [libsvm, or jsonl where the model is of tables or "
+              "text]; lines are documents.")  # fmt: skip
+@click.option("--keep", multiple=True, metavar="COLUMN",
+              help="Column of the table to carry along, before the label; can be "
+              "repeated.")  # fmt: skip
+@click.option("--digits", type=options.whole_number(1), metavar="N",
+              help="Significant digits of numbers in text [all].")  # fmt: skip
 @click.option("--proba", is_flag=True,
               help="Add probabilities: of two classes that of the larger one, else of each class. "
               "For a model fitted with --loss log_loss or --calibrate.")  # fmt: skip
@@ -27,9 +49,11 @@ from streamtron.core.text import with_types
 @options.distributed_options
 @options.verbose_option
 def predict(
-    model: str, shards: tuple[str, ...], output: str, proba: bool, certain: bool, **where: Any
-) -> None:
-    """Write the label and decision of every row of SHARDS, in their order.
+    model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
+    digits: int | None, proba: bool, certain: bool, **where: Any,
+) -> None:  # fmt: skip
+    """Write the label and decision of every row of SHARDS, in their order; - is standard input,
+    which is read to its end first.
 
     Labels in SHARDS are optional and ignored. MODEL is a streamtron or LIBLINEAR model.
 
@@ -44,17 +68,53 @@ def predict(
     if output != "-":
         check_files({"output": output}, [*shards, where["scheduler"]], runs=[model])
     loaded = load_any(model)
-    others = columns_not_used(loaded, shards).get("columns_not_used")
-    with executor_of(**where) as executor:
+    with _files(loaded, shards, format_) as paths, executor_of(**where) as executor:
+        unused = columns_not_used(loaded, paths).get("columns_not_used", {})
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(
-            loaded, shards, to, proba=proba, certain=certain, executor=executor
-        )
+            loaded, paths, to, digits=digits, proba=proba, certain=certain, keep=keep,
+            executor=executor,
+        )  # fmt: skip
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
         beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
-    aside = f"; not used: {with_types(others)}" if others else ""
+    unused = {name: kind for name, kind in unused.items() if name not in keep}
+    aside = f"; not used: {with_types(unused)}" if unused else ""
     click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
+
+
+@contextmanager
+def _files(model: LinearModel, shards: Sequence[str], format_: str | None) -> Iterator[list[str]]:
+    """Give the paths of shards, where ``-`` is a copy of standard input."""
+    if "-" not in shards:
+        if format_ is not None:
+            raise SettingsError("--format is of standard input; files tell it by their names.")
+        yield [*shards]
+        return
+    if len(shards) > 1:
+        raise SettingsError("- is standard input, and there are shards beside it. Give one.")
+    names = [] if model.recipe is None else model.recipe.names
+    if format_ == "lines" and len(names) != 1:
+        raise SettingsError("--format lines is for documents, and the model is not of text alone.")
+    format_ = format_ or ("jsonl" if model.reading.get("layout") else "libsvm")
+    with scratch_directory("streamtron-") as directory:
+        path = Path(directory, f"stdin.{'jsonl' if format_ == 'lines' else format_}")
+        with path.open("wb") as copy:
+            if format_ == "lines":
+                copy.writelines(_documents(names[0]))
+            else:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield [str(path)]
+
+
+def _documents(column: str) -> Iterator[bytes]:
+    """Yield the lines of standard input as JSON lines."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            document = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise DataError(f"standard input, line {number}: not UTF-8.") from None
+        yield f"{json.dumps({column: document})}\n".encode()

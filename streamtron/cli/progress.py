@@ -36,6 +36,8 @@ _NAME = 16
 BAR = 70
 """Columns of a terminal from which a bar is drawn beside the text."""
 BAR_WIDTH = 20
+SILENCE = 10.0
+"""Seconds of a reading after which -v says how far it is."""
 ECHO = 4
 """Columns left free beside the bar: a terminal shows ^C there, and a line that it breaks cannot be
 erased."""
@@ -64,18 +66,24 @@ def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Liste
 def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener:
     """Return a listener that prints a line for every candidate of a sweep, on a terminal or with
     ``readings``; and with these a line a reading and a stage."""
-    several, headed = False, False
+    several, headed, spoke = False, False, time.monotonic()
 
     def lines_of(event: Event) -> Iterator[str]:
-        nonlocal several, headed
+        nonlocal several, headed, spoke
         if isinstance(event, ReadingStarted):
-            several = event.problems != 1
+            several, spoke = event.problems != 1, time.monotonic()
+            if readings and not headed:
+                headed = True
+                yield reading_head(width, several=several)
+                yield fitted(
+                    f"{_clock()} reading {event.reading + 1} begins: {event.purpose}", width
+                )
+        elif isinstance(event, ChunkDone) and readings and time.monotonic() > spoke + SILENCE:
+            spoke = time.monotonic()
+            yield fitted(f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows", width)
         elif isinstance(event, TrialDone) and (readings or width):
             yield fitted(f"{_clock()} {trial_words(event)}", width)
         elif isinstance(event, ReadingDone) and readings:
-            if not headed:
-                yield reading_head(width, several=several)
-            headed = True
             yield reading_line(event, forecast.end(), width, several=several)
         elif isinstance(event, StageDone) and readings:
             problem = f"{event.problem}: " if several else ""

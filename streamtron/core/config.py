@@ -36,6 +36,7 @@ _GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1"
 _BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
 _BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
 _BITS32: Range = (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1")
+_SHARE: Range = (lambda share: 0 <= share < 1, "a share of the rows, from 0 to below 1")
 _NAMES: Range = (lambda names: names and all(names), "names of columns")
 
 
@@ -130,6 +131,9 @@ class Settings:
     hash_seed: int = setting(0, "whole", _BITS32, "Seed of that hash, at least 0.")
     vocabulary: str | None = setting(None, "input", NOT_EMPTY,
         "File of feature names, one a line: line 1 is column 0.")
+    held_out: float = setting(0.0, "number", _SHARE,
+        "Share of the rows that is held out of training, by a hash of the shard's name and the "
+        "row's number.")
     parts: int | None = setting(None, "whole", at_least(1),
         "Deal the shards into N parts that train together, on threads or workers; it affects the "
         "model [1; with workers one a shard, up to 64].")
@@ -257,11 +261,14 @@ class Settings:
         return math.inf if self.faithful else self.max_epochs
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every setting as a JSON value; ``parts`` only where it decides the model."""
+        """Return every setting as a JSON value; ``parts`` and ``held_out`` only where they decide
+        the model."""
         plain = asdict(self) | {"active_set": self.active_set_bytes}
         plain["mini_epochs"] = self.mini_epoch_limit
         if self.parts in (None, 1):
             del plain["parts"]
+        if not self.held_out:
+            del plain["held_out"]
         return {
             name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
         }

@@ -60,6 +60,7 @@ class SharedNames(ReadingNames, total=False):
     max_epochs: int
     mini_epochs: int | None
     active_set: int | str | None
+    held_out: float
     parts: int | None
     seed: int
     order: Literal["random", "sequential"]

@@ -31,9 +31,10 @@ BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap")
 
 def aligned(items: Sequence[tuple[str, object]]) -> Lines:
     """Yield ``name   value`` lines with right-aligned numbers."""
+    width = max([18, *(len(name) for name, _ in items)])
     for name, value in items:
         text = str(value) if isinstance(value, bool | str) else f"{number(value):>13}"
-        yield f"{name:<18} {text}"
+        yield f"{name:<{width}} {text}"
 
 
 def label_text(label: object, quote: bool = False) -> str:
@@ -128,8 +129,14 @@ def feature_text(feature: Mapping[str, Any]) -> str:
 
 
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the names of the metrics that are printed: of probabilities where there are any."""
-    names = ("hamming_loss", *METRICS_OF_MANY) if "classes" in metrics else METRICS
+    """Return the names of the metrics that are printed: of probabilities where there are any; none
+    that is the accuracy again, as the micro averages where each row has one class."""
+    names: Sequence[str] = METRICS
+    if "classes" in metrics:
+        again = metrics["accuracy"] == metrics["micro_f1"] == metrics["micro_recall"]
+        names = [*METRICS_OF_MANY, "hamming_loss"]
+        if again:
+            names = [name for name in METRICS_OF_MANY if not name.startswith("micro")]
     return [*names, *(name for name in ("log_loss", "brier_score") if name in metrics)]
 
 

@@ -7,7 +7,10 @@ and row numbers, nothing of the rows; a shard with other bytes is refused.
 
 from __future__ import annotations
 
+import csv
 import os
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +20,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, FileDamaged
+from streamtron.core.files import at_most, reading_from
+from streamtron.core.limits import available_memory
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data.row_batch import RowBatch, ShardReader, slice_batch
+from streamtron.data.row_batch import RowBatch, ShardReader, take_rows
 
 NAME = "deletions"
 """The file in a run directory."""
@@ -49,16 +54,44 @@ class Deletions:
         return xxhash.xxh3_64_hexdigest(self.rows.astype("<i8").tobytes())
 
 
-class DeletionFilter:
-    """Read a shard without the rows that have deletions; ``name`` is what messages call it."""
+def in_share(name: str, rows: NDArray[np.int64], share: tuple[float, float]) -> NDArray[np.bool_]:
+    """Tell which rows of a shard of this name are in a share: whether the hash of the shard's name,
+    without its directories, and of the row's number in the file, as a number in [0, 1), lies in it.
 
-    def __init__(self, reader: ShardReader, deletions: Deletions, name: str) -> None:
+    >>> [int(in_share(name, np.arange(1000), (0.0, 0.2)).sum()) for name in ("a.svm", "b/a.svm")]
+    [205, 205]
+    """
+    seed = np.uint64(xxhash.xxh3_64_intdigest(os.path.basename(name).encode()))
+    x = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + seed  # splitmix64 of Steele et al.
+    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    hashed = (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
+    return (hashed >= share[0]) & (hashed < share[1])
+
+
+class RowFilter:
+    """Read a shard without the rows that have ``deletions`` or are not in a ``share``, see
+    ``in_share``; ``name`` is what messages call it."""
+
+    def __init__(
+        self,
+        reader: ShardReader,
+        deletions: Deletions | None,
+        share: tuple[float, float],
+        name: str,
+    ) -> None:
         self._reader, self._deletions, self._name = reader, deletions, name
+        self._share = share
 
     @property
     def bytes_read(self) -> int:
         """Bytes of the file fetched so far."""
         return int(getattr(self._reader, "bytes_read", 0))
+
+    @property
+    def note(self) -> str:
+        """What is odd about the file."""
+        return str(getattr(self._reader, "note", ""))
 
     def fingerprint(self) -> str:
         """Of all the file's bytes, 32 hex digits."""
@@ -66,18 +99,19 @@ class DeletionFilter:
 
     def batches(self) -> Iterator[RowBatch]:
         """Read the rows that are left, in file order."""
-        first = 0
+        first, deletions = 0, self._deletions
         for batch in self._reader.batches():
-            within = slice(*np.searchsorted(self._deletions.rows, (first, first + batch.rows)))
-            start = 0
-            for gone in (*(self._deletions.rows[within] - first).tolist(), batch.rows):
-                if start < gone:
-                    yield slice_batch(batch, start, gone)
-                start = gone + 1
+            rows = np.arange(first, first + batch.rows)
+            stays = in_share(self._name, rows, self._share)
+            if deletions is not None:
+                within = slice(*np.searchsorted(deletions.rows, (first, first + batch.rows)))
+                stays[deletions.rows[within] - first] = False
+            if stays.any():
+                yield batch if stays.all() else take_rows(batch, np.flatnonzero(stays))
             first += batch.rows
-        if self.fingerprint() != self._deletions.fingerprint:
+        if deletions is not None and self.fingerprint() != deletions.fingerprint:
             raise DataError(
-                f"{self._name}: its bytes changed since {len(self._deletions)} of its rows were "
+                f"{self._name}: its bytes changed since {len(deletions)} of its rows were "
                 "forgotten. Put it back as it was; or take it out with streamtron forget RUN "
                 "SHARD, and add it as it is now with streamtron update."
             )
@@ -134,3 +168,34 @@ def decode(
 def total(deletions: Iterable[Deletions]) -> int:
     """Count the rows of all deletions."""
     return sum(map(len, deletions))
+
+
+LIST_SHARE = 8
+"""A list of rows may have 1/8 of the available memory: read, it takes about six times as much."""
+
+
+def listed_rows(path: str) -> dict[str, NDArray[np.int64]]:
+    """Read shard → rows from a CSV file, whose first line is ``shard,row``."""
+    rows = defaultdict[str, list[int]](list)
+    opener = at_most(available_memory() // LIST_SHARE)
+    with reading_from(path), open(path, newline="", encoding="utf-8-sig", opener=opener) as file:
+        lines = csv.DictReader(file, strict=True)
+        try:
+            if not {"shard", "row"} <= set(lines.fieldnames or ()):
+                raise DataError(
+                    f"{path}: begins with {','.join(lines.fieldnames or ())[:60]!r}. Wanted is a "
+                    "CSV file whose first line is shard,row."
+                )
+            for line in lines:
+                shard, row = line["shard"], line["row"]
+                if not shard or not re.fullmatch("[0-9]{1,18}", row or ""):
+                    raise DataError(
+                        f"{path}, line {lines.line_num}: shard {shard!r:.99}, row {row!r:.99}. "
+                        "Wanted are the name of a shard and a number from 0 on."
+                    )
+                rows[shard].append(int(row))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
+            ) from error
+    return {name: np.array(numbers, dtype=np.int64) for name, numbers in rows.items()}

@@ -53,7 +53,7 @@ class Plan:
         rows can only be read in their order.
     classes : the only labels there may be, and their codes in this order; None = as they come.
     met : labels that were met before, by their codes.
-    most_labels : one label more is refused; None = any number.
+    most_labels : one label more is refused, of more than two if they are numbers; None = any.
     least_labels : the first complete reading is refused, at its end, if the rows of a weight above
         0 have fewer labels.
     most_columns : a column of this number or above is refused.

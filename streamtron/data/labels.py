@@ -7,13 +7,17 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, ManyClasses
 from streamtron.core.rows import Label
 from streamtron.data.row_batch import RowBatch, row_of
 
+MOST_NUMBERS = 100
+"""Numbers that are taken as classes, at most, where nobody said that they are."""
+
 
 class LabelTable:
-    """The labels of a source in order of appearance; all of one kind, at most ``most``.
+    """The labels of a source in order of appearance; all of one kind, at most ``most``, names any
+    number if that is above 2.
 
     Or only those of ``classes``, in that order; or behind those ``met`` before.
     """
@@ -26,7 +30,7 @@ class LabelTable:
     ) -> None:
         self.labels: list[Label] = list(met if classes is None else classes)
         self._codes = {label: code for code, label in enumerate(self.labels)}
-        self._most = most
+        self._most, self._plain = most, dict[str, str]()
         self._closed = classes is not None
 
     def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
@@ -47,21 +51,35 @@ class LabelTable:
                 f"{place(row)}: label {label!r}. Known are {_listed(self.labels)}; remove the row "
                 "or correct its label, or fit anew on all shards if it is a class of its own."
             )
-        if self._most is not None and len(self.labels) >= self._most:
-            which = "a third label" if self._most == 2 else f"label number {self._most + 1},"
-            remedy = "Use --multiclass, or remove the row."
-            if isinstance(label, str) and label != label.strip():
-                remedy = "Remove the blank beside it."
-            elif not isinstance(label, str):
-                remedy = (
-                    "Use --multiclass if the numbers are classes. To predict a quantity is "
-                    "regression, which streamtron does not do."
-                )
-            raise DataError(
-                f"{place(row)}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
-            )
+        if self._most is not None:
+            self._check_another(label, place(row), self._most)
         self._codes[label] = len(self.labels)
         self.labels.append(label)
+
+    def _check_another(self, label: Label, where: str, most: int) -> None:
+        """Refuse a label that hardly differs from another, or is one too many."""
+        count, is_name = len(self.labels), isinstance(label, str)
+        if isinstance(label, str):
+            twin = self._plain.setdefault(label.strip().casefold(), label)
+            if twin != label and (count >= 2 or twin.strip() == label.strip()):
+                raise DataError(
+                    f"{where}: label {label!r}, which differs from {twin!r} by blanks or capitals "
+                    "alone. Write both alike, or use --multiclass if they are two classes."
+                )
+        is_whole = is_name or all(float(x).is_integer() for x in (*self.labels, label))
+        if count < 2 or (is_whole and (is_name or count < most) and most != 2):
+            return
+        remedy = "Use --multiclass, or remove the row." if is_name else _NUMBERS
+        which = "a third label" if count == 2 else f"label number {count + 1},"
+        raise (ManyClasses if is_whole and most == 2 else DataError)(
+            f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
+        )
+
+
+_NUMBERS = (
+    "Use --multiclass if the numbers are classes; to predict a quantity takes a regression loss, "
+    "which streamtron does not have."
+)
 
 
 def _kind(label: Label) -> str:

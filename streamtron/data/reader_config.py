@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 IndexBase = Literal["auto", 0, 1]
 
+ALL = (0.0, 1.0)
+"""The share of all rows."""
+
 Layout = Literal[
     "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
     "columns", "recipe",
@@ -71,6 +74,7 @@ class ReaderConfig:
     unknown_features : a name that is not in the vocabulary, or a column that matches what was asked
         for and is not among the features, is ``"refused"``, or gets a number that is
         ``"out_of_range"``: prediction counts it, and it weighs 0.
+    share : of the rows that are read, see ``deletions.in_share``; the others are held out.
     """
 
     index_base: IndexBase = "auto"
@@ -88,6 +92,7 @@ class ReaderConfig:
     recipe: Recipe | None = None
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
+    share: tuple[float, float] = ALL
 
     @property
     def layout(self) -> Layout | None:
@@ -108,6 +113,8 @@ class ReaderConfig:
         }
         if self.recipe is not None:
             plain["recipe"] = self.recipe.to_dict()
+        if self.share == ALL:
+            del plain["share"]
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
@@ -176,6 +183,7 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "vocabulary": (None, _are_names),
     "recipe": (None, lambda x: x is None or isinstance(x, dict)),
     "text": (None, lambda x: x is None),  # the recipe of an earlier version
+    "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
 and whether a value is valid: a model may come from anywhere."""

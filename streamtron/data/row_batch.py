@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,6 +73,31 @@ def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
         None if offsets is None else offsets[ends] - labels.start,
         None if batch.squares is None else batch.squares[rows],
     )
+
+
+def take_rows(batch: RowBatch, rows: NDArray[np.int64]) -> RowBatch:
+    """Return some rows of a batch, in rising order; its class table is kept whole."""
+    place, of_rows = batch.place, partial(_spread, rows)
+    indptr, stored = of_rows(batch.indptr)
+    offsets, labels = (None, rows) if batch.code_offsets is None else of_rows(batch.code_offsets)
+    return RowBatch(
+        indptr,
+        batch.indices[stored],
+        None if batch.values is None else batch.values[stored],
+        batch.codes[labels],
+        batch.classes,
+        None if batch.weights is None else batch.weights[rows],
+        lambda i: place(int(rows[i])),
+        offsets,
+        None if batch.squares is None else batch.squares[rows],
+    )
+
+
+def _spread(rows: NDArray[np.int64], offsets: Offsets) -> tuple[Offsets, NDArray[np.int64]]:
+    """Return the offsets of some rows by themselves, and the places of their entries."""
+    lengths = np.diff(offsets)[rows]
+    starts = offsets_of(lengths)
+    return starts, np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])
 
 
 class ShardReader(Protocol):

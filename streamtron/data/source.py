@@ -20,7 +20,7 @@ from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data.cache.flat_file import GroupReader
-from streamtron.data.deletions import DeletionFilter, Deletions
+from streamtron.data.deletions import Deletions, RowFilter
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile, find_shards
 from streamtron.data.first_reading import (
     ChunkEvent,
@@ -32,7 +32,7 @@ from streamtron.data.first_reading import (
 )
 from streamtron.data.manifest import Manifest, check_all_unchanged, check_unchanged
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
-from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.reader_config import ALL, ReaderConfig
 from streamtron.data.row_batch import FileReader, ShardReader
 
 
@@ -64,9 +64,12 @@ def open_shards(
 def open_reader(
     shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
-    """Open a shard with the reader of its format, without the rows that have deletions."""
+    """Open a shard with the reader of its format, without the rows that have deletions or are not
+    in the share that is read."""
     reader = file_reader(shard, reading, threads, scratch)
-    return reader if shard.without is None else DeletionFilter(reader, shard.without, shard.name)
+    if shard.without is None and reading.share == ALL:
+        return reader
+    return RowFilter(reader, shard.without, reading.share, shard.name)
 
 
 def file_reader(
@@ -204,6 +207,11 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             return self._plan.shards
         left_out = {shard.name for shard in self.info.skipped}
         return tuple(shard for shard in self._plan.shards if shard.name not in left_out)
+
+    @property
+    def most_labels(self) -> int | None:
+        """How many labels there may be, see ``Plan``."""
+        return self._plan.most_labels
 
     @property
     def reading(self) -> ReaderConfig:

@@ -311,8 +311,8 @@ class LinearModel:
         """Return probabilities of the shape of ``decisions``; of two classes of the larger one."""
         if (mapping := probability_map(self)) is None:
             raise SettingsError(
-                "the model is not calibrated, so its decisions have no probabilities. Fit it with "
-                "--calibrate SHARDS or with --loss log_loss, or use streamtron.calibrate."
+                "the model is not calibrated, so its decisions have no probabilities. Use "
+                "streamtron calibrate MODEL SHARDS, or fit with --calibrate or --loss log_loss."
             )
         return probabilities(mapping, decisions, sum_to_one=self.kind == "multiclass")
 

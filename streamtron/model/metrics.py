@@ -64,6 +64,8 @@ class Evaluation(Tabled):
       a precision, recall or F1 of 0/0 counts as 0 (as in scikit-learn) and an undefined
       ``macro_roc_auc`` or ``macro_average_precision`` of a class is left out.
 
+    * **Where a row has one class:** ``confusions``, and ``worst`` if it is asked for, see
+      ``Mistakes.metrics``.
     * **Where the model has probabilities:** ``log_loss`` and ``brier_score`` of scikit-learn, of a
       multilabel model the means over the classes; a class that is none of the model's has the
       probability 0. ``reliability``: of the (row, class) pairs whose probabilities are in the same

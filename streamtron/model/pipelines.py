@@ -74,7 +74,7 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
 
 
 def _transformer(column: Column) -> tuple[Any, Features]:
-    """Return a fitted transformer of a column, and which feature of ours each of its features is."""
+    """Return a fitted transformer of a column, and which of our features each of its own is."""
     makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
         NumberColumn: _number, CategoryColumn: _category, TextColumn: _text
     }  # fmt: skip

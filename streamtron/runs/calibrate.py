@@ -8,6 +8,8 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.names import checks_keywords
 from streamtron.data import find_shards
+from streamtron.data.reader_config import ALL
+from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
@@ -17,8 +19,9 @@ from streamtron.runs.inputs import Paths, as_paths
 
 @checks_keywords()
 def calibrate(
-    model: LinearModel, shards: Paths, *, method: Method = "sigmoid", executor: Executor = serial
-) -> LinearModel:
+    model: LinearModel, shards: Paths, *, method: Method = "sigmoid",
+    share: tuple[float, float] = ALL, executor: Executor = serial,
+) -> LinearModel:  # fmt: skip
     """Return the model with probabilities, fitted to its decisions on other rows.
 
     Decisions of rows that the model was trained on are too large on the side of their label: give
@@ -32,6 +35,7 @@ def calibrate(
     method : ``sigmoid`` fits p = 1/(1 + exp(a f + b)) (Platt, 1999), ``isotonic`` the rising
         function of least squares (Zadrozny and Elkan, 2002), which wants thousands of rows. Each
         class of many is calibrated against the rest.
+    share : of the rows, see ``evaluate``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -58,7 +62,7 @@ def calibrate(
     two = model.kind == "two classes"
     used = positive = 0
     scores = Scores(() if two else model.classes)
-    for rows in score_shards([model], files, executor):
+    for rows in score_shards([model], files, executor, share=share):
         scores.add(rows.truth, rows.decisions[0], rows.weights)
         weighted = rows.weights > 0
         used += int(np.count_nonzero(weighted))
@@ -70,4 +74,13 @@ def calibrate(
         )
     fit_direction = fit_sigmoid if method == "sigmoid" else fit_isotonic
     directions = [fit_direction(scores.records(k)) for k in range(rows.truth.shape[1])]
-    return model.but(calibration={"method": method, "rows": used, "directions": directions})
+    known = sorted({fingerprint(file.path, file.name) for file in files})
+    content = {"method": method, "rows": used, "directions": directions, "shards": known}
+    return model.but(calibration=content)
+
+
+def calibrated_on(model: LinearModel, shards: Paths) -> list[str]:
+    """Return the names of the shards that hold rows on which a model was calibrated."""
+    known = (model.calibration or {}).get("shards", ())
+    files = find_shards(as_paths(shards)) if known else []
+    return [file.name for file in files if fingerprint(file.path, file.name) in known]

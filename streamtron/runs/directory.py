@@ -28,7 +28,7 @@ from streamtron.core.errors import (
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import ShardFile
+from streamtron.data import ShardFile, remove_abandoned
 from streamtron.runs import transaction
 from streamtron.solver.checkpoint import State
 from streamtron.solver.vectors import SparseVector, smaller
@@ -190,9 +190,11 @@ def open_run(
 
 def remove_temporary(path: Path) -> None:
     """Remove files that a killed process left half-written."""
-    for directory in (path, path / PARTS):
+    for directory in (path, path / PARTS, path / transaction.CACHE):
         for file in directory.glob(".streamtron-*"):
             file.unlink(missing_ok=True)
+    if (path / transaction.CACHE).is_dir():
+        remove_abandoned(os.fspath(path / transaction.CACHE))
 
 
 def refuse_existing(path: str | os.PathLike[str]) -> None:

@@ -19,10 +19,12 @@ from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data.reader_config import ALL
 from streamtron.model.calibration import ProbabilityScores, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
+from streamtron.model.mistakes import Mistakes
 from streamtron.model.scoring import chosen_classes
 from streamtron.runs.inputs import (
     Paths,
@@ -41,6 +43,8 @@ def evaluate(
     *,
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
+    share: tuple[float, float] = ALL,
+    worst: int = 0,
     executor: Executor = serial,
 ) -> Evaluation:
     """Measure a model's predictions against the labels of shards.
@@ -53,6 +57,8 @@ def evaluate(
     limit_rows : distinct decisions held in memory, 24 bytes each; of more, ROC AUC and average
         precision are known within brackets, ``roc_auc_bracket`` and ``average_precision_bracket``.
     ranking : whether to compute ROC AUC and average precision.
+    share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
+    worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -63,8 +69,9 @@ def evaluate(
     """
     known = with_labels_of(as_model(model), shards)
     return evaluate_many(
-        [known], shards, limit_rows=limit_rows, ranking=ranking, executor=executor
-    )[0]
+        [known], shards, limit_rows=limit_rows, ranking=ranking, share=share, worst=worst,
+        executor=executor,
+    )[0]  # fmt: skip
 
 
 def evaluate_many(
@@ -74,6 +81,8 @@ def evaluate_many(
     limit_rows: int = LIMIT_ROWS,
     ranking: bool = True,
     at_optimum: bool = False,
+    share: tuple[float, float] = ALL,
+    worst: int = 0,
     executor: Executor = serial,
 ) -> list[Evaluation]:
     """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
@@ -86,8 +95,8 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    scored = score_shards(models, files, executor, at_optimum=at_optimum)
-    return summarise(models, scored, limit_rows, ranking=ranking)
+    scored = score_shards(models, files, executor, at_optimum=at_optimum, share=share)
+    return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)
 
 
 def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
@@ -100,11 +109,11 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
 
 def score_shards(
     models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
-    *, at_optimum: bool = False,
+    *, at_optimum: bool = False, share: tuple[float, float] = ALL,
 ) -> Iterator[ScoredRows]:  # fmt: skip
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
-    reading, read = reading_to_score(models[0], files[0]), 0
+    reading, read = reading_to_score(models[0], files[0], share=share), 0
     scored = executor(_score_shard, files, tuple(models), reading, at_optimum)
     for rows in with_known_classes(models[0], scored):
         read += len(rows.truth)
@@ -134,13 +143,15 @@ def _score_shard(
     """Score one shard, which may be empty."""
     known = models[0].classes if models[0].kind == "two classes" else None
     with open_one(shard, reading, known) as source:
-        yield from score(models, source, at_optimum=at_optimum)
+        for rows in score(models, source, at_optimum=at_optimum):
+            yield rows._replace(shard=shard.name)
 
 
 class ScoredRows(NamedTuple):
     """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
     classes (rows, 1) for the larger one; which rows have another label; bounds on the decisions of
-    the optima, if they are wanted and proven; and all labels of their source so far."""
+    the optima, if they are wanted and proven; all labels of their source so far; the first row's
+    number; and their shard, if there is one."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[np.bool_]
@@ -148,6 +159,8 @@ class ScoredRows(NamedTuple):
     others: NDArray[np.bool_]
     bounds: tuple[tuple[NDArray[Any], NDArray[Any]] | None, ...]
     labels: tuple[Label, ...]
+    first_row: int
+    shard: str = ""
 
 
 def score(
@@ -169,7 +182,8 @@ def score(
             None if optimum is None else optimum.decisions(chunk.rows, chunk.squares)
             for optimum in optima
         )
-        yield ScoredRows(decisions, truth, weights, others, bounds, tuple(source.labels))
+        labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
+        yield ScoredRows(decisions, truth, weights, others, bounds, labels, first_row)
 
 
 def summarise(
@@ -178,9 +192,10 @@ def summarise(
     limit_rows: int = LIMIT_ROWS,
     *,
     ranking: bool = True,
+    worst: int = 0,
 ) -> list[Evaluation]:
     """Evaluate models on all scored rows."""
-    evaluators = [Evaluator(model, limit_rows, ranking) for model in models]
+    evaluators = [Evaluator(model, limit_rows, ranking, worst) for model in models]
     for rows in scored:
         of_models = zip(evaluators, rows.decisions, rows.bounds, strict=True)
         for evaluator, decisions, bounds in of_models:
@@ -192,13 +207,18 @@ class Evaluator:
     """Evaluate one model on scored rows, of which none is kept but distinct decisions."""
 
     def __init__(
-        self, model: LinearModel, limit_rows: int = LIMIT_ROWS, ranking: bool = True
+        self,
+        model: LinearModel,
+        limit_rows: int = LIMIT_ROWS,
+        ranking: bool = True,
+        worst: int = 0,
     ) -> None:
         self.model, self.two = model, model.kind == "two classes"
         classes = () if self.two else model.classes
         self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
+        self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
@@ -212,6 +232,8 @@ class Evaluator:
         truth, weights = rows.truth, rows.weights
         chosen = None if self.two else chosen_classes(self.model, decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
+        if self.mistakes is not None:
+            self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
             self.worth.add(truth, self.model.probabilities(decisions), weights, rows.others)
         if bounds is not None:
@@ -222,6 +244,7 @@ class Evaluator:
         """Return the metrics of all rows so far."""
         metrics = self.scores.evaluation().to_dict()
         metrics |= self.worth.metrics() if self.worth else {}
+        metrics |= self.mistakes.metrics() if self.mistakes else {}
         return Evaluation(metrics, self.bounds.accuracy if self.bounds else None)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import at_most, reading_from
-from streamtron.core.limits import available_memory
 from streamtron.data import ShardFile
-from streamtron.data.deletions import Deletions
+from streamtron.data.deletions import Deletions, in_share, listed_rows
+from streamtron.data.reader_config import ALL
 from streamtron.data.source import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.runs.change import EditableRun
@@ -84,7 +81,7 @@ def _rows_by_key(
     for number in sorted(places):
         shard = target.shards[number]
         hits[number], which = rows_with(shard, column, values)
-        new = ~np.isin(hits[number], _left_out(shard))
+        new = ~np.isin(hits[number], _not_read(target, shard, hits[number]))
         counts += np.bincount(which[new], minlength=len(values))
     deleted: dict[str, int | None] = {name: None for name in names if not numbers_of[name]}
     if places:
@@ -96,16 +93,18 @@ def _rows_by_key(
 def rows_by_list(target: EditableRun, path: str) -> Exclusions:
     """Delete the rows that a CSV file lists; it may list rows that were deleted before."""
     hits = dict[int, NDArray[np.int64]]()
-    listed = _listed(path)
+    listed = listed_rows(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
     numbers_of = _numbers_by_name(target)
     deleted: dict[str, int | None] = dict.fromkeys(listed)
     for name, rows in listed.items():
         for number in numbers_of(name):
-            left_out = _left_out(target.shards[number])
-            total = target.manifest.shards[number].rows + len(left_out)
-            if rows.max() >= total:
+            shard, read = target.shards[number], target.manifest.shards[number].rows
+            left_out = _not_read(target, shard, rows)
+            last = rows.max()
+            if last + 1 - np.searchsorted(left_out, last, side="right") > read:
+                total = read + len(left_out)
                 raise DataError(
                     f"{path}: row {rows.max()} of {name}, which has {total} rows, from 0 on. Check "
                     "the list."
@@ -143,6 +142,14 @@ def _left_out(file: ShardFile) -> NDArray[np.int64]:
     return NO_ROWS if file.without is None else file.without.rows
 
 
+def _not_read(target: EditableRun, file: ShardFile, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of a file that the run does not read, up to the last of ``rows``: those that
+    were deleted, and those held out."""
+    share = target.reading.share
+    numbers = np.arange(rows.max(initial=-1) + 1 if share != ALL else 0)
+    return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
+
+
 def _with_deletions(
     target: EditableRun, rows: Mapping[int, NDArray[np.int64]]
 ) -> dict[int, Removed]:
@@ -155,41 +162,11 @@ def _with_deletions(
     for number, (record, file) in enumerate(
         zip(target.manifest.shards, target.shards, strict=True)
     ):
-        left_out = _left_out(file)
-        new = np.setdiff1d(by_fingerprint.get(record.fingerprint, NO_ROWS), left_out)
+        listed = by_fingerprint.get(record.fingerprint, NO_ROWS)
+        not_read = _not_read(target, file, listed)
+        new = np.setdiff1d(listed, not_read)
         if len(new):
-            without = Deletions(record.path, record.fingerprint, np.union1d(left_out, new))
-            gone = new - np.searchsorted(left_out, new)
+            without = Deletions(record.path, record.fingerprint, np.union1d(_left_out(file), new))
+            gone = new - np.searchsorted(not_read, new)
             removed[number] = Removed(gone, file._replace(without=without))
     return removed
-
-
-LIST_SHARE = 8
-"""A list of rows may have 1/8 of the available memory: read, it takes about six times as much."""
-
-
-def _listed(path: str) -> dict[str, NDArray[np.int64]]:
-    """Read shard → rows from a CSV file."""
-    rows = defaultdict[str, list[int]](list)
-    opener = at_most(available_memory() // LIST_SHARE)
-    with reading_from(path), open(path, newline="", encoding="utf-8-sig", opener=opener) as file:
-        lines = csv.DictReader(file, strict=True)
-        try:
-            if not {"shard", "row"} <= set(lines.fieldnames or ()):
-                raise DataError(
-                    f"{path}: begins with {','.join(lines.fieldnames or ())[:60]!r}. Wanted is a "
-                    "CSV file whose first line is shard,row."
-                )
-            for line in lines:
-                shard, row = line["shard"], line["row"]
-                if not shard or not re.fullmatch("[0-9]{1,18}", row or ""):
-                    raise DataError(
-                        f"{path}, line {lines.line_num}: shard {shard!r:.99}, row {row!r:.99}. "
-                        "Wanted are the name of a shard and a number from 0 on."
-                    )
-                rows[shard].append(int(row))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
-            ) from error
-    return {name: np.array(numbers, dtype=np.int64) for name, numbers in rows.items()}

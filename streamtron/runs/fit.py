@@ -5,23 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
-from streamtron.data import ShardSource, deletions
+from streamtron.data import ShardSource, clear_cache, deletions
+from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
@@ -48,7 +48,6 @@ from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
 from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
-from streamtron.runs.predict import predict
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -131,7 +130,7 @@ def run(
     open_parts: OpenParts | None = None,
 ) -> Outcome:
     """Fit, and write model, report and witness where they are named, and beside a model its run
-    directory.
+    directory. Where a third class is met, the fit starts over with ``multiclass``.
 
     Parameters
     ----------
@@ -157,22 +156,46 @@ def run(
         cache=machine.cache_dir,
     )
     place = _Place(directory, files["model"], resume, overwrite)
-    with (
-        cache_directory(directory, machine) as cache,
-        _opened(
-            as_paths(shards), [settings], machine, listen, cache, place, open_parts is not None
-        ) as fitting,
-    ):
-        [settings] = fitting.candidates
-        if settings.parts is None:
-            [learners] = train_candidates(fitting.training, [settings], fitting.state)
-            outcome = fitting.outcome(learners, settings)
-        else:
-            learners, of_parts = train_in_parts(
-                fitting.training, fitting.state, cache, fitting.states, open_parts
-            )
-            outcome = fitting.outcome(learners, settings, of_parts)
-        write_outcome(outcome, run=directory, **files)
+    with cache_directory(directory, machine) as cache:
+        fitted = partial(
+            _fitted, as_paths(shards), settings, machine, listen, cache, open_parts=open_parts,
+            files=files,
+        )  # fmt: skip
+        try:
+            return fitted(place)
+        except ManyClasses as error:
+            if machine.cache_dir is None:
+                clear_cache(cache)  # of another reading
+            return fitted(place._replace(resume=False, overwrite=True, many=error.spent))
+
+
+def _fitted(
+    shards: list[str],
+    settings: Settings,
+    machine: Machine,
+    listen: Listener,
+    cache: str,
+    place: _Place,
+    open_parts: OpenParts | None,
+    files: Mapping[str, str | None],
+) -> Outcome:
+    """Fit once; a ManyClasses says what was spent."""
+    workers = open_parts is not None
+    with _opened(shards, [settings], machine, listen, cache, place, workers) as fitting:
+        [settings], training, of_parts = fitting.candidates, fitting.training, None
+        try:
+            if settings.parts is None:
+                [learners] = train_candidates(training, [settings], fitting.state)
+            else:
+                learners, of_parts = train_in_parts(
+                    training, fitting.state, cache, fitting.states, open_parts
+                )
+        except ManyClasses as error:
+            seconds, source = time.perf_counter() - fitting.began, training.source
+            error.spent = source.nonzeros_read, source.bytes_read, seconds
+            raise
+        outcome = fitting.outcome(learners, settings, of_parts)
+        write_outcome(outcome, run=place.directory, **files)
     return outcome
 
 
@@ -207,12 +230,14 @@ def fit_many(
 
 class _Place(NamedTuple):
     """The directory of a run (None = no checkpoints), its model (None = the candidates of a sweep,
-    which is never resumed by hand), and whether it is resumed or replaced."""
+    which is never resumed by hand), whether it is resumed or replaced, and, where there are many
+    classes though the settings do not say so, what was spent on two of them."""
 
     directory: str | os.PathLike[str] | None
     model: str | None
     resume: bool
     overwrite: bool
+    many: tuple[int, int, float] | None = None
 
 
 class _Fitting(NamedTuple):
@@ -262,14 +287,24 @@ def _opened(
     workers: bool = False,
 ) -> Iterator[_Fitting]:
     """Open the shards, and the run in its directory, which is locked meanwhile."""
-    began, directory = time.perf_counter(), place.directory
+    nonzeros, size, seconds = place.many or (0, 0, 0.0)
+    began, directory = time.perf_counter() - seconds, place.directory
     resumed = directory if place.resume and directory and is_run(directory) else None
+    kept: dict[str, Any] = {} if place.many is None else {"multiclass": True}
+    if resumed is not None:  # it keeps what was decided when it began
+        record = read_record(Path(resumed)).settings
+        kept = {name: record.get(name) for name in ("parts", "multiclass")}
+    most_labels = None if candidates[0].one_vs_rest else MOST_NUMBERS
+    candidates = [
+        settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)})
+        for settings in candidates
+    ]
     candidates, read = with_active_set(shards, candidates, machine, cache, resumed, listen)
-    with open_training_shards(shards, candidates[0], machine, cache) as source:
-        source.nonzeros_read, source.bytes_read = read[0], read[1] + source.counted
-        if resumed is not None and candidates[0].parts is None:  # a resumed run keeps its own
-            parts = read_record(Path(resumed)).settings.get("parts")
-            candidates = [settings.but(parts=parts) for settings in candidates]
+    with open_training_shards(
+        shards, candidates[0], machine, cache, most_labels=most_labels
+    ) as source:
+        source.nonzeros_read = read[0] + nonzeros
+        source.bytes_read = read[1] + size + source.counted
         candidates = [
             with_parts(settings, source.shards, workers=workers) for settings in candidates
         ]
@@ -332,63 +367,3 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
 def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
     read = source.nonzeros_read, source.bytes_read
     return Checkpoint(state, list(source.labels), *read, time.perf_counter() - began)
-
-
-LEAST_TOL = 1e-12
-"""Tolerance below which none is tried: rounding hides smaller gaps."""
-
-
-class Certain(NamedTuple):
-    """How many of the held-out rows have a certain label."""
-
-    certain: int
-    rows: int
-
-    @property
-    def share(self) -> float:
-        """The share of the rows."""
-        return self.certain / self.rows
-
-
-def fit_until_certain(
-    shards: Paths, settings: Settings, share: float, valid: Paths, *, resume: bool = False,
-    overwrite: bool = False, **files: Any,
-) -> tuple[Outcome, Certain]:  # fmt: skip
-    """Fit to ``tol``, then to a tenth of it and so on, until enough labels are certain.
-
-    Each fit goes on where the one before ended. It ends, too, when a tolerance was not certified or
-    would be below LEAST_TOL.
-
-    Parameters
-    ----------
-    share : of the rows of ``valid`` that the best possible model must label so, 0 < share ≤ 1.
-    valid : shards held out; labels are not needed. Read once after each fit.
-    files : as of ``run``; ``model`` must be there, whose run directory is resumed.
-
-    Raises
-    ------
-    SettingsError : a share out of its range, or a faithful run, whose tolerance is 0.
-    """
-    if not 0.0 < share <= 1.0:
-        raise SettingsError(f"certain={share:g}: wanted a share above 0, at most 1.")
-    if settings.faithful or settings.tolerance == 0.0:
-        raise SettingsError(
-            "certain labels are waited for by tightening tol, and this fit has tol 0 already. "
-            "Leave out --until."
-        )
-    while True:
-        outcome = run(shards, settings, resume=resume, overwrite=overwrite, **files)
-        certain = count_certain(outcome.model, valid)
-        tighter = settings.tolerance / 10
-        if certain.share >= share or outcome.stop_reason != "certified" or tighter < LEAST_TOL:
-            return outcome, certain
-        settings, resume, overwrite = settings.but(tol=tighter), True, False
-
-
-def count_certain(model: LinearModel, shards: Paths) -> Certain:
-    """Count the rows whose label is certain."""
-    certain = rows = 0
-    for scores in predict(model, shards, certain=True):
-        assert scores.certain is not None
-        certain, rows = certain + int(np.count_nonzero(scores.certain)), rows + len(scores.labels)
-    return Certain(certain, rows)

@@ -25,6 +25,7 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.data.discover import NAMES, ROWS_GIVEN
+from streamtron.data.reader_config import ALL
 from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
@@ -138,6 +139,7 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
         values_column=settings.values,
         recipe=recipe_of(settings),
         names=names,
+        share=(settings.held_out, 1.0),
     )
 
 
@@ -148,11 +150,13 @@ def reading_from_model(model: LinearModel) -> ReaderConfig:
 
 
 def reading_to_score(
-    model: LinearModel, first: ShardFile, *, labelled: bool = True
-) -> ReaderConfig:
+    model: LinearModel, first: ShardFile, *, labelled: bool = True,
+    share: tuple[float, float] = ALL,
+) -> ReaderConfig:  # fmt: skip
     """Return how shards, of which ``first`` is the first, are read to be scored: features that the
     model does not have are out of range; not ``labelled`` : without labels and row weights."""
-    reading = replace(reading_from_model(model), unknown_features="out_of_range")
+    known = reading_from_model(model)
+    reading = replace(known, unknown_features="out_of_range", share=share)
     if not labelled:
         reading = replace(reading, labels="optional", weights="ignored")
     return resolve_reading(first, reading)
@@ -179,10 +183,12 @@ def open_training_shards(
     cache: str,
     *,
     classes: Sequence[Label] | None = None,
+    most_labels: int | None = None,
 ) -> ShardSource:
     """Open the shards as a fit with these settings reads them. Rows in the files' order need no
     flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
-    else in ``cache``. ``classes`` : see ``open_shards``."""
+    else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
+    say."""
     once = os.path.basename(paths[0]) == ROWS_GIVEN
     no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     files, reading = find_shards(paths), reading_from_settings(settings)
@@ -193,7 +199,7 @@ def open_training_shards(
         counted=counted,
         cache_dir=None if no_cache else cache,
         classes=classes,
-        most_labels=2 if classes is None and not settings.one_vs_rest else None,
+        most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
         least_labels=0 if classes is not None else 1 if settings.multilabel else 2,
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,

@@ -328,7 +328,8 @@ def _plan(
     """Return the memory that a fit needs, and how many learners then train at a time."""
     assert source.manifest is not None
     rows, nonzeros = source.manifest.rows, source.manifest.nonzeros
-    learners = len(source.labels) if settings.one_vs_rest else 1
+    several = settings.one_vs_rest or len(source.labels) > 2
+    learners = len(source.labels) if several else 1
 
     def needed(number: int, active_set: int) -> list[Need]:
         chosen = settings.but(active_set=active_set)

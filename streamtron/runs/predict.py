@@ -6,21 +6,21 @@ workers, the decisions of a few shards.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
 from streamtron.core.names import checks_keywords
-from streamtron.core.rows import Label
-from streamtron.core.text import label_text
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
+from streamtron.data.kept_columns import kept_columns
+from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
@@ -43,7 +43,8 @@ class Scores(NamedTuple):
     classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
     ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
     ``certain`` : shape (rows,), labels that the best possible model gives too, and ``bounds`` on
-    its decisions, or its probabilities; None if not asked.
+    its decisions, or its probabilities; None if not asked. ``kept`` : columns of the table, Arrow
+    arrays by name.
     """
 
     labels: NDArray[Any]
@@ -52,6 +53,7 @@ class Scores(NamedTuple):
     probabilities: NDArray[np.float64] | None = None
     certain: NDArray[np.bool_] | None = None
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    kept: Mapping[str, Any] = MappingProxyType({})
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return what is written beside the labels, by name; lists have names in the plural."""
@@ -77,7 +79,8 @@ class Predicted(NamedTuple):
 @checks_keywords()
 def predict(
     model: LinearModel | str | os.PathLike[str], shards: Paths,
-    *, proba: bool = False, certain: bool = False, executor: Executor = serial,
+    *, proba: bool = False, certain: bool = False, keep: Sequence[str] = (),
+    executor: Executor = serial,
 ) -> Iterator[Scores]:  # fmt: skip
     """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
     missing and are ignored.
@@ -92,6 +95,7 @@ def predict(
         proven to give, and between which bounds its decisions are, for which the model must have a
         certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
         ``model.certainty``.
+    keep : columns of the tables that are carried along, whatever they hold.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -114,7 +118,7 @@ def predict(
     files = find_shards(as_paths(shards))
     reading = reading_to_score(model, files[0], labelled=False)
     rows = 0
-    for scores in executor(predict_shard, files, model, reading, proba, certain):
+    for scores in executor(predict_shard, files, model, reading, proba, certain, tuple(keep)):
         rows += len(scores.decisions)
         yield scores
     if not rows:
@@ -122,10 +126,11 @@ def predict(
 
 
 def predict_shard(
-    shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool
-) -> Iterator[Scores]:
+    shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool,
+    keep: Sequence[str] = (),
+) -> Iterator[Scores]:  # fmt: skip
     """Score one shard, which may be empty."""
-    optimum = OptimumBounds(model) if certain else None
+    kept, optimum = kept_columns(shard, keep), OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
@@ -136,15 +141,17 @@ def predict_shard(
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
             shares = model.probabilities(decisions) if proba else None
-            yield Scores(model.labels(decisions), decisions, out_of_range, shares, sure, bounds)
+            labels, cells = model.labels(decisions), kept(len(decisions))
+            yield Scores(labels, decisions, out_of_range, shares, sure, bounds, cells)
 
 
 def write_predictions(
     model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
-    *, proba: bool = False, certain: bool = False, executor: Executor = serial,
+    *, digits: int | None = None, **how: Any,
 ) -> Predicted:  # fmt: skip
-    """Write a line for every row, or Parquet if the name ends with ``.parquet``; a CSV table with a
-    header, between commas, if it ends with ``.csv``.
+    """Write a line for every row, or Parquet if the name ends with ``.parquet``; a table whose
+    first line has the names of its columns if it ends with ``.tsv``, or with ``.csv``, between
+    commas.
 
     * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
     * **Multiclass:** the label, then K decisions in the order of the classes, tabs in between; in
@@ -154,74 +161,36 @@ def write_predictions(
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
     else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
-    ``at_most``, one of each or K.
+    ``at_most``, one of each or K. The columns of ``keep`` come before the label.
 
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
 
     ``output`` : a path, written completely or not at all, and none of the shards (a SettingsError);
-    or an open binary file, which gets text. The other arguments are those of ``predict``.
+    or an open binary file, which gets text. ``digits`` : significant digits of numbers in text;
+    None = as many as a float64 has. ``how`` : the other arguments of ``predict``.
     """
     rows = out_of_range = sure = 0
 
-    def counted() -> Iterator[Scores]:
+    def counted() -> Iterator[PredictedRows]:
         nonlocal rows, out_of_range, sure
-        for score in predict(model, shards, proba=proba, certain=certain, executor=executor):
+        for score in predict(model, shards, **how):
             rows += len(score.decisions)
             out_of_range += score.out_of_range
             sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
-            yield score
+            yield PredictedRows(score.kept, score.labels, score.columns())
 
-    if not isinstance(output, str | os.PathLike):
-        output.writelines(map(_text, counted()))
-        return Predicted(rows, out_of_range, sure if certain else None)
-    check_outputs({"output": output}, as_paths(shards))
-    if os.fspath(output).endswith(".parquet"):
-        pairs = ((score.labels, score.columns()) for score in counted())
-        many = model.kind == "multilabel"
-        write_atomically(output, parquet_predictions(pairs, model.classes, multilabel=many))
-    elif os.fspath(output).endswith(".csv"):
-        write_atomically(output, _csv(counted(), model))
+    name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""
+    delimiter, header = ("," if name.endswith(".csv") else "\t"), name.endswith((".csv", ".tsv"))
+    if name.endswith(".parquet"):
+        if digits is not None:
+            raise SettingsError(f"{name}: Parquet holds numbers whole. Leave --digits out.")
+        written = parquet_predictions(counted(), model.classes, model.kind == "multilabel")
     else:
-        write_atomically(output, map(_text, counted()))
-    return Predicted(rows, out_of_range, sure if certain else None)
-
-
-def _text(scores: Scores) -> bytes:
-    """Format a line for every row; decisions read back as the same float64."""
-    labels, shown = scores.labels.tolist(), list[list[str]]()
-    texts = {label: _label(label) for label in set(labels)}
-    for column in scores.columns().values():
-        form = repr if column.dtype.kind == "f" else lambda value: str(int(value))
-        rows = column.reshape(len(labels), -1).tolist()
-        shown.append(["\t".join(map(form, row)) for row in rows])
-    lines = ("\t".join(line) + "\n" for line in zip(map(texts.get, labels), *shown, strict=True))
-    return "".join(lines).encode()
-
-
-def _csv(scores: Iterator[Scores], model: LinearModel) -> Iterator[bytes]:
-    """Yield a CSV table, whose first line names its columns: ``decision NAME`` is of that class."""
-    for number, some in enumerate(scores):
-        if number == 0:
-            names = ["labels" if model.kind == "multilabel" else "label"]
-            for name, column in some.columns().items():
-                singular = {"decisions": "decision", "probabilities": "probability"}.get(name, name)
-                classes = model.classes if column.ndim == 2 else ()
-                names += [f"{singular} {label_text(label)}" for label in classes] or [name]
-            yield f"{_line(names, ',')}\n".encode()
-        lines = csv.reader(io.StringIO(_text(some).decode(), newline=""), delimiter="\t")
-        yield "".join(f"{_line(fields, ',')}\n" for fields in lines).encode()
-
-
-def _label(label: Label | tuple[Label, ...]) -> str:
-    """Format a label, or the labels of a row, as a field between tabs."""
-    text = _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
-    return _line((text, ""), "\t").removesuffix("\t")
-
-
-def _line(fields: Iterable[str], delimiter: str) -> str:
-    """Format fields as a line, without its end, that the csv module reads back."""
-    text = io.StringIO()
-    end = "\r\n"  # fields that hold either are quoted
-    csv.writer(text, delimiter=delimiter, lineterminator=end).writerow(fields)
-    return text.getvalue().removesuffix(end)
+        written = text_predictions(counted(), model.classes, TextForm(delimiter, header, digits))
+    if isinstance(output, str | os.PathLike):
+        check_outputs({"output": output}, as_paths(shards))
+        write_atomically(output, written)
+    else:
+        output.writelines(written)
+    return Predicted(rows, out_of_range, sure if how.get("certain") else None)

@@ -29,7 +29,7 @@ from typing import Any
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, ManyClasses
 from streamtron.core.events import Listener, ReadingStarted, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Label
@@ -272,7 +272,7 @@ def _labels(parts: LabelsAndWidths, settings: Settings) -> list[Label]:
     least = 1 if settings.multilabel else 2
     if len(labels) < least or (len(labels) > 2 and not settings.one_vs_rest):
         facts = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"
-        raise DataError(
+        raise (ManyClasses if len(labels) > 2 else DataError)(
             f"the shards have {facts}: wanted rows of two labels. Check --label, or give "
             "--multiclass for more of them."
         )

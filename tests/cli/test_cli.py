@@ -141,7 +141,7 @@ def test_what_is_given_by_hand_wins_over_the_settings_file(tmp_path: Path) -> No
 def wrong(place: Path, model: Path) -> Path:
     """The same directory with files that are not as they should be."""
     (place / "nan.svm").write_text("1 1:nan\n-1 1:1\n")
-    (place / "third.svm").write_text("1 1:1\n-1 1:1\n2 1:1\n")
+    (place / "third.svm").write_text("1 1:1\n-1 1:1\n2.5 1:1\n")
     (place / "one.svm").write_text("1 1:1\n1 2:1\n")
     (place / "empty.svm").write_text("")
     (place / "seven.svm").write_text("1 1:1\n7 1:1\n")
@@ -170,7 +170,7 @@ def wrong(place: Path, model: Path) -> Path:
         ("fit train --model x --nonesuch", 2, "--nonesuch"),
         ("fit train --model x --config nonesuch.toml", 2, "nonesuch.toml"),
         ("fit nan.svm --model x", 3, "nan.svm, line 1"),
-        ("fit third.svm --model x", 3, "line 3: a third label 2.0"),
+        ("fit third.svm --model x", 3, "line 3: a third label 2.5"),
         ("fit one.svm --model x", 3, "two labels"),
         ("fit empty.svm --model x", 3, "rows"),
         ("fit train --model x --report nowhere/file", 5, "nowhere"),
@@ -370,13 +370,13 @@ def test_the_table_of_stages_names_what_b_is_relative_to(run: Run) -> None:
 def test_predict_writes_a_label_and_a_decision_for_every_row_in_order(
     run: Run, model: Path
 ) -> None:
-    done = run("predict", model, "new", "-o", "labels.tsv")
+    done = run("predict", model, "new", "-o", "labels.txt")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "20 rows\n")
-    lines = [line.split("\t") for line in (model.parent / "labels.tsv").read_text().splitlines()]
+    lines = [line.split("\t") for line in (model.parent / "labels.txt").read_text().splitlines()]
     assert len(lines) == 20
     assert all(label == ("1" if float(value) > 0 else "-1") for label, value in lines)
     on_stdout = run("predict", model, "new", "-o", "-").stdout
-    assert on_stdout == (model.parent / "labels.tsv").read_text()
+    assert on_stdout == (model.parent / "labels.txt").read_text()
     (model.parent / "wide").write_text("0 1:1 999999:1\n")
     assert "1 values in columns beyond" in run("predict", model, "wide", "-o", "out").stderr
 

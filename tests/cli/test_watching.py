@@ -132,8 +132,9 @@ def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place: Pa
     done = Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end()
     assert done.returncode == 0
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
-    head, *lines = done.stderr.splitlines()
+    head, begins, *lines = done.stderr.splitlines()
     assert head == reading_head()
+    assert re.fullmatch(f"{CLOCK} reading 1 begins: train", begins)
     assert all(re.match(f"{CLOCK} ", line) for line in lines)
     readings = [line for line in lines if " stage " not in line]
     assert {len(line) for line in (head, *readings)} == {len(head)}

@@ -640,7 +640,7 @@ def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_gi
         done = command(tmp_path, "fit", f"{root}/train", "--model", model)
         assert done.returncode == 0, done.stderr
         for words in (
-            ("predict", model, f"{root}/new", "-o", tmp_path / f"{where}.tsv"),
+            ("predict", model, f"{root}/new", "-o", tmp_path / f"{where}.txt"),
             ("evaluate", model, f"{root}/new", "--json"),
             ("certify", model, "--json"),
         ):
@@ -648,7 +648,7 @@ def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_gi
             assert done.returncode == 0, done.stderr
             found[where, words[0]] = done.stdout
         found[where, "files"] = model.read_bytes().hex()
-        found[where, "rows"] = (tmp_path / f"{where}.tsv").read_text()
+        found[where, "rows"] = (tmp_path / f"{where}.txt").read_text()
     for what in ("predict", "evaluate", "certify", "files", "rows"):
         assert found["disk", what] == found["store", what]
     assert len(found["store", "rows"].splitlines()) == 200

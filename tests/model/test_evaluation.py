@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from streamtron.cli.evaluate import _lines
+from streamtron.cli.evaluate import metric_lines
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import evaluate
@@ -121,13 +121,13 @@ def test_few_distinct_decisions_are_exact_however_many_rows_there_are():
 def test_the_command_line_prints_a_bracket_as_one_and_no_value():
     signs, decisions, _ = some_rows(500)
     found = scored(signs, decisions, limit_rows=100).to_dict()
-    text = "\n".join(_lines(found))
+    text = "\n".join(metric_lines(found, ()))
     shown = re.search(r"average precision +between (\S+) and (\S+)", text)
     bracket = found["average_precision_bracket"]
     assert float(shown[1]) <= bracket[0] < bracket[1] <= float(shown[2])
     many = Scores(("ant", "bee", "cow"), limit_rows=100)
     many.add(np.stack([signs > 0] * 3, axis=1), np.stack([decisions] * 3, axis=1))
-    assert f" ~{found['roc_auc']:.4f}" in "\n".join(_lines(many.evaluation().to_dict()))
+    assert f" ~{found['roc_auc']:.4f}" in "\n".join(metric_lines(many.evaluation().to_dict(), ()))
 
 
 def test_more_rows_may_follow_an_evaluation():

@@ -215,10 +215,10 @@ def test_fit_calibrates_and_predict_writes_the_probabilities(
     model = streamtron.load(place / f"{name}.model")
     assert model == streamtron.calibrate(_fit(place, name), place / f"{name}-held.svm")
     wanted = model.predict_proba(_rows(place, name, "new")[0])
-    for output in ("out.tsv", "out.parquet"):
+    for output in ("out.txt", "out.parquet"):
         words = ("predict", f"{name}.model", f"{name}-new.svm", "--proba", "-o", output)
         assert run(*words).returncode == 0
-    lines = [line.split("\t") for line in (place / "out.tsv").read_text().splitlines()]
+    lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]
     table = pq.read_table(place / "out.parquet")
     if name == "two":
         assert [float(line[2]) for line in lines] == wanted[:, 1].tolist()

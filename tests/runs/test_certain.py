@@ -162,13 +162,14 @@ def test_nothing_is_certain_where_nothing_is_proven() -> None:
 
 def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> None:
     _fit(place, "two", 1e-5, model=place / "model")
-    for output in ("out.tsv", "out.parquet"):
+    for output in ("out.txt", "out.parquet"):
         done = run("predict", "model", "two.svm", "--certain", "-o", output)
         assert done.returncode == 0, done.stderr
-    lines = [line.split("\t") for line in (place / "out.tsv").read_text().splitlines()]
+    lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]
     table = pq.read_table(place / "out.parquet")
     assert table.column_names == ["label", "decision", "certain", "at_least", "at_most"]
     assert [line[2] == "1" for line in lines] == table["certain"].to_pylist()
+    assert [float(line[1]) for line in lines] == table["decision"].to_pylist()
     assert {line[2] for line in lines} == {"0", "1"}
     count = sum(line[2] == "1" for line in lines)
     assert done.stderr == f"700 rows, {count} certain\n"
@@ -216,8 +217,8 @@ def test_a_fit_that_is_stopped_before_enough_is_certain_says_so(run: Run, place:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--until", "certain=0.9"], "go together"),
-        (["--valid", "two.svm"], "go together"),
+        (["--until", "certain=0.9"], "--valid SHARDS"),
+        (["--until", "certain=0.9", "--valid", "20%"], "--valid SHARDS"),
         (["--until", "sure=0.9", "--valid", "two.svm"], "wanted certain=SHARE"),
         (["--until", "certain=1.5", "--valid", "two.svm"], "at most 1"),
         (["--until", "certain=0.9", "--valid", "two.svm", "--tol", "0"], "tol 0"),

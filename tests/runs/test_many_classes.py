@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tracemalloc
@@ -155,3 +156,30 @@ def test_a_wide_model_of_many_classes_is_a_linear_svc_with_sparse_weights(tmp_pa
     assert sparse.issparse(theirs.coef_)
     rows = sparse.random_array((40, 20_000), density=0.01, format="csr", rng=0)
     assert theirs.predict(rows).tolist() == model.predict(rows).tolist()
+
+
+CLASSES_OF_SHARDS = {
+    "names": [("a.csv", "label,f0,f1\na,1,2\nb,2,1\na,3,4\n"), ("b.csv", "label,f0,f1\nc,1,5\n")],
+    "numbers": [("a.svm", "1 1:1\n2 2:1\n1 1:3 2:4\n"), ("b.svm", "7 1:1 2:5\n")],
+}
+"""Shards of which the second has the third class."""
+
+
+@pytest.mark.parametrize("kind", CLASSES_OF_SHARDS)
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_third_class_starts_one_against_the_rest_without_being_asked(
+    kind: str, parts: int | None, tmp_path: Path
+) -> None:
+    for name, text in CLASSES_OF_SHARDS[kind]:
+        (tmp_path / name).write_text(text)
+    shards, readings = [tmp_path / name for name, _ in CLASSES_OF_SHARDS[kind]], []
+    for path, names in ("without", {}), ("with", {"multiclass": True}):
+        streamtron.fit(shards, model=tmp_path / path, machine=Machine(checkpoint_every=0.0),
+                       parts=parts, **names)  # fmt: skip
+        report = json.loads((tmp_path / f"{path}.run" / "report.json").read_text())
+        readings.append(report["readings"])
+    assert (tmp_path / "without").read_bytes() == (tmp_path / "with").read_bytes()
+    assert readings[0] > readings[1] or parts  # the reading for two classes counts
+    assert len([*(tmp_path / "without.run" / "cache").glob("*.cache")]) == len(shards)
+    more = streamtron.fit(shards, model=tmp_path / "without", resume=True, tol=1e-9)
+    assert len(more.classes) == 3

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.data.writers.corpus import generate
@@ -23,8 +27,10 @@ from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.predict import predict, write_predictions
 from tests.helpers.models import evaluate as evaluate_rows
+from tests.helpers.processes import here
 from tests.helpers.runs import pickled
 
+COMMAND = sys.executable, "-m", "streamtron"
 COLUMNS = 200
 ROWS = 9000  # three blocks
 
@@ -107,9 +113,9 @@ def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Pa
 def test_text_and_parquet_predictions_read_back_as_the_same_float64(
     corpus: Path, tmp_path: Path
 ) -> None:
-    write_predictions(_model(), corpus, tmp_path / "out.tsv")
+    write_predictions(_model(), corpus, tmp_path / "out.txt")
     write_predictions(_model(), corpus, tmp_path / "out.parquet")
-    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
     assert [float(decision) for _, decision in lines] == table["decision"]
     assert [float(label) for label, _ in lines] == table["label"]
@@ -135,8 +141,8 @@ def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_o
         rows += [[], [0, 3], [*range(len(classes))]]
     lines = ("0 " + " ".join(f"{j + 1}:1" for j in row) + "\n" for row in rows)
     (tmp_path / "rows.svm").write_text("".join(lines))
-    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out.tsv")
-    with open(tmp_path / "out.tsv", newline="") as file:
+    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out.txt")
+    with open(tmp_path / "out.txt", newline="") as file:
         found = [line[0] for line in csv.reader(file, delimiter="\t")]
     if multilabel:
         labels = [next(csv.reader(io.StringIO(field, newline="")), []) for field in found]
@@ -152,12 +158,12 @@ def test_predicted_labels_are_the_models_classes_in_text_and_in_parquet(
     model = _model(classes=classes)
     (tmp_path / "rows").write_text("0 1:1e3\n0 1:-1e3\n")
     write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.txt")
     [scores] = predict(model, tmp_path / "rows")
     expected = [classes[1] if decision > 0 else classes[0] for decision in scores.decisions]
     assert len(set(expected)) == 2
     assert pq.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected
-    shown = [line.split("\t")[0] for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    shown = [line.split("\t")[0] for line in (tmp_path / "out.txt").read_text().splitlines()]
     assert shown == [str(label).removesuffix(".0") for label in expected]
 
 
@@ -173,9 +179,9 @@ def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
 ) -> None:
     model = _many(classes)
     _, matrix = _read(sorted(corpus.iterdir()))
-    write_predictions(model, corpus, tmp_path / "out.tsv")
+    write_predictions(model, corpus, tmp_path / "out.txt")
     write_predictions(model, corpus, tmp_path / "out.parquet")
-    lines = [line.split("\t") for line in (tmp_path / "out.tsv").read_text().splitlines()]
+    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
     decisions = model.decision_function(matrix)
     labels = [classes[k] for k in decisions.argmax(axis=1)]
@@ -194,9 +200,9 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decisio
     model = model.but(weights=sign, bias=np.full(len(classes), -0.5))
     # the first block has no label at all: the type of the column must not depend on it
     (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.tsv")
+    write_predictions(model, tmp_path / "rows", tmp_path / "out.txt")
     write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
-    *_, none, one, two = (tmp_path / "out.tsv").read_text().splitlines()
+    *_, none, one, two = (tmp_path / "out.txt").read_text().splitlines()
     shown = [str(label).removesuffix(".0") for label in classes[:2]]
     rest = [[-0.5, -0.5, -0.5], [0.5, -0.5, -0.5], [0.5, 0.5, -0.5]]
     labels = ["", shown[0], ",".join(shown)]
@@ -262,7 +268,11 @@ def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) ->
     model = _model()
     labels, matrix = _read(sorted(corpus.iterdir()))
     expected = evaluate_rows(labels, model.decision_function(matrix)).to_dict()
-    assert evaluate(model, corpus).to_dict() == pytest.approx(expected, rel=1e-12)
+    metrics = evaluate(model, corpus).to_dict()
+    confused = {(x["label"], x["predicted"]): x["weight"] for x in metrics.pop("confusions")}
+    assert metrics == pytest.approx(expected, rel=1e-12)
+    wrong = {(1.0, -1.0): metrics["false_negatives"], (-1.0, 1.0): metrics["false_positives"]}
+    assert confused == pytest.approx(wrong, rel=1e-12)
 
 
 def test_row_weights_enter_the_metrics(tmp_path: Path) -> None:
@@ -366,7 +376,9 @@ def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_pre
             (tmp_path / name / f"{number}.svm").write_text(text)
         evaluation = evaluate(model, tmp_path / name)
         assert evaluation.accuracy_at_optimum is None
-        found.append(evaluation.to_dict())
+        metrics = evaluation.to_dict()
+        del metrics["confusions"]  # the same numbers again
+        found.append(metrics)
         write_predictions(model, tmp_path / name, tmp_path / f"{name}.parquet")
         written.append(pq.read_table(tmp_path / f"{name}.parquet"))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
@@ -394,3 +406,88 @@ def test_of_two_classes_a_csv_table_has_a_label_and_a_decision(tmp_path: Path) -
     [scores] = predict(_model(), tmp_path / "rows")
     line = f"{int(scores.labels[0])},{float(scores.decisions[0])!r}"
     assert (tmp_path / "out.csv").read_text() == f"label,decision\n{line}\n"
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_tables_of_predictions_name_their_columns_and_carry_others_along(
+    delimiter: str, tmp_path: Path
+) -> None:
+    cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
+    ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
+    table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": pa.array(range(9000))})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
+    reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
+    model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
+    name = tmp_path / ("out.csv" if delimiter == "," else "out.tsv")
+    write_predictions(model, tmp_path / "rows.parquet", name, keep=["id", "day"], digits=3)
+    with name.open(newline="") as file:
+        header, *lines = csv.reader(file, delimiter=delimiter)
+    assert header == ["id", "day", "label", "decision x", "decision y", "decision z"]
+    assert [line[:2] for line in lines] == [
+        [cell or "", str(day)] for cell, day in zip(ids.to_pylist(), range(9000), strict=True)
+    ]
+    assert [float(line[3]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
+    write_predictions(model, tmp_path / "rows.parquet", tmp_path / "out.parquet", keep=["id"])
+    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()
+    for keep, message in ((["label"], "has that name already"), (["nope"], "of the name 'nope'")):
+        with pytest.raises((SettingsError, DataError), match=message):
+            write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
+
+
+def test_predict_reads_standard_input_by_the_models_contract(tmp_path: Path) -> None:
+    (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
+    (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
+    streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
+    streamtron.fit(tmp_path / "rows.svm", model=tmp_path / "svm.model")
+
+    def lines(model: str, stdin: str, *words: str) -> list[str]:
+        done = subprocess.run(
+            [*COMMAND, "predict", f"{model}.model", "-", "-o", "-", *words],
+            cwd=tmp_path, input=stdin.encode("latin-1"), capture_output=True,
+        )  # fmt: skip
+        return (done.stdout or done.stderr).decode().splitlines()
+
+    json_line = '{"text": "hello friend", "id": 7}\n'
+    assert lines("text", json_line, "--keep", "id")[0].startswith("7\tham\t")
+    assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
+    assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
+    assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
+    assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
+    assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
+
+
+def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(
+    tmp_path: Path,
+) -> None:
+    run = partial(here, tmp_path)
+    reading = {"index_base": 1}
+    model = LinearModel(np.eye(3), np.zeros(3), ("ant", "bee", "cow"), {}, None, reading)
+    model.but(reading={**reading, "multiclass": True}).save(tmp_path / "m")
+    (tmp_path / "a.svm").write_text("ant 1:1\nbee 1:3 2:1\ncow 3:1\nbee 2:1\n" * 2)
+    (tmp_path / "b.svm").write_text("bee 1:4\ncow 2:0.5\nelk 1:9\nbee 2:1\n")
+    words = ("evaluate", tmp_path / "m", tmp_path / "a.svm", tmp_path / "b.svm")
+    done = run(*words, "--worst", "2")
+    assert [line.split() for line in done.stdout.splitlines()[-6:]] == [
+        ["class", "as", "ant", "as", "bee", "as", "cow"],
+        ["ant", "2", "0", "0"],
+        ["bee", "3", "3", "0"],
+        ["cow", "0", "1", "2"],
+        ["b.svm,", "row", "0:", "label", "'bee',", "predicted", "'ant',", "decision", "0"],
+        ["a.svm,", "row", "1:", "label", "'bee',", "predicted", "'ant',", "decision", "1"],
+    ]
+    assert "accuracy                       0.5833\n" in done.stdout
+    (tmp_path / "b.svm").unlink()
+    shown = run(*words[:3]).stdout
+    assert "micro" not in shown
+    assert "Hamming" not in shown
+    metrics = json.loads(run(*words[:3], "--json").stdout)
+    assert metrics["micro_f1"] == metrics["accuracy"] == 0.75
+    assert metrics["confusions"] == [{"label": "bee", "predicted": "ant", "weight": 2.0}]
+    two = LinearModel([1.0, -1.0], 0.0, (0.0, 1.0), {}, None, reading)
+    two.save(tmp_path / "two")
+    (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
+    done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
+    assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
+        ["class", "as", "0", "as", "1"], ["0", "1", "1"], ["1", "0", "2"],
+        ["c.svm,", "row", "1:", "label", "0,", "predicted", "1,", "decision", "-2"],
+    ]  # fmt: skip

@@ -113,6 +113,8 @@ class Cache:
             "reading": self._reading,
             "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
         }
+        if self._reading.get("share"):  # which rows are in it depends on the name
+            key["name"] = os.path.basename(shard.name)
         if shard.without is not None:
             key["without"] = shard.without.digest
         name = f"{fingerprint}-{xxhash.xxh3_64_hexdigest(canonical(key).encode())}{ENDING}"

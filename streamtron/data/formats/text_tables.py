@@ -227,6 +227,11 @@ class CsvReader(TextTableReader):
                 f"{self.name}, line 1: {columns:,} columns; CSV may have {most:,} in the memory "
                 "there is. Write the rows as libsvm text, or as lists in Parquet or JSON lines."
             )
+        if columns == 1 and (other := re.search(b"[;,\t]", header)) and _QUOTE not in header:
+            raise DataError(
+                f"{self.name}, line 1: {other[0].decode()!r} between the names of the columns. "
+                "Write commas, or tabs in a file whose name ends in .tsv."
+            )
         if columns > 1 and (again := cut.text.find(b"\n" + header)) >= 0:
             self._refuse_header(cut.line_of(again + 1))
 
@@ -244,11 +249,6 @@ class CsvReader(TextTableReader):
         return None
 
     def _check_names(self, names: list[str]) -> None:
-        if len(names) == 1 and (signs := re.findall("[;\t]", names[0])):
-            raise DataError(
-                f"{self.name}, line 1: {signs[0]!r} between the names of the columns. Write "
-                "commas, or tabs in a file whose name ends in .tsv."
-            )
         if names and all(map(_is_number, names)):
             raise DataError(
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "

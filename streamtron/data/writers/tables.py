@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
+from streamtron.data.writers.predictions import PredictedRows
 
 GROUP_ROWS = 1 << 16
 """Rows of a row group of predictions at least, but for the last one."""
@@ -31,18 +32,13 @@ def parquet_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]
 
 
 def parquet_predictions(
-    predictions: Iterable[tuple[NDArray[Any], Mapping[str, NDArray[Any]]]],
-    classes: Sequence[Label],
-    *,
-    multilabel: bool = False,
+    predictions: Iterable[PredictedRows], classes: Sequence[Label], multilabel: bool = False
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of predictions, with page checksums.
 
-    The first column is ``label``, or, where a row has many labels, ``labels``, a list. The others
-    have the names that they come with; those of shape (rows, K) are lists.
-
-    A pair of ``predictions`` is the labels and the other columns of consecutive rows; labels come
-    from ``classes``, or are ``multilabel`` tuples.
+    The columns kept come first, then ``label``, or, where a row has many labels, ``labels``, a
+    list. The others have the names that they come with; those of shape (rows, K) are lists. Labels
+    come from ``classes``, or are ``multilabel`` tuples.
     """
     kind = pa.array(classes).type
 
@@ -52,12 +48,15 @@ def parquet_predictions(
         ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
         return pa.ListArray.from_arrays(ends, values.ravel())
 
-    def table(labels: NDArray[Any], columns_of: Mapping[str, NDArray[Any]]) -> pa.Table:
-        first = pa.array(labels.tolist(), pa.list_(kind)) if multilabel else pa.array(labels, kind)
-        columns = {name: column(values) for name, values in columns_of.items()}
-        return pa.table({"labels" if multilabel else "label": first, **columns})
+    def table(rows: PredictedRows) -> pa.Table:
+        if multilabel:
+            labels = {"labels": pa.array(rows.labels.tolist(), pa.list_(kind))}
+        else:
+            labels = {"label": pa.array(rows.labels, kind)}
+        columns = {name: column(values) for name, values in rows.columns.items()}
+        return pa.table({**rows.kept, **labels, **columns})
 
-    return _parquet(_row_groups(table(*pair) for pair in predictions))
+    return _parquet(_row_groups(map(table, predictions)))
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -1,0 +1,31 @@
+"""The command ``calibrate``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamtron.cli import options
+from streamtron.cli.common import check_files, executor_of
+
+
+@click.command(short_help="Turn a model's decisions into probabilities.")
+@click.argument("model", type=click.Path())
+@options.shards_argument
+@options.calibration_option
+@options.distributed_options
+@options.verbose_option
+def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: Any) -> None:
+    """Fit probabilities to the decisions of MODEL on SHARDS, held out of its training, and write
+    the model anew with them, without training again."""
+    from streamtron.model.linear_model import LinearModel
+    from streamtron.runs.calibrate import calibrate as calibrate_model
+
+    check_files({"model": model}, [*shards, where["scheduler"]])
+    with executor_of(**where) as executor:
+        calibrated = calibrate_model(
+            LinearModel.load(model), shards, method=calibration, executor=executor
+        )
+    calibrated.save(model)
+    click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")

@@ -1,0 +1,69 @@
+"""Which rows a model gets wrong: the pairs of classes that it confuses, and the worst rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.rows import Label
+
+Floats = NDArray[np.float64]
+
+
+class Mistakes:
+    """Collect the mistakes on rows of one class each, among ``classes``; rows of other classes
+    count for nothing. ``worst`` : how many rows are listed."""
+
+    def __init__(self, classes: Sequence[Label], worst: int = 0) -> None:
+        self._classes, self._most = classes, worst
+        self._confused = defaultdict[tuple[int, int], float](float)
+        self._worst: list[dict[str, Any]] = []
+
+    def add(
+        self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats, shard: str, first: int
+    ) -> None:
+        """Add rows of a shard from its row ``first`` on: their classes and decisions, shape (rows,
+        K), or (rows, 1) and (rows,) of two classes."""
+        if truth.shape[1] == 1:
+            truth, decisions = np.hstack([~truth, truth]), np.column_stack([-decisions, decisions])
+        rows = np.flatnonzero(truth.any(axis=1))
+        label, predicted = truth[rows].argmax(axis=1), decisions[rows].argmax(axis=1)
+        for k, chosen in set(zip(label.tolist(), predicted.tolist(), strict=True)):
+            if k != chosen:
+                weight = float(weights[rows[(label == k) & (predicted == chosen)]].sum())
+                self._confused[k, chosen] += weight
+        if self._most:
+            self._take_worst(rows, label, predicted, decisions[rows], shard, first)
+
+    def _take_worst(
+        self, rows: NDArray[np.int64], label: NDArray[np.int64], predicted: NDArray[np.int64],
+        decisions: Floats, shard: str, first: int,
+    ) -> None:  # fmt: skip
+        count = np.arange(len(rows))
+        of_label, rivals = decisions[count, label], decisions.copy()
+        rivals[count, label] = -np.inf
+        margins = of_label - rivals.max(axis=1)
+        for k in np.argsort(margins, kind="stable")[: self._most].tolist():
+            self._worst.append({
+                "shard": shard, "row": first + int(rows[k]),
+                "label": self._classes[label[k]], "predicted": self._classes[predicted[k]],
+                "decision": float(of_label[k]), "margin": float(margins[k]),
+            })  # fmt: skip
+        self._worst = sorted(self._worst, key=lambda row: row["margin"])[: self._most]
+
+    def metrics(self) -> dict[str, Any]:
+        """Return ``confusions``, the largest first: the ``weight`` of the rows of a ``label`` that
+        are ``predicted`` as another; and, if they are wanted, the ``worst`` rows, those whose
+        decision for their label is farthest below the best of the others (of two classes, below its
+        opposite)."""
+        confusions = [
+            {"label": self._classes[k], "predicted": self._classes[chosen], "weight": weight}
+            for (k, chosen), weight in sorted(
+                self._confused.items(), key=lambda item: (-item[1], item[0])
+            )
+        ]
+        return {"confusions": confusions} | ({"worst": self._worst} if self._most else {})
