@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 37_400,
-    "test lines": 39_900,
+    "package lines": 37_760,
+    "test lines": 40_100,
     "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,

@@ -120,6 +120,8 @@ def _check(command: click.Command, words: list[str]) -> None:
             settings, _ = options.split(context.params)
     except click.UsageError as error:
         raise SettingsError(error.format_message()) from error
+    if command.name == "generate":  # whose columns are a number
+        return
     for name in options.LISTS if command.name == "sweep" else ():
         settings.pop(name, None)
     options.settings_of(settings, context.params.get("config"))

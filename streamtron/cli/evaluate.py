@@ -136,7 +136,7 @@ def _shown(metrics: Mapping[str, Any], name: str) -> object:
     value, (low, high) = metrics[name], metrics.get(f"{name}_bracket", (None, None))
     if low is not None:
         return f"between {down(low)} and {up(high)}"
-    return value if value is None or value > 0.9999 else f"{value:>13.4g}"
+    return value if value is None or 0.9999 < value < 1.0 else f"{value:>13.4g}"
 
 
 def _short(metrics: Mapping[str, Any], name: str) -> str:

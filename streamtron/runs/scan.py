@@ -42,7 +42,7 @@ from streamtron.solver.reading import begin_reading
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import problem_of
-from streamtron.solver.working_set import keep_violators
+from streamtron.solver.working_set import NEAR, keep_violators
 
 
 class Scans:
@@ -214,10 +214,12 @@ def scan_weights(
     ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
-    requests = [
-        scan_request(learner)._replace(threshold=-math.inf, first=first, from_slacks=from_slacks)
-        for learner in learners
-    ]
+    requests = []
+    for learner, scale in zip(learners, scales, strict=True):
+        # of the hinge rows without a slack matter, too: at the kink
+        near = NEAR / scale if from_slacks and learner.loss.zone else -math.inf
+        request = scan_request(learner)
+        requests.append(request._replace(threshold=near, first=first, from_slacks=from_slacks))
     counts = [learner.counts for learner in learners]
     add_blocks(scans.read(requests, counts, rooms), learners)
     certificates = []

@@ -219,7 +219,10 @@ class _Ascent:
         problem, solution = self.problem, self.solution
         if problem.rest is None and solution.v is not None:
             if problem.active.nonzeros <= SMALL:
-                self.consider(problem.minimise_narrowed(solution.v, EXACT**2), newton.FLAT)
+                v, alpha = problem.minimise_narrowed(solution.v, EXACT**2)
+                self.consider(v, newton.FLAT)
+                if problem.loss.loss.zone:  # whose α the weights do not tell
+                    problem.round_dual(alpha)
             elif self.target <= EXACT and problem.loss.loss.quadratic:
                 v, _ = problem.minimise(solution.v, EXACT**2, proven=True)
                 self.consider(v, newton.FLAT)

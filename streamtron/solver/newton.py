@@ -187,7 +187,7 @@ def minimise_narrowing(
         steps += here.steps
         above, left = objective.smoothing(here)
         primal, left = max(here.primal + above, 0.0), left + here.excess
-        if left <= precision * primal or objective.zone <= LEAST_ZONE:
+        if left <= max(precision, FLAT) * primal or objective.zone <= LEAST_ZONE:
             return replace(here, steps=steps)
         gap = min(left / primal, gap) if primal else gap
         v = here.v

@@ -133,15 +133,16 @@ class Subproblem:
         self.newton_steps += best.steps
         return best.v, best.margins
 
-    def minimise_narrowed(self, start: Vector, precision: float) -> Vector:
-        """The best v where all rows with a count are held, on the columns that occur: fast where
-        few do."""
+    def minimise_narrowed(self, start: Vector, precision: float) -> tuple[Vector, Vector]:
+        """The best v where all rows with a count are held, and its α, on the columns that occur:
+        fast where few do."""
         subset = occurring(self.active, len(start) - 1)
         self.loss.take_shares(self.counts, self.rule.b)
-        objective = HeldObjective(self.loss.narrow(subset), np.zeros(len(subset.places)))
+        loss = self.loss.narrow(subset)
+        objective = HeldObjective(loss, np.zeros(len(subset.places)))
         best = objective.minimise(start[subset.places], precision)
         self.newton_steps += best.steps
-        return subset.widen(best.v)
+        return subset.widen(best.v), loss.alpha(best.margins)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""

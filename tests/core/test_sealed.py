@@ -188,7 +188,6 @@ def test_a_sealed_file_whose_content_is_no_mapping_is_refused(tmp_path, content)
         (described("I32", 4), bytes(5)),
         (described("F64", 4), bytes(4)),
         (described("BF16", 2), bytes(2)),
-        (described("F16", 2), bytes(2)),
         (described("BOOL", 1), bytes(1)),
         (described(7, 1), bytes(1)),
         (described(["F64"], 8), bytes(8)),

@@ -97,7 +97,7 @@ def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
 
 
 def test_an_export_without_the_recipe_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
-    streamtron.fit(table, columns=["clicks:number"], label="label", model=tmp_path / "m")
+    streamtron.fit(table, columns=["clicks:number"], label="label").save(tmp_path / "m")
     done = here(tmp_path, "export", "m", "--format", "onnx", "-o", "m.onnx")
     assert done.stderr == (
         "m.onnx: without the recipe of clicks; its rows are the 1 features. "

@@ -120,7 +120,7 @@ def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
             [learner["certificate"]["relative_duality_gap"] for learner in learners], rel=1e-4
         )
     printed("predict", model, tmp_path / "rows.svm", "-o", tmp_path / "labels.tsv")
-    predicted = (tmp_path / "labels.tsv").read_text().splitlines()
+    _, *predicted = (tmp_path / "labels.tsv").read_text().splitlines()
     right = sum(line.split("\t")[0] == label for line, label in zip(predicted, labels, strict=True))
     metrics = json.loads(printed("evaluate", model, tmp_path / "rows.svm", "--json"))
     assert metrics["accuracy"] == right / len(labels) > 0.5
