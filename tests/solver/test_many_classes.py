@@ -112,7 +112,9 @@ def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
     assert unranked["macro_f1"] == outcome["macro_f1"]
     (tmp_path / "rows").write_text("2 1:1\n7 1:1\n8 2:1\n")
     counted = run("evaluate", place / "liblinear", tmp_path / "rows").splitlines()
-    assert [line.split() for line in counted if "other" in line] == [["of", "other", "classes", "2"]]
+    assert [line.split() for line in counted if "other" in line] == [
+        ["of", "other", "classes", "2"]
+    ]
 
 
 def test_certify_shows_the_bounds_of_every_class_on_the_same_readings(place: Path) -> None:
