@@ -347,6 +347,7 @@ def _remove_scratch(directory: str) -> None:
     gone = f"{directory}-gone"
     with suppress(FileNotFoundError):
         os.rename(directory, gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    for _ in range(2):  # another process that clears /tmp may lock it amid the first
+        shutil.rmtree(gone, ignore_errors=True)
     if os.path.exists(gone):  # not worth losing the run's result
         _log.warning("%s: cannot be removed. Remove it by hand.", gone)
