@@ -19,8 +19,8 @@ def shown(value: float | None) -> str:
     """Format a number in three digits, a whole one in all; what is not 1 does not read as 1."""
     if not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} is not a number")
-    if not isinstance(value, float):
-        return number(value)
+    if not isinstance(value, float) or (value.is_integer() and abs(value) < 1e15):
+        return number(value if value is None else int(value))
     texts = (f"{value:.{digits}g}" for digits in range(3, 18))
     return next(text for text in texts if float(text) != 1.0 or value == 1.0)
 
