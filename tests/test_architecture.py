@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 37_760,
-    "test lines": 40_100,
+    "package lines": 37_750,
+    "test lines": 40_097,
     "solver lines": 7_489,
     "solver modules": 32,
     "solver circles": 0,
@@ -65,7 +65,8 @@ LIMITS: dict[str, float] = {
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
-lines, the smaller ball 180."""
+lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
+faces of estimator, frames and page 640, pipelines 200."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
