@@ -134,13 +134,13 @@ def predict_shard(
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             decisions, out_of_range = model.decision_rows(chunk.rows)
+            shares = model.probabilities(decisions) if proba else None
             sure = bounds = None
             if optimum is not None:
                 bounds = optimum.decisions(chunk.rows, chunk.squares)
                 sure = certain_rows(model, *bounds)
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
-            shares = model.probabilities(decisions) if proba else None
             labels, cells = model.labels(decisions), kept(len(decisions))
             yield Scores(labels, decisions, out_of_range, shares, sure, bounds, cells)
 

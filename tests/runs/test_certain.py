@@ -96,12 +96,14 @@ def test_the_ball_around_the_optimum_is_half_as_large_as_that_around_the_weights
 def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
     w, v = np.array([1.0, 1.0, 1.0]), np.array([1.0 + 1e-3, 1.0 + 1e-3 / 3, 1.0 + 1e-12 / 3])
     P = 1.0 + np.linalg.norm(w - v) ** 2 / 2
-    offsets, ball = ball_of((w, 0.0), (v, 0.0), 0.0, 0.0, _objectives(P, 1.0))
+    proven = {"primal_objective": P, "dual_objective": 1.0}
+    offsets, ball = ball_of((w, 0.0), (v, 0.0), 0.0, 0.0, proven)
     off = np.linalg.norm(w + ball["unit"] * offsets.astype(float) - (w + v) / 2)
     half = np.linalg.norm(w - v) / 2
     assert half + off <= ball["radius"] <= half + 1.01 * off + 1e-9
     assert off > 0.0
-    _, beyond = ball_of((w, 0.0), (v, 0.0), 0.1, 0.01, _objectives(P + 0.005, 1.0))
+    proven["primal_objective"] += 0.005
+    _, beyond = ball_of((w, 0.0), (v, 0.0), 0.1, 0.01, proven)
     assert beyond["radius"] >= half + 0.05 + 0.01
 
 
@@ -115,10 +117,6 @@ def test_offsets_that_do_not_belong_to_a_model_are_refused(place: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=part):
             model.but(offsets=offsets, certificate=certificate)
-
-
-def _objectives(primal: float, dual: float) -> dict[str, float]:
-    return {"primal_objective": primal, "dual_objective": dual}
 
 
 def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any) -> LinearModel:
@@ -175,11 +173,15 @@ def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> 
     assert done.stderr == f"700 rows, {count} certain\n"
 
 
-def test_a_model_without_a_certificate_has_no_certain_labels(run: Run, place: Path) -> None:
+def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(
+    run: Run, place: Path
+) -> None:
     make_model(certificate=None).save(place / "plain")
-    done = run("predict", "plain", "two.svm", "--certain", "-o", "none.tsv")
-    one_sentence(done, 2, "no certificate")
-    assert not (place / "none.tsv").exists()
+    _fit(place, "two", 1e-3, model=place / "raw")
+    for model, words, part in (("plain", [], "no certificate"), ("raw", ["--proba"], "calibrated")):
+        done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
+        one_sentence(done, 2, part)
+        assert not (place / "none.tsv").exists()
 
 
 # --- until enough is certain ---------------------------------------------------------------------
