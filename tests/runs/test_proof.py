@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import lzma
 from collections.abc import Sequence
@@ -85,9 +86,9 @@ def margin_by_hand(
 
 def liblinear(X: Any, labels: Any, options: str) -> Any:
     """LIBLINEAR's model, as its own Python package trains it."""
-    from liblinear.liblinearutil import parameter, problem, train
-
-    return train(problem(labels, X), parameter(f"{options} -q"))
+    ctypes.CDLL(None).srand(1)  # its order of rows, by which -s 3 ends nearer to the optimum or not
+    problem, how = liblinearutil.problem(labels, X), liblinearutil.parameter(f"{options} -q")
+    return liblinearutil.train(problem, how)
 
 
 def best_margin(data: Data, C: float, rho: float) -> float:
