@@ -118,15 +118,12 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
         width = max(9, *map(len, names))
         yield from table({**shown, "rows": weights}, (-width, -width))
         return
-    rows = metrics.get("classes", ())
-    right = [row["true_positives"] for row in rows] or [
-        metrics["true_negatives"], metrics["true_positives"]
-    ]  # fmt: skip
-    weight_of = {(x["label"], x["predicted"]): x["weight"] for x in confusions}
-    weight_of |= {(label, label): weight for label, weight in zip(classes, right, strict=True)}
+    from streamtron.model.mistakes import confusion_matrix
+
+    columns = zip(*confusion_matrix(metrics, classes), strict=True)
     yield from class_table(classes, {
-        f"as {name}": [number(weight_of.get((label, predicted), 0.0)) for label in classes]
-        for name, predicted in zip(names, classes, strict=True)
+        f"as {name}": [*map(number, weights)]
+        for name, weights in zip(names, columns, strict=True)
     })  # fmt: skip
 
 

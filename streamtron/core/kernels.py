@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Rows
+from streamtron.core.splitmix import SPLITMIX64
 
 try:
     from numba import config, njit
@@ -821,11 +822,7 @@ def compensated_square_sum(vector: NDArray[np.float64]) -> float:
     return float(total[0] + total[1])
 
 
-SPLITMIX64 = _GAMMA, _FIRST, _SECOND = tuple(
-    np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
-"""Step and factors of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-
+_GAMMA, _FIRST, _SECOND = SPLITMIX64
 _HALF = np.uint64(32)
 
 

@@ -134,8 +134,9 @@ def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
     names: Sequence[str] = METRICS
     if "classes" in metrics:
         again = metrics["accuracy"] == metrics["micro_f1"] == metrics["micro_recall"]
+        has_one_class = "confusions" in metrics and not metrics["rows_of_other_classes"]
         names = [*METRICS_OF_MANY, "hamming_loss"]
-        if again:
+        if again or has_one_class:
             names = [name for name in METRICS_OF_MANY if not name.startswith("micro")]
     return [*names, *(name for name in ("log_loss", "brier_score") if name in metrics)]
 

@@ -88,10 +88,8 @@ def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) ->
         columns, places = np.zeros(len(names), np.int64), np.array([k for k, _ in counts])
         for k, column in enumerate(recipe.columns):
             here = np.flatnonzero(places == k)
-            bits, signed = (
-                getattr(column, "hash_bits", None),
-                getattr(column, "alternate_sign", False),
-            )
+            bits = getattr(column, "hash_bits", None)
+            signed = getattr(column, "alternate_sign", False)
             if bits is not None:
                 columns[here], signs[here] = hashed([names[at] for at in here], bits, signed)
                 columns[here] += recipe.starts[k]

@@ -23,6 +23,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.core.splitmix import draw
 from streamtron.data.row_batch import RowBatch, ShardReader, take_rows
 
 NAME = "deletions"
@@ -61,11 +62,8 @@ def in_share(name: str, rows: NDArray[np.int64], share: tuple[float, float]) -> 
     >>> [int(in_share(name, np.arange(1000), (0.0, 0.2)).sum()) for name in ("a.svm", "b/a.svm")]
     [205, 205]
     """
-    seed = np.uint64(xxhash.xxh3_64_intdigest(os.path.basename(name).encode()))
-    x = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + seed  # splitmix64 of Steele et al.
-    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    hashed = (x ^ x >> np.uint64(31)).astype(np.float64) / 2.0**64
+    start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode())
+    hashed = draw(start, rows).astype(np.float64) / 2.0**64
     return (hashed >= share[0]) & (hashed < share[1])
 
 

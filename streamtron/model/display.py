@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,14 @@ NOT_SHOWN = frozenset((
 """Columns of a sweep that a notebook leaves out; a data frame has them."""
 
 
-class Tabled:
+class Tabled(ABC):
     """Show rows of named values as tables in a notebook, or give them as a data frame."""
 
     __slots__ = ()
 
+    @abstractmethod
     def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return the rows of each table by its title."""
-        raise NotImplementedError
 
     def to_frame(self) -> Any:
         """Return the rows of the last table as a data frame of pandas, in full precision; a

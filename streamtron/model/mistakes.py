@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,27 @@ from numpy.typing import NDArray
 from streamtron.core.rows import Label
 
 Floats = NDArray[np.float64]
+
+
+def margins_by_code(decisions: Floats, codes: NDArray[np.intp]) -> Floats:
+    """Return the margins of rows, shape (rows,); ``codes`` : the positions of their classes."""
+    if decisions.ndim == 1:
+        return np.where(codes == 1, decisions, -decisions)
+    rows, runners_up = np.arange(len(codes)), decisions.copy()
+    runners_up[rows, codes] = -np.inf
+    return np.asarray(decisions[rows, codes] - runners_up.max(axis=1))
+
+
+def confusion_matrix(metrics: Mapping[str, Any], classes: Sequence[Label]) -> list[list[float]]:
+    """Return the weights of rows by their class (down) and the predicted one (across), of metrics
+    that have ``confusions``."""
+    rows = metrics.get("classes", ())
+    right = [row["true_positives"] for row in rows] or [
+        metrics["true_negatives"], metrics["true_positives"]
+    ]  # fmt: skip
+    weight_of = {(x["label"], x["predicted"]): x["weight"] for x in metrics["confusions"]}
+    weight_of |= {(label, label): weight for label, weight in zip(classes, right, strict=True)}
+    return [[weight_of.get((label, chosen), 0.0) for chosen in classes] for label in classes]
 
 
 class Mistakes:
@@ -43,10 +64,8 @@ class Mistakes:
         self, rows: NDArray[np.int64], label: NDArray[np.int64], predicted: NDArray[np.int64],
         decisions: Floats, shard: str, first: int,
     ) -> None:  # fmt: skip
-        count = np.arange(len(rows))
-        of_label, rivals = decisions[count, label], decisions.copy()
-        rivals[count, label] = -np.inf
-        margins = of_label - rivals.max(axis=1)
+        of_label = decisions[np.arange(len(rows)), label]
+        margins = margins_by_code(decisions, label)
         for k in np.argsort(margins, kind="stable")[: self._most].tolist():
             self._worst.append({
                 "shard": shard, "row": first + int(rows[k]),

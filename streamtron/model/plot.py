@@ -17,6 +17,7 @@ from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.rows import Label
 from streamtron.core.text import metric_words, up
+from streamtron.model.mistakes import margins_by_code
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -201,12 +202,3 @@ def margins_of(model: LinearModel, decisions: NDArray[np.float64], y: ArrayLike)
         odd = labels[codes < 0].tolist()[0]
         raise DataError(f"y: the label {odd!r}. The model has the classes {model.classes}.")
     return margins_by_code(decisions, codes)
-
-
-def margins_by_code(decisions: NDArray[np.float64], codes: NDArray[np.intp]) -> Any:
-    """Return the margins of rows, shape (rows,); ``codes`` : the positions of their classes."""
-    if decisions.ndim == 1:
-        return np.where(codes == 1, decisions, -decisions)
-    rows, runners_up = np.arange(len(codes)), decisions.copy()
-    runners_up[rows, codes] = -np.inf
-    return decisions[rows, codes] - runners_up.max(axis=1)

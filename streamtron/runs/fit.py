@@ -263,12 +263,8 @@ class _Fitting(NamedTuple):
         if source.rows is None:  # the restored learners had finished: nothing was read
             read_to_end(source)
         if report is not None:
-            first = (
-                self.counted
-                + bool(source.counted)
-                + settings.faithful
-                + (settings.class_weight == "balanced")
-            )
+            first = self.counted + bool(source.counted) + settings.faithful
+            first += settings.class_weight == "balanced"
             readings = float(first + max(learner.progress.readings for learner in learners))
         seconds = time.perf_counter() - self.began
         outcome = build_outcome(source, learners, settings, seconds, readings=readings)

@@ -44,6 +44,7 @@ from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import bar, gap_cell, grid, numeric, paragraph, shown, table, tiles, wide
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Floats
+from streamtron.model.mistakes import confusion_matrix
 from streamtron.runs.explain import MOST, heaviest
 
 if TYPE_CHECKING:
@@ -60,14 +61,12 @@ class Measured:
     """What one reading of labelled rows finds.
 
     ``margins`` : rows by their margin, l f(x) of two classes and of more the decision of the row's
-    class minus the highest other one, between ``EDGES``; None of a multilabel model. ``confusion``
-    : weights of rows by their class and the predicted one, None of more than MANY classes.
+    class minus the highest other one, between ``EDGES``; None of a multilabel model.
     ``curve`` : see ``Scores.curve``; None for many classes, or if one of the two does not occur.
     """
 
     evaluation: Evaluation
     margins: NDArray[np.int64] | None
-    confusion: Floats | None
     curve: Floats | None
 
 
@@ -165,20 +164,17 @@ def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
     metrics = facts.validation.evaluation.to_dict()
-    names = metrics_shown(metrics)
-    one_number = facts.model.kind == "multiclass" and not metrics["rows_of_other_classes"]
-    if one_number:  # each row has one class, and these are the accuracy
-        names = [n for n in names if n != "hamming_loss" and not n.startswith("micro_")]
-    values = {metric_words(name): shown(metrics[name]) for name in names}
+    values = {metric_words(name): shown(metrics[name]) for name in metrics_shown(metrics)}
     yield tiles({"rows": number(metrics["rows"]), **values})
-    if (confusion := facts.validation.confusion) is None:
+    classes = facts.model.classes
+    if "confusions" not in metrics or len(classes) > MANY:
         return
-    labels = [*map(label_text, facts.model.classes)]
+    labels, confusion = [*map(label_text, classes)], confusion_matrix(metrics, classes)
     yield paragraph("Rows by true class (down) and by the class that the model gives (across).")
     yield table(["true class", *labels, "right"], [
         [label, *(numeric(value, f"{value:,.6g}") for value in row),
          numeric(row[k] / sum(row) if sum(row) else None)]
-        for k, (label, row) in enumerate(zip(labels, confusion.tolist(), strict=True))
+        for k, (label, row) in enumerate(zip(labels, confusion, strict=True))
     ])  # fmt: skip
 
 

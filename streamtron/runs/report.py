@@ -14,10 +14,9 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
-from streamtron.core.text import MANY
 from streamtron.data import ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.plot import margins_by_code
+from streamtron.model.mistakes import margins_by_code
 from streamtron.runs.evaluate import Evaluator, score_shards
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
@@ -137,9 +136,8 @@ def _measure(
     model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
 ) -> Measured:
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
-    several, K = model.kind == "multilabel", len(model.classes)
+    several = model.kind == "multilabel"
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
-    confusion = np.zeros((K, K)) if K <= MANY and not several else None
     evaluator = Evaluator(model, ranking=ranked)
     for rows in score_shards([model], shards, executor):
         [decisions] = rows.decisions
@@ -148,14 +146,11 @@ def _measure(
             continue
         two = rows.truth.shape[1] == 1
         counts = (rows.weights > 0) & ~rows.others & (two or rows.truth.any(axis=1))
-        truth, weights, decisions = rows.truth[counts], rows.weights[counts], decisions[counts]
+        truth, decisions = rows.truth[counts], decisions[counts]
         codes = truth[:, 0].astype(np.intp) if two else truth.argmax(axis=1)
         row_margins = margins_by_code(decisions, codes)
         margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
-        if confusion is not None:
-            predicted = decisions > 0.0 if two else decisions.argmax(axis=1)
-            np.add.at(confusion, (codes, predicted.astype(np.intp)), weights)
     evaluation = evaluator.evaluation()
     has_curve = model.kind == "two classes" and ranked and evaluation.roc_auc is not None
     curve = evaluator.scores.curve() if has_curve else None
-    return Measured(evaluation, None if several else margins, confusion, curve)
+    return Measured(evaluation, None if several else margins, curve)

@@ -26,7 +26,7 @@ from streamtron.solver.reading import (
     take_and_solve,
 )
 from streamtron.solver.scan import ScanRequest, scan_blocks
-from streamtron.solver.stages import COUNT_OF_C
+from streamtron.solver.stages import COUNT_OF_C, resolution_of_c
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.working_set import NEAR, room
 
@@ -125,8 +125,7 @@ def resolution(learner: Learner) -> float:
     after a scan."""
     if learner.loss.quadratic:
         return COUNT_OF_ONE * learner.settings.delta2
-    least_delta2 = min(learner.extent.least_delta2, learner.targets.least_delta2)
-    return 2.0 * least_delta2 * COUNT_OF_C
+    return resolution_of_c(min(learner.extent.least_delta2, learner.targets.least_delta2))
 
 
 def _were_cut(learner: Learner) -> bool:

@@ -93,12 +93,8 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
 def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
     False: columns are no longer few."""
-    outside, rho, first, number = (
-        learner.outside,
-        learner.settings.augmentation,
-        0,
-        len(targets.signs),
-    )
+    outside, rho = learner.outside, learner.settings.augmentation
+    first, number = 0, len(targets.signs)
     loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):

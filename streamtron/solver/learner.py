@@ -201,9 +201,9 @@ def begin_stage(learner: Learner) -> None:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     progress.stage_number += 1
     stage = progress.stage
-    least = min(extent.least_delta2, learner.targets.least_delta2)
-    if learner.loss.quadratic:
-        least = extent.least_delta2
+    least = extent.least_delta2
+    if not learner.loss.quadratic:
+        least = min(least, learner.targets.least_delta2)
     b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, least)
     if progress.b and not learner.loss.quadratic:
         b = progress.b  # the counts are of this one

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.core.splitmix import draw
 
 GROUP = 8
 """Blocks interleaved at a time in ``block_groups``: more mix a sorted file better and take more
@@ -105,28 +106,15 @@ class Turn:
 def scattered(start: int, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """The positions ``chosen`` by the first 22 bits of the number that is drawn for each from the
     state ``start``."""
-    keys = _drawn(start, chosen) >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
+    keys = draw(start, chosen + 1) >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
     keys.sort()
     return (keys & np.uint64(2**32 - 1)).astype(np.int64)
 
 
 def drawn(seed: int, reading: int, numbers: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
     """Whether each row, by its number, is drawn in this reading: with a chance of ``share``."""
-    return _drawn(_start(seed, reading, _DRAWN), numbers) < np.uint64(share * 2.0**63) * np.uint64(
-        2
-    )
-
-
-def _drawn(start: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The numbers that SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) draws from the state
-    ``start``: its i-th for position i."""
-    gamma, first, second = kernels.SPLITMIX64
-    bits = np.uint64(start) + (chosen.astype(np.uint64) + np.uint64(1)) * gamma
-    for shift, factor in ((30, first), (27, second)):
-        bits ^= bits >> np.uint64(shift)
-        bits *= factor
-    bits ^= bits >> np.uint64(31)
-    return bits
+    limit = np.uint64(share * 2.0**63) * np.uint64(2)
+    return draw(_start(seed, reading, _DRAWN), numbers + 1) < limit
 
 
 def drawn_order(

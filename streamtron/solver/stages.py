@@ -145,7 +145,7 @@ def choose_b(
     if stage.b_relative is not None:
         return stage.b_relative * scale
     if settings.loss != SQUARED_HINGE.name:
-        return 2.0 * least_delta2 * COUNT_OF_C
+        return resolution_of_c(least_delta2)
     if stage.ascent:
         return min(ASCENT_B * sq_radius, COUNT_OF_ONE * least_delta2)
     if epsilon >= 1.0:
@@ -156,6 +156,12 @@ def choose_b(
         relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
         return float(sq_radius * relative * ACCURACY**-epsilon)
     return theory.b_length(radius, epsilon, 1.0 if settings.faithful else ACCURACY, gamma_up)
+
+
+def resolution_of_c(least_delta2: float) -> float:
+    """Return the b at which the count of α = C of the heaviest row, of the least Δ², is
+    COUNT_OF_C."""
+    return 2.0 * least_delta2 * COUNT_OF_C
 
 
 def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) -> float:

@@ -203,7 +203,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The table in every format, and a model of it."""
     directory = tmp_path_factory.mktemp("recipe")
     for name, write in WRITERS.items():
-        write(TABLE, directory / name)  # type: ignore[operator]
+        write(TABLE, directory / name)
     streamtron.fit(directory / "a.parquet", columns=SPECS, model=directory / "m")
     return directory
 

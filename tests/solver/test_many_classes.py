@@ -95,9 +95,8 @@ def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
         expected = metrics.f1_score(y, predicted, average=mean)
         assert outcome[f"{mean}_f1"] == pytest.approx(expected)
     table = run(*words).splitlines()
-    assert [line.split()[2] for line in table if line.startswith("macro F1")] == [
-        f"{outcome['macro_f1']:.4g}"
-    ]
+    shown = [line.split()[2] for line in table if line.startswith("macro F1")]
+    assert shown == [f"{outcome['macro_f1']:.4g}"]
     assert not any("other classes" in line for line in table)
     start = table.index(next(line for line in table if line.startswith("class")))
     cells = [line.split() for line in table[start + 1 : start + 5]]
@@ -112,9 +111,8 @@ def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
     assert unranked["macro_f1"] == outcome["macro_f1"]
     (tmp_path / "rows").write_text("2 1:1\n7 1:1\n8 2:1\n")
     counted = run("evaluate", place / "liblinear", tmp_path / "rows").splitlines()
-    assert [line.split() for line in counted if "other" in line] == [
-        ["of", "other", "classes", "2"]
-    ]
+    lines = [line.split() for line in counted if "other" in line]
+    assert lines == [["of", "other", "classes", "2"]]
 
 
 def test_certify_shows_the_bounds_of_every_class_on_the_same_readings(place: Path) -> None:

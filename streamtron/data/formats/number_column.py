@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.core.splitmix import draw
 from streamtron.data.formats.layouts import Spot, float32, is_number
 from streamtron.data.formats.recipe_column import (
     REFUSED,
@@ -85,12 +86,9 @@ class Moments(NamedTuple):
 
 
 def _hash_of_rows(spot: Spot, rows: int) -> NDArray[np.uint64]:
-    """Return the SplitMix64 hashes of the places of consecutive rows."""
+    """Return hashes of the places of consecutive rows."""
     start = (zlib.crc32(spot.part.encode()) << 32) + spot.first_row
-    x = (np.arange(rows, dtype=np.uint64) + np.uint64(start)) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return draw(0, np.arange(rows, dtype=np.uint64) + np.uint64(start))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.recipe_words import column_from, column_of, given_fields, spec_of
 from streamtron.data.formats.text_column import TextColumn
 
+_NO_RECIPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, zlib.error)
+
 RECIPE_KEY = b"streamtron.recipe"
 """The key of a recipe, as JSON, among the metadata of a table's schema."""
 
@@ -221,14 +223,7 @@ class Recipe:
             for column in columns:
                 _ = column.idf if isinstance(column, TextColumn) and column.tfidf else None
             return cls(tuple(columns), **places)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            zlib.error,
-        ) as error:
+        except _NO_RECIPE as error:
             raise DataError(f"the recipe of the columns is damaged ({error}). Fit, or convert, "
                             "again.") from error  # fmt: skip
 
