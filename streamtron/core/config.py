@@ -25,6 +25,11 @@ PRICES = (1e-40, 1e40)
 
 DEFAULT_ACTIVE_SET = 10**9
 
+REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+"""Losses of numbers to be predicted: φ of z − t."""
+
+LOSSES = ("squared_hinge", "log_loss", "hinge", *REGRESSION)
+
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
 without that penalty (``ScanSums.dual``)."""
@@ -69,18 +74,22 @@ class Settings:
     # fmt: off
     C: float | None = setting(None, "number", POSITIVE,
         "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].", sklearn="C")
-    loss: Literal["squared_hinge", "log_loss", "hinge"] = setting(
-        "squared_hinge", ("squared_hinge", "log_loss", "hinge"), ANY,
-        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge.",
-        sklearn="loss")
+    loss: Literal["squared_hinge", "log_loss", "hinge", "squared_error", "huber",
+                  "epsilon_insensitive", "squared_epsilon_insensitive"] = setting(
+        "squared_hinge", LOSSES, ANY,
+        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; of numbers "
+        "squared_error, huber, epsilon_insensitive or squared_epsilon_insensitive.", sklearn="loss")
+    epsilon: float | None = setting(None, "number", at_least(0),
+        "ε of huber, and of the insensitive losses [1.35; 0.1].", sklearn="epsilon")
     delta: float | None = setting(None, "number", _DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
     rho: float = setting(1.0, "number", _RHO,
         "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.",
         sklearn="intercept_scaling")
-    intercept: Literal["penalised", "free", "none"] = setting(
-        "penalised", ("penalised", "free", "none"), ANY,
-        "penalised as a weight; free: not penalised; none: there is no bias.", sklearn="intercept")
+    intercept: Literal["penalised", "free", "none"] | None = setting(
+        None, ("penalised", "free", "none"), ANY,
+        "penalised as a weight; free: not penalised; none: there is no bias [penalised; free for "
+        "numbers].", sklearn="intercept")
     stage: str = setting("auto", "stage", ANY,
         "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.")
     variant: Literal["length", "steps"] = setting("length", ("length", "steps"), ANY,
@@ -145,6 +154,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         _make(self)
+        if self.intercept is None:
+            object.__setattr__(self, "intercept", "free" if self.regression else "penalised")
+        if self.epsilon is None and self.regression and self.loss != "squared_error":
+            object.__setattr__(self, "epsilon", 1.35 if self.loss == "huber" else 0.1)
         self._check_clashes()
         for value in self.b or ():
             check_range(value, "b", POSITIVE)
@@ -199,10 +212,15 @@ class Settings:
         return next((name for name, is_given in settings.items() if is_given), None)
 
     @property
+    def regression(self) -> bool:
+        """Tell whether labels are numbers to be predicted."""
+        return self.loss in REGRESSION
+
+    @property
     def augmentation(self) -> float:
         """Return the constant feature of the bias in training: ρ; FREE times as much where the bias
         is not penalised, so that its penalty ½ (bias/ρ)² is next to nothing; 0 without a bias."""
-        factor = {"penalised": 1.0, "free": FREE, "none": 0.0}[self.intercept]
+        factor = {"penalised": 1.0, "free": FREE, "none": 0.0}[self.intercept or "penalised"]
         return factor * self.rho
 
     @property

@@ -1,4 +1,4 @@
-"""Rows in memory as the classifier takes them, and the checks of labels and row weights."""
+"""Rows in memory as estimators take them, and the checks of labels and row weights."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.base import is_regressor
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -18,16 +19,22 @@ from streamtron.core.text import label_text
 from streamtron.data import MemorySource
 
 if TYPE_CHECKING:
-    from streamtron.estimator.classifier import StreamtronClassifier
+    from streamtron.estimator.base import StreamtronEstimator
 
 
 class MatrixRows(NamedTuple):
-    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``."""
+    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``, or, without
+    any, numbers to be predicted."""
 
     X: Any
-    codes: NDArray[np.intp]
+    codes: NDArray[Any]
     classes: NDArray[Any]
     weights: NDArray[np.float64] | None
+
+    @property
+    def y(self) -> NDArray[Any]:
+        """The labels of the rows."""
+        return self.classes[self.codes] if len(self.classes) else self.codes
 
     @property
     def numbers(self) -> list[Label]:
@@ -62,15 +69,25 @@ class MatrixRows(NamedTuple):
 
 
 def checked_matrix(
-    model: StreamtronClassifier, X: Any, y: Any, *, reset: bool
+    model: StreamtronEstimator, X: Any, y: Any, *, reset: bool
 ) -> tuple[Any, NDArray[Any]]:
-    """Return X in float32, by rows if it is sparse, and y; ``reset`` : whether names and number of
-    the columns are learned."""
+    """Return X in float32, by rows if it is sparse, and y, of a regressor as float64; ``reset`` :
+    whether names and number of the columns are learned."""
+    numeric = is_regressor(model)
+    if numeric and np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        raise DataError(
+            f"y: shape {np.shape(y)}, and a regressor predicts one number a row. Fit one model a "
+            "column, as sklearn.multioutput.MultiOutputRegressor does."
+        )
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(
-            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
-        )
-    check_classification_targets(y)
+            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset,
+            y_numeric=numeric,
+        )  # fmt: skip
+    if numeric:
+        y = np.asarray(y, dtype=np.float64)
+    else:
+        check_classification_targets(y)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
