@@ -26,9 +26,12 @@ PRICES = (1e-40, 1e40)
 DEFAULT_ACTIVE_SET = 10**9
 
 REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
-"""Losses of numbers to be predicted: φ of z − t."""
+"""Losses of labels that are numbers."""
 
-LOSSES = ("squared_hinge", "log_loss", "hinge", *REGRESSION)
+EPSILONS = {"huber": 1.35, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
+"""Losses that have an ε, and its default."""
+
+_LOSSES = ("squared_hinge", "log_loss", "hinge", *REGRESSION)
 
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
@@ -37,6 +40,7 @@ without that penalty (``ScanSums.dual``)."""
 
 _DELTA: Range = (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15")
 _RHO: Range = (lambda rho: not rho or POSITIVE[0](rho), "0 (no bias), or 1e-30 to 1e30")
+_EPSILON: Range = (lambda epsilon: 0 <= epsilon <= 1e30, "0 to 1e30")
 _GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1")
 _BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
 _BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
@@ -62,6 +66,10 @@ class Settings:
     ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)) (a sum, not a mean), where φ(m) is
     max(0, 1 − m)² (``squared_hinge``), ln(1 + e^−m) (``log_loss``) or max(0, 1 − m) (``hinge``).
 
+    Where labels are numbers t_k, φ is of m = w·x_k + ρ w_bias − t_k: ½ m² (``squared_error``), the
+    same for |m| ≤ ε and ε |m| − ½ ε² beyond (``huber``), max(0, |m| − ε) (``epsilon_insensitive``)
+    or its square (``squared_epsilon_insensitive``).
+
     Parameters
     ----------
     {parameters}
@@ -74,13 +82,13 @@ class Settings:
     # fmt: off
     C: float | None = setting(None, "number", POSITIVE,
         "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].", sklearn="C")
-    loss: Literal["squared_hinge", "log_loss", "hinge", "squared_error", "huber",
-                  "epsilon_insensitive", "squared_epsilon_insensitive"] = setting(
-        "squared_hinge", LOSSES, ANY,
-        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; of numbers "
-        "squared_error, huber, epsilon_insensitive or squared_epsilon_insensitive.", sklearn="loss")
-    epsilon: float | None = setting(None, "number", at_least(0),
-        "ε of huber, and of the insensitive losses [1.35; 0.1].", sklearn="epsilon")
+    loss: str = setting(
+        "squared_hinge", _LOSSES, ANY,
+        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; for labels "
+        "that are numbers squared_error (ridge regression), huber, epsilon_insensitive or its "
+        "square.", sklearn="loss")
+    epsilon: float | None = setting(None, "number", _EPSILON,
+        "ε of huber [1.35], epsilon_insensitive and its square [0.1].", sklearn="epsilon")
     delta: float | None = setting(None, "number", _DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
     rho: float = setting(1.0, "number", _RHO,
@@ -89,7 +97,7 @@ class Settings:
     intercept: Literal["penalised", "free", "none"] | None = setting(
         None, ("penalised", "free", "none"), ANY,
         "penalised as a weight; free: not penalised; none: there is no bias [penalised; free for "
-        "numbers].", sklearn="intercept")
+        "labels that are numbers].", sklearn="intercept")
     stage: str = setting("auto", "stage", ANY,
         "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.")
     variant: Literal["length", "steps"] = setting("length", ("length", "steps"), ANY,
@@ -101,7 +109,8 @@ class Settings:
     max_epochs: int = setting(100, "whole", at_least(1),
         "Full epochs at most, at least 1.", sklearn="max_iter")
     mini_epochs: int | None = setting(None, "whole", at_least(0),
-        "Mini-epochs after a reading at most, at least 0 [50; 500 for the hinge].")
+        "Mini-epochs after a reading at most, at least 0 [50; 500 for hinge and "
+        "epsilon_insensitive].")
     active_set: int | str | None = setting(None, "size", _BYTES,
         "Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it affects "
         "the model [1 GB, or what --memory leaves].")
@@ -155,9 +164,7 @@ class Settings:
     def __post_init__(self) -> None:
         _make(self)
         if self.intercept is None:
-            object.__setattr__(self, "intercept", "free" if self.regression else "penalised")
-        if self.epsilon is None and self.regression and self.loss != "squared_error":
-            object.__setattr__(self, "epsilon", 1.35 if self.loss == "huber" else 0.1)
+            object.__setattr__(self, "intercept", "free" if self._moves_freely else "penalised")
         self._check_clashes()
         for value in self.b or ():
             check_range(value, "b", POSITIVE)
@@ -190,6 +197,15 @@ class Settings:
                 "intercept free needs a price of the loss and a feature of the bias: give --C and "
                 "--rho above 0, and leave faithful out."
             )
+        elif self.regression and (other := self._of_classes()):
+            refusal = (
+                f"{other} is for labels that are classes, and the loss {self.loss} is for numbers: "
+                "leave it out, or give --loss log_loss."
+            )
+        elif self.epsilon is not None and self.loss not in EPSILONS:
+            refusal = f"the loss {self.loss} has no epsilon: leave it out, or give --loss huber."
+        elif self.epsilon == 0.0 and self.loss == "huber":
+            refusal = "epsilon is 0, where huber has no slope: give a number above 0."
         elif self.loss != "squared_hinge" and (paper := self._of_the_paper()):
             refusal = (
                 f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
@@ -203,6 +219,14 @@ class Settings:
         names = ("features", "values", "vocabulary", "hash_bits")
         return next((name for name in names if getattr(self, name) is not None), None)
 
+    def _of_classes(self) -> str | None:
+        """Name a setting given that only classes have."""
+        settings = {
+            "multiclass": self.multiclass, "multilabel": self.multilabel,
+            "class_weight": self.class_weight is not None,
+        }  # fmt: skip
+        return next((name for name, is_given in settings.items() if is_given), None)
+
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
         settings = {
@@ -213,8 +237,12 @@ class Settings:
 
     @property
     def regression(self) -> bool:
-        """Tell whether labels are numbers to be predicted."""
+        """Tell whether labels are numbers."""
         return self.loss in REGRESSION
+
+    @property
+    def _moves_freely(self) -> bool:
+        return self.regression and self.rho > 0.0
 
     @property
     def augmentation(self) -> float:
@@ -270,7 +298,7 @@ class Settings:
     @property
     def mini_epoch_limit(self) -> int:
         """Return the largest number of mini-epochs after a reading."""
-        default = 500 if self.loss == "hinge" else 50
+        default = 500 if self.loss in ("hinge", "epsilon_insensitive") else 50
         return default if self.mini_epochs is None else self.mini_epochs
 
     @property
@@ -279,12 +307,14 @@ class Settings:
         return math.inf if self.faithful else self.max_epochs
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every setting as a JSON value; ``parts`` and ``held_out`` only where they decide
-        the model."""
+        """Return every setting as a JSON value; ``parts``, ``epsilon`` and ``held_out`` only where
+        they decide the model."""
         plain = asdict(self) | {"active_set": self.active_set_bytes}
         plain["mini_epochs"] = self.mini_epoch_limit
         if self.parts in (None, 1):
             del plain["parts"]
+        if self.epsilon is None:
+            del plain["epsilon"]
         if not self.held_out:
             del plain["held_out"]
         return {

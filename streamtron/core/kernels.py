@@ -16,6 +16,7 @@ import functools
 import logging
 import math
 import threading
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -44,14 +45,16 @@ STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
 LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 14
-SUMS = 18
-"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ c_k ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
+MAGNITUDES, SUMS = 18, 20
+"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ |c_k| ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
 of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); over the rows of the
-negative class, and two places on of the positive one, Σ C_k and Σ C_k ‖x_k‖. All but the first two
-are compensated: the next place sums the rounding errors. And how many places there are."""
+negative class, and two places on of the positive one, Σ C_k and Σ C_k ‖x_k‖; and where t_k are
+numbers, as which all rows are positive, Σ C_k |t_k − center| in the place of the negative Σ C_k
+‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two are
+compensated: the next place sums the rounding errors. And how many places there are."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
-"""Places in a scan's ``totals``: rows, Σ c_k, rows with c_k > 0, rows with y_k·a ≤ threshold."""
+"""Places in a scan's ``totals``: rows, Σ |c_k|, rows with c_k ≠ 0, rows with y_k·a ≤ threshold."""
 
 BINS = 4096
 BIN_WIDTH = 1.0 / 512.0
@@ -77,6 +80,16 @@ COLUMN_MAX = 2**32 - 2
 NO_DOTS = np.zeros(0)
 """``dots`` of a scan that computes them itself."""
 
+
+class Phi(NamedTuple):
+    """A loss φ as kernels take it: its ``code``, η of one that is smoothed, and ε of one that has
+    it; see the section on losses."""
+
+    code: int
+    zone: float = 0.0
+    epsilon: float = 0.0
+
+
 BATCH_WIDTH = 8
 """Learners in a batch: their weights of one column fill a cache line."""
 
@@ -94,6 +107,7 @@ _MATRIX = types.float64[:, ::1]
 _I4, _U1 = types.int32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = readonly(types.int64), readonly(types.int8), readonly(types.float64)
 _COUNTS = readonly(types.int32)
+_PHI = types.NamedTuple([types.int64, types.float64, types.float64], Phi)
 
 
 def _can_be_kept():
@@ -273,13 +287,15 @@ def squared_norms(rows, squares):
         squares[i] = square
 
 
-# --- losses: φ of a margin m, by the loss's code; see core/losses.py ---
+# --- losses: φ of a margin m, or of a residual m = z − t, by the loss's code; core/losses.py ---
 
 SQUARED_HINGE, LOG_LOSS, HINGE = 0, 1, 2
-"""The codes of φ(m) = max(0, 1 − m)², ln(1 + e^−m) and max(0, 1 − m).
+SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE = 3, 4, 5, 6
+"""The codes of φ(m) = max(0, 1 − m)², ln(1 + e^−m) and max(0, 1 − m); of ½ m²; of the same for
+|m| ≤ ε and ε |m| − ½ ε² beyond; and with s = max(0, |m| − ε) of s and s².
 
-The last one has a ``zone`` η ≥ 0, where it is a quadratic: (1 − m)²/(2 η) for 1 − η < m < 1, and
-1 − m − η/2 below. With η = 0 it is the hinge itself."""
+Of HINGE and EPSILON_INSENSITIVE the slack s = max(0, 1 − m) or max(0, |m| − ε) costs s²/(2 η) below
+the ``zone`` η ≥ 0, and s − η/2 above. With η = 0 they are the losses themselves."""
 
 _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 """ln 2; the product of the first with a number below 2¹¹ is exact."""
@@ -324,8 +340,21 @@ def _log(x):
 
 
 @helper
-def _value(loss, zone, m):
+def _smoothed(slack, zone):
+    """Return the cost of a slack s ≥ 0: s²/(2 η) below the zone η, s − η/2 above."""
+    return slack - 0.5 * zone if slack >= zone else 0.5 * slack * slack / zone
+
+
+@helper
+def _smoothed_slope(slack, zone):
+    """Return the slope of ``_smoothed``; 0 at 0."""
+    return slack / zone if slack < zone else np.float64(slack > 0.0)
+
+
+@helper
+def _value(phi, m):
     """Return φ(m); that no branch takes is no number."""
+    loss = phi.code
     if loss == SQUARED_HINGE:
         slack = max(1.0 - m, 0.0)
         return slack * slack
@@ -333,48 +362,84 @@ def _value(loss, zone, m):
         q = _exp_minus(abs(m))
         return max(-m, 0.0) + _log_ratio(q / (2.0 + q))
     if loss == HINGE:
-        slack = max(1.0 - m, 0.0)
-        return slack - 0.5 * zone if slack >= zone else 0.5 * slack * slack / zone
+        return _smoothed(max(1.0 - m, 0.0), phi.zone)
+    size = abs(m)
+    if loss == SQUARED_ERROR or (loss == HUBER and size <= phi.epsilon):
+        return 0.5 * (m * m)
+    if loss == HUBER:
+        return phi.epsilon * (size - 0.5 * phi.epsilon)
+    slack = max(size - phi.epsilon, 0.0)
+    if loss == EPSILON_INSENSITIVE:
+        return _smoothed(slack, phi.zone)
+    if loss == SQUARED_EPSILON_INSENSITIVE:
+        return slack * slack
     return np.nan
 
 
 @helper
-def _slope(loss, zone, m):
+def _slope(phi, m):
     """Return −φ'(m)."""
+    loss = phi.code
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
     if loss == LOG_LOSS:
         q = _exp_minus(abs(m))
         return (q if m >= 0.0 else 1.0) / (1.0 + q)
     if loss == HINGE:
-        slack = max(1.0 - m, 0.0)
-        return slack / zone if slack < zone else np.float64(slack > 0.0)
-    return np.nan
+        return _smoothed_slope(max(1.0 - m, 0.0), phi.zone)
+    if loss == SQUARED_ERROR:
+        return -m
+    if loss == HUBER:
+        return -min(max(m, -phi.epsilon), phi.epsilon)
+    slack = max(abs(m) - phi.epsilon, 0.0)
+    size = 2.0 * slack if loss == SQUARED_EPSILON_INSENSITIVE else _smoothed_slope(slack, phi.zone)
+    return -size if m > 0.0 else size
 
 
 @helper
-def _curvature(loss, zone, m):
+def _curvature(phi, m):
     """Return φ''(m)."""
+    loss = phi.code
     if loss == SQUARED_HINGE:
         return 2.0 if m < 1.0 else 0.0
     if loss == LOG_LOSS:
         q = _exp_minus(abs(m))
         return q / ((1.0 + q) * (1.0 + q))
     if loss == HINGE:
-        return 1.0 / zone if 0.0 < 1.0 - m < zone else 0.0
-    return np.nan
+        return 1.0 / phi.zone if 0.0 < 1.0 - m < phi.zone else 0.0
+    if loss == SQUARED_ERROR:
+        return 1.0
+    if loss == HUBER:
+        return 1.0 if abs(m) <= phi.epsilon else 0.0
+    slack = abs(m) - phi.epsilon
+    if loss == SQUARED_EPSILON_INSENSITIVE:
+        return 2.0 if slack > 0.0 else 0.0
+    return 1.0 / phi.zone if 0.0 < slack < phi.zone else 0.0
 
 
 @helper
-def _gain(loss, p):
-    """Return −φ*(−p), which a dual variable α = p C earns, over C; of LOG_LOSS and HINGE a lower
-    bound of it for every p that is off by at most 8 u of itself, and −∞ where one may be above 1.
+def _most(phi):
+    """Return the most that |α|/C can be."""
+    if phi.code == HUBER:
+        return phi.epsilon
+    if phi.code in (SQUARED_HINGE, SQUARED_ERROR, SQUARED_EPSILON_INSENSITIVE):
+        return math.inf
+    return 1.0
+
+
+@helper
+def _gain(phi, p, target):
+    """Return −φ*(−p), which a dual variable α = p C earns, over C; but of SQUARED_HINGE a lower
+    bound of it for every p that is off by at most 8 u of itself, and −∞ where one may be above the
+    most. ``target`` : t, where φ is of z − t.
 
     The entropy H(p) = −p ln p − (1 − p) ln(1 − p) has the slope ln((1 − p)/p), infinite at both
-    ends: 16 u p (|ln p| + |ln(1 − p)| + 1) allows for p; near 1 it counts as its least, 0."""
+    ends: 16 u p (|ln p| + |ln(1 − p)| + 1) allows for p; near 1 it counts as its least, 0. Where t
+    is a number the gain is p t less ε |p|, ½ p² or ¼ p²: it is off by u of these."""
+    loss = phi.code
     if loss == SQUARED_HINGE:
         return p - 0.25 * (p * p)
-    if p > 1.0 - 8.0 * UNIT_ROUNDOFF:
+    if abs(p) > _most(phi) * (1.0 - 8.0 * UNIT_ROUNDOFF):
         return -math.inf
     if loss == LOG_LOSS:
         if not UNDERFLOW < p < 1.0 - 128.0 * UNIT_ROUNDOFF:
@@ -386,24 +451,62 @@ def _gain(loss, p):
         return max(entropy - UNIT_ROUNDOFF * off, 0.0)
     if loss == HINGE:
         return p * (1.0 - 16.0 * UNIT_ROUNDOFF)
-    return np.nan
+    off = 32.0 * UNIT_ROUNDOFF * _gain_terms(phi, p, target) + UNDERFLOW
+    return p * target - _conjugate(phi, p) - off
 
 
 @helper
-def _step(loss, count, y_a, q, b, cost):
+def _conjugate(phi, p):
+    """Return φ*(−p) of a loss of z, where t = 0."""
+    linear = phi.epsilon * abs(p)
+    if phi.code == EPSILON_INSENSITIVE:
+        return linear
+    return linear + 0.25 * (p * p) if phi.code == SQUARED_EPSILON_INSENSITIVE else 0.5 * (p * p)
+
+
+@helper
+def _gain_terms(phi, p, target):
+    """Return what the terms of a gain add up to at most, where t is a number."""
+    return abs(p * target) + _conjugate(phi, p)
+
+
+@helper
+def _step(phi, count, y_a, q, b, cost, target):
     """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008). Squared
     hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the
-    same, c_k + m at most b C. Logistic loss: see ``_logistic_count``."""
-    if loss == SQUARED_HINGE:
+    same, c_k + m at most b C. Logistic loss: see ``_logistic_count``. Where t is a number, c_k may
+    be negative: see ``_residual_alpha``."""
+    if phi.code == SQUARED_HINGE:
         return _ascent_step(count, y_a, q, b)
     if q <= 0.0:
         return 0.0
-    largest = np.floor(b * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
-    if loss == HINGE:
+    largest = np.floor(b * _most(phi) * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
+    least = 0.0
+    if phi.code == HINGE:
         best = count + np.floor((b - y_a) / q + 0.5)
+    elif phi.code == LOG_LOSS:
+        best = np.floor(b * _logistic_alpha(phi, count / b, y_a / b, q, cost) + 0.5)
     else:
-        best = np.floor(b * _logistic_alpha(count / b, y_a / b, q, cost) + 0.5)
-    return min(max(best, 0.0), largest) - count
+        largest = min(largest, np.float64(COUNT_MAX))
+        best = np.floor(b * _residual_alpha(phi, count / b, y_a / b - target, q, cost) + 0.5)
+        least = -largest
+    return min(max(best, least), largest) - count
+
+
+@helper
+def _residual_alpha(phi, alpha, residual, q, cost):
+    """Return the α' that maximises C g(α'/C) − (α' − α) z − ½ (α' − α)² q, but for the most that it
+    may be, with g = −φ*(−p) and z − t the ``residual``: soft-thresholding at ε (Ho and Lin, JMLR
+    2012)."""
+    loss, pull = phi.code, alpha * q - residual
+    if loss in (SQUARED_ERROR, HUBER):
+        return pull / (q + 1.0 / cost) if cost > 0.0 else 0.0
+    size = max(abs(pull) - phi.epsilon, 0.0)
+    if loss == SQUARED_EPSILON_INSENSITIVE:
+        size /= q + 0.5 / cost if cost > 0.0 else math.inf
+    else:
+        size /= q
+    return size if pull > 0.0 else -size
 
 
 LOGISTIC_STEPS = 6
@@ -411,7 +514,7 @@ LOGISTIC_STEPS = 6
 
 
 @helper
-def _logistic_alpha(alpha, m, q, cost):
+def _logistic_alpha(phi, alpha, m, q, cost):
     """Return the α' that maximises C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
 
     The margin z of the row is then m + (α' − α) q, and α' = C σ(−z): the root of an increasing
@@ -426,7 +529,7 @@ def _logistic_alpha(alpha, m, q, cost):
         high = m + cost * q
     z = m
     for _ in range(LOGISTIC_STEPS):
-        slope = _slope(LOG_LOSS, 0.0, z)
+        slope = _slope(phi, z)
         value = z - m - (cost * slope - alpha) * q
         if abs(value) <= 1e-6:
             break
@@ -434,16 +537,17 @@ def _logistic_alpha(alpha, m, q, cost):
         z -= value / (1.0 + cost * q * slope * (1.0 - slope))
         if not low < z < high:
             z = 0.5 * (low + high)
-    return cost * _slope(LOG_LOSS, 0.0, z)
+    return cost * _slope(phi, z)
 
 
 @helper
-def _excess(loss, count, step, b, cost):
+def _excess(phi, count, step, b, cost, target):
     """Return what a step adds to the gains above t/b."""
-    if loss == HINGE:
+    if phi.code == HINGE:
         return 0.0
     p, p_before = (count + step) / b / cost, count / b / cost
-    return cost * (_gain(loss, p) - _gain(loss, p_before)) - step / b
+    steps = (abs(count + step) - abs(count)) / b
+    return cost * (_gain(phi, p, target) - _gain(phi, p_before, target)) - steps
 
 
 @helper
@@ -456,10 +560,10 @@ def _ascent_step(count, y_a, q, b):
 
 @kernel(
     types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               types.boolean, types.boolean, types.int64, types.float64, _REALS, _I4, _F8, _F8,
+               types.boolean, types.boolean, _PHI, types.float64, _REALS, _REALS, _I4, _F8, _F8,
                _I8, _U1)
 )  # fmt: skip
-def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, scale,
+def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, scale, targets,
           squares, counts, w, scalars, tallies, moved):  # fmt: skip
     """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
     ascent (``ascent``), or 1 if y_k·a ≤ threshold, else 0.
@@ -471,8 +575,9 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
     signs : int8, shape (rows,): l_k; 0 leaves the row out.
     delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
     rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
-    loss : the code of φ.
+    phi : φ.
     scale : s of the estimate Σ C_k φ(s m_k), added to ``scalars[LOSS]``.
+    targets : float64, shape (rows,): t_k, where φ is of z − t; else (0,).
     squares : float64, shape (rows,): ‖x_k‖².
     counts : int32, shape (rows,): c_k, changed in place. Never above COUNT_MAX: a step cut there is
         counted in ``tallies[CLIPPED]``.
@@ -485,6 +590,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
     extension, excess = scalars[EXTENSION], scalars[EXCESS]
     t, updates = tallies[STEPS], tallies[UPDATES]
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
+    numbers = len(targets) > 0
     for n in range(len(order)):
         _fetch_ahead(rows, order, n, squares, delta2, counts)
         i = np.uintp(order[n])
@@ -492,12 +598,13 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
-        cost, price = _cost(delta2[i]), delta2[i] if loss == SQUARED_HINGE else 0.0
-        lost += cost * _value(loss, 0.0, scale * margin)
+        target = targets[i] if numbers else 0.0
+        cost, price = _cost(delta2[i]), delta2[i] if phi.code == SQUARED_HINGE else 0.0
+        lost += cost * _value(phi, scale * margin - target)
         y_a = margin + price * counts[i]
         q = squares[i] + rho * rho + price
         if ascent:
-            step = _step(loss, counts[i], y_a, q, b, cost)
+            step = _step(phi, counts[i], y_a, q, b, cost, target)
         else:
             step = 1.0 if y_a <= threshold else 0.0
         if step > COUNT_MAX - counts[i]:
@@ -509,11 +616,11 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, loss, 
         bias += (step * l) * rho
         sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
         extension += price * (step * (2.0 * counts[i] + step))
-        if loss != SQUARED_HINGE:
-            excess += _excess(loss, counts[i], step, b, cost)
+        if phi.code != SQUARED_HINGE:
+            excess += _excess(phi, counts[i], step, b, cost, target)
         m = np.int64(step)
+        t += abs(counts[i] + m) - abs(counts[i])
         counts[i] += m
-        t += m
         updates += 1
         moved[i] = 1
         if not ascent:
@@ -620,10 +727,10 @@ def dot_batch(rows, w, found):
 
 
 @kernel(
-    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, types.int64, _REALS,
+    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, _PHI, _REALS, _REALS,
                _BATCH_I4, _BATCH_F8, _BATCH_F8, _BATCH_I8, _BATCH_U1, _BATCH_F8)
 )  # fmt: skip
-def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
+def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, squares,
                         counts, w, scalars, tallies, moved, room):  # fmt: skip
     """Run ``visit`` with ``ascent`` for BATCH_WIDTH learners in the same order of rows, each of
     which comes once. Each learner visits the rows that have a sign in its column, and ends with the
@@ -633,10 +740,11 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
     ``counts`` and ``moved`` are of the rows in the order of visits. ``w`` is best at a multiple of
     64 bytes; ``room`` is float64, shape (2, BATCH_WIDTH).
     """
-    products, factors = room[:1], room[1]
+    products, factors, numbers = room[:1], room[1], len(targets) > 0
     for n in range(len(order)):
         _fetch_row_ahead(rows, order, n)
         i = np.uintp(order[n])
+        target = targets[i] if numbers else 0.0
         start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
         _dot_batch(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
         moves = False
@@ -645,12 +753,12 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
             if signs[n, k] == 0:
                 continue
             l, count, cost = np.float64(signs[n, k]), counts[n, k], _cost(delta2[n, k])
-            price = delta2[n, k] if loss == SQUARED_HINGE else 0.0
+            price = delta2[n, k] if phi.code == SQUARED_HINGE else 0.0
             margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
-            scalars[LOSS, k] += cost * _value(loss, 0.0, scale[k] * margin)
+            scalars[LOSS, k] += cost * _value(phi, scale[k] * margin - target)
             y_a = margin + price * count
             q = squares[i] + rho[k] * rho[k] + price
-            step = _step(loss, count, y_a, q, b[k], cost)
+            step = _step(phi, count, y_a, q, b[k], cost, target)
             if step > COUNT_MAX - count:
                 step = np.float64(COUNT_MAX - count)
                 tallies[CLIPPED, k] += 1
@@ -662,11 +770,11 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
             sq_norm = scalars[SQ_NORM, k] + (2.0 * step * y_a + step * step * q)
             scalars[SQ_NORM, k] = max(sq_norm, 0.0)
             scalars[EXTENSION, k] += price * (step * (2.0 * count + step))
-            if loss != SQUARED_HINGE:
-                scalars[EXCESS, k] += _excess(loss, count, step, b[k], cost)
+            if phi.code != SQUARED_HINGE:
+                scalars[EXCESS, k] += _excess(phi, count, step, b[k], cost, target)
             m = np.int64(step)
+            tallies[STEPS, k] += abs(counts[n, k] + m) - abs(counts[n, k])
             counts[n, k] += m
-            tallies[STEPS, k] += m
             tallies[UPDATES, k] += 1
             moved[n, k] = 1
         if moves:
@@ -674,12 +782,12 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, loss, squares,
 
 
 @kernel(
-    types.void(_ROWS, _SIGNS, _REALS, _REALS, _COUNTS, types.float64, types.float64, types.float64,
-               types.int64, types.float64, _REALS, types.float64, types.float64, _F8, _F8, _F8,
-               _F8, _I8, _U1, _REALS)
+    types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
+               types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
+               types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
-def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w, length, scale,
-         bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
+def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
+         scale, center, bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
@@ -689,18 +797,22 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w,
 
     Parameters
     ----------
-    rows, signs, delta2, squares, counts, rho : as in ``visit``; ``counts`` are not changed.
+    rows, signs, delta2, squares, targets, counts, rho : as in ``visit``; ``counts`` are not
+        changed.
     bias, w, length, scale : the fixed weights, ‖w‖, which bounds the rounding of margins, and s₀.
     threshold : rows with y·a ≤ threshold are violators.
-    loss, b : the code of φ, and counts to a unit of dual.
+    phi, b : φ, and counts to a unit of dual.
+    center : where t_k are numbers, what is taken off each of them in D: a bias that is not
+        penalised may be moved by any number.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
-    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS always 1,
-        but for rows that are left out.
+    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS, and where
+        t_k are numbers, always 1, but for rows that are left out.
     dots : float64, shape (rows,): x_i · w if computed by ``dot_batch``; else empty.
     """
-    summed, quadratic = len(dots) > 0, loss == SQUARED_HINGE
+    summed, numbers, quadratic = len(dots) > 0, len(targets) > 0, phi.code == SQUARED_HINGE
+    target = 0.0
     rows_scanned, violators = totals[ROWS], totals[VIOLATORS]
     least = sums[LEAST]
     for i in range(len(signs)):
@@ -719,10 +831,17 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w,
         _add_to(sums, np.uintp(COSTS) + side, cost)
         _add_to(sums, np.uintp(NORMS) + side, cost * math.sqrt(squares[i]))
         place = scale * sure / BIN_WIDTH
-        if not quadratic:
+        if numbers:
+            target = targets[i] - center
+            _add_to(sums, np.uintp(NORMS), cost * abs(target))
+            z, off = scale * margin, scale * roundings * UNIT_ROUNDOFF * most
+            off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(targets[i]) + off)
+            at = abs(z - targets[i]) + off  # φ rises on both sides of t
+            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
+        elif not quadratic:
             at = scale * sure
             at -= 2.0 * UNIT_ROUNDOFF * abs(at)
-            _add_to(sums, np.uintp(LOSSES), cost * (_value(loss, 0.0, at) + UNDERFLOW))
+            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         elif place < BINS:
             bin = np.uintp(place) if place > 0.0 else np.uintp(0)
             bin *= np.uintp(BIN_SUMS)
@@ -737,19 +856,22 @@ def scan(rows, signs, delta2, squares, counts, rho, bias, threshold, loss, b, w,
         if margin + extension <= threshold:
             violators += 1
             marks[i] = 1
-        if loss == LOG_LOSS:
+        if numbers or phi.code == LOG_LOSS:
             marks[i] = 1
         c = np.float64(counts[i])
-        if c > 0.0:
+        if c > 0.0 or (numbers and c < 0.0):
             marks[i] = 1
             _add_compensated(rows, i, c * l, fresh, low)
-            totals[STEPS_SCANNED] += counts[i]
+            totals[STEPS_SCANNED] += abs(np.int64(counts[i]))
             totals[SUPPORT] += 1
             _add_to(sums, np.uintp(SQ_EXTENSION), price * (c * c))
             _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
-            sums[LENGTHS] += c * math.sqrt(squares[i] + rho * rho + price)
+            sums[LENGTHS] += abs(c) * math.sqrt(squares[i] + rho * rho + price)
             if not quadratic:
-                _add_to(sums, np.uintp(GAINS), cost * _gain(loss, c / b / cost))
+                p = c / b / cost
+                _add_to(sums, np.uintp(GAINS), cost * _gain(phi, p, target))
+                if numbers:
+                    _add_to(sums, np.uintp(MAGNITUDES), cost * _gain_terms(phi, p, target))
     sums[LEAST] = least
     totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
 
@@ -761,7 +883,7 @@ def drain(rows, counts, fresh, low, columns, values):
     column where the sum is not 0, as it is met, and the sum. Return how many."""
     found = 0
     for i in range(len(counts)):
-        if counts[i] > 0:
+        if counts[i] != 0:
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 column = rows.indices[j]
                 if fresh[column] != 0.0 or low[column] != 0.0:
@@ -945,30 +1067,30 @@ def solve_factorised(factor, x):
             x[i] -= weight * row[i]
 
 
-@kernel(types.void(types.int64, types.float64, types.int64, _REALS, _F8))
-def loss_at(loss, zone, order, places, found):
+@kernel(types.void(_PHI, types.int64, _REALS, _REALS, _F8))
+def loss_at(phi, order, places, targets, found):
     """φ(m), −φ'(m), φ''(m) or −φ*(−p), by ``order`` 0 to 3, at ``places`` m or p, into ``found``
-    (float64, shape (rows,))."""
+    (float64, shape (rows,)). ``targets`` : t of −φ*(−p), where φ is of z − t; else empty."""
     for i in range(len(places)):
         if order == 0:
-            found[i] = _value(loss, zone, places[i])
+            found[i] = _value(phi, places[i])
         elif order == 1:
-            found[i] = _slope(loss, zone, places[i])
+            found[i] = _slope(phi, places[i])
         elif order == 2:
-            found[i] = _curvature(loss, zone, places[i])
+            found[i] = _curvature(phi, places[i])
         else:
-            found[i] = _gain(loss, places[i])
+            found[i] = _gain(phi, places[i], targets[i] if len(targets) else 0.0)
 
 
-@kernel(types.void(types.int64, types.float64, _REALS, _REALS, _REALS, types.float64, _F8))
-def loss_along(loss, zone, margins, slopes, cost, theta, found):
+@kernel(types.void(_PHI, _REALS, _REALS, _REALS, types.float64, _F8))
+def loss_along(phi, margins, slopes, cost, theta, found):
     """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' into ``found`` (float64, shape (3,))."""
     value, first, second = 0.0, 0.0, 0.0
     for i in range(len(margins)):
         m, d = margins[i] + theta * slopes[i], slopes[i]
-        value += cost[i] * _value(loss, zone, m)
-        first -= cost[i] * (_slope(loss, zone, m) * d)
-        second += cost[i] * (_curvature(loss, zone, m) * (d * d))
+        value += cost[i] * _value(phi, m)
+        first -= cost[i] * (_slope(phi, m) * d)
+        second += cost[i] * (_curvature(phi, m) * (d * d))
     found[0], found[1], found[2] = value, first, second
 
 

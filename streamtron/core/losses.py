@@ -1,4 +1,5 @@
-"""The losses: φ of a row's margin m = l (w·x + ρ w_bias), in the objective ½ ‖w‖² + Σ C_k φ(m_k).
+"""The losses: φ of a row's margin m = l (w·x + ρ w_bias), in the objective ½ ‖w‖² + Σ C_k φ(m_k);
+where labels are numbers t, of its residual m = w·x + ρ w_bias − t.
 
 A loss is a record here, and a branch in each of the helpers ``_value``, ``_slope``, ``_curvature``,
 ``_gain`` and ``_step`` of ``core.kernels``, which know it by its code. Conjugates: Mairal, Cyanure
@@ -7,16 +8,23 @@ A loss is a record here, and a branch in each of the helpers ``_value``, ``_slop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.config import EPSILONS, Settings
+from streamtron.core.kernels import Phi
 
 Vector = NDArray[np.float64]
+
+NO_NUMBERS = np.zeros(0)
+"""t of rows whose labels are classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +41,24 @@ class Loss:
     sparse: bool
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     most: float
-    """α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
+    """|α| ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
     liblinear: tuple[str, ...]
     """LIBLINEAR's solver_type of the same problem, first the one of which models are written"""
     bend: float
     """the margin near which φ'' changes"""
     logistic: bool = False
     """whether σ(m) is the probability of a row's label"""
+    numbers: bool = False
+    """whether labels are numbers, and φ is of residuals"""
     zone: float = 0.0
-    """η of a hinge that is smoothed; see ``kernels.HINGE``"""
+    """η of a loss that is smoothed; see ``kernels.HINGE``"""
+    epsilon: float = 0.0
+    """ε of a loss that has it"""
+
+    @property
+    def phi(self) -> Phi:
+        """The loss as kernels take it."""
+        return Phi(self.code, self.zone, self.epsilon)
 
 
 SQUARED_HINGE = Loss(
@@ -78,19 +95,83 @@ HINGE = Loss(
 )
 """max(0, 1 − m)."""
 
-SMOOTH_HINGE = replace(HINGE, zone=3.0)
-"""The first smooth loss in the place of the hinge, see ``HeldLoss.approach``. A zone of 1 takes up
-to twice as many products at C ≥ 5 (``benchmarks/parts.py --loss hinge``)."""
+_OF_NUMBERS = replace(SQUARED_HINGE, quadratic=False, sparse=False, bend=0.0, numbers=True)
 
-LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
+SQUARED_ERROR = replace(
+    _OF_NUMBERS, name="squared_error", code=kernels.SQUARED_ERROR, liblinear=("L2R_L2LOSS_SVR",)
+)
+"""½ m²; C is 1/α of scikit-learn's Ridge. LIBLINEAR has no solver of it."""
 
-SOLVED = {**LOSSES, "hinge": SMOOTH_HINGE}
-"""The losses as rows in memory are solved by them."""
+HUBER = replace(SQUARED_ERROR, name="huber", code=kernels.HUBER)
+"""½ m² for |m| ≤ ε, ε |m| − ½ ε² beyond."""
+
+EPSILON_INSENSITIVE = replace(
+    _OF_NUMBERS,
+    name="epsilon_insensitive",
+    code=kernels.EPSILON_INSENSITIVE,
+    most=1.0,
+    liblinear=("L2R_L1LOSS_SVR_DUAL",),
+)
+"""max(0, |m| − ε)."""
+
+SQUARED_EPSILON_INSENSITIVE = replace(
+    _OF_NUMBERS,
+    name="squared_epsilon_insensitive",
+    code=kernels.SQUARED_EPSILON_INSENSITIVE,
+    liblinear=("L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL"),
+)
+"""max(0, |m| − ε)²."""
+
+LOSSES = {
+    loss.name: loss
+    for loss in (
+        SQUARED_HINGE, LOG_LOSS, HINGE, SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE,
+        SQUARED_EPSILON_INSENSITIVE,
+    )
+}  # fmt: skip
+
+FIRST_ZONE = 3.0
+"""η of the first smooth loss in the place of the hinge, see ``HeldLoss.approach``. A zone of 1
+takes up to twice as many products at C ≥ 5 (``benchmarks/parts.py --loss hinge``)."""
 
 
-def loss_of(settings: Mapping[str, Any]) -> Loss:
+def loss_of(settings: Settings | Mapping[str, Any]) -> Loss:
     """Return the loss of a model with these settings; the squared hinge where they have none."""
-    return LOSSES.get(str(settings.get("loss")), SQUARED_HINGE)
+    if isinstance(settings, Mapping):
+        return _loss(settings.get("loss"), settings.get("epsilon"))
+    return _loss(settings.loss, settings.epsilon)
+
+
+@cache
+def _loss(name: str | None, epsilon: float | None) -> Loss:
+    loss = LOSSES.get(str(name), SQUARED_HINGE)
+    if loss.name not in EPSILONS:
+        return loss
+    epsilon = EPSILONS[loss.name] if epsilon is None else epsilon
+    return replace(loss, epsilon=epsilon, most=epsilon if loss.code == kernels.HUBER else loss.most)
+
+
+@cache
+def solved(loss: Loss) -> Loss:
+    """Return the loss as rows in memory are solved by it: smooth in place of one with a kink."""
+    kinked = loss.code in (kernels.HINGE, kernels.EPSILON_INSENSITIVE)
+    return replace(loss, zone=FIRST_ZONE) if kinked else loss
+
+
+def reach(loss: Loss, share: float) -> float:
+    """Return the largest −m, or |m| where labels are numbers, at which φ(m) ≤ ``share``.
+
+    >>> reach(SQUARED_ERROR, 2.0), reach(HINGE, 2.0)
+    (2.0, 2.0)
+    """
+    if loss.code == kernels.SQUARED_ERROR or (
+        loss.code == kernels.HUBER and share <= 0.5 * loss.epsilon**2
+    ):
+        return math.sqrt(2.0 * share)
+    if loss.code == kernels.HUBER:
+        return share / loss.epsilon + 0.5 * loss.epsilon
+    squared = loss.code in (kernels.SQUARED_HINGE, kernels.SQUARED_EPSILON_INSENSITIVE)
+    return (math.sqrt(share) if squared else share) + loss.epsilon
 
 
 def values(loss: Loss, margins: Vector) -> Vector:
@@ -120,9 +201,10 @@ def curvatures(loss: Loss, margins: Vector) -> Vector:
     return _at(loss, 2, margins)
 
 
-def expansion(loss: Loss, margins: Vector) -> tuple[Vector, Vector, Vector]:
+def expansion(loss: Loss, margins: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
     """Return k, g and c, shape (rows,), of φ(m) ≈ ½ k m² − g m + c, Taylor's polynomial at the
-    margins; on their side of the bend it is a quadratic loss itself.
+    margins; on their side of the bend it is a quadratic loss itself. Where labels are numbers
+    ``t``, m of the polynomial is z = m + t.
 
     >>> [terms.tolist() for terms in expansion(SQUARED_HINGE, np.array([-1.0, 2.0]))]
     [[2.0, 0.0], [2.0, 0.0], [1.0, 0.0]]
@@ -130,22 +212,22 @@ def expansion(loss: Loss, margins: Vector) -> tuple[Vector, Vector, Vector]:
     curvature = curvatures(loss, margins)
     if loss.quadratic:
         return curvature, loss.bend * curvature, 0.5 * loss.bend**2 * curvature
-    slope = slopes(loss, margins)
-    constant = values(loss, margins) + (slope + 0.5 * curvature * margins) * margins
-    return curvature, slope + curvature * margins, constant
+    slope, place = slopes(loss, margins), margins + t if len(t) else margins
+    constant = values(loss, margins) + (slope + 0.5 * curvature * place) * place
+    return curvature, slope + curvature * place, constant
 
 
-def gains(loss: Loss, p: Vector) -> Vector:
+def gains(loss: Loss, p: Vector, t: Vector = NO_NUMBERS) -> Vector:
     """Return −φ*(−p), shape (rows,): what dual variables α = C p add to D, over C; −∞ beyond
-    ``most``.
+    ``most``. ``t`` : the numbers that are labels.
 
     >>> gains(SQUARED_HINGE, np.array([0.0, 1.0, 2.0]))
     array([0.  , 0.75, 1.  ])
     """
-    return _at(loss, 3, p)
+    return _at(loss, 3, p, t)
 
 
-def _at(loss: Loss, order: int, places: Vector) -> Vector:
+def _at(loss: Loss, order: int, places: Vector, t: Vector = NO_NUMBERS) -> Vector:
     found = np.empty(len(places))
-    kernels.loss_at(loss.code, loss.zone, order, places, found)
+    kernels.loss_at(loss.phi, order, places, t, found)
     return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import FEW, Certificate
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.losses import SQUARED_HINGE, Loss
+from streamtron.core.losses import SQUARED_HINGE, Loss, reach
 from streamtron.core.rows import Rows
 
 Vector = NDArray[np.float64]
@@ -78,7 +78,7 @@ class ScanSums:
 
     def take_block(self, rows: Rows, counts: NDArray[np.int32]) -> BlockSums:
         """Take out what these rows, and no others, have added since the sums were empty."""
-        most = int(np.diff(rows.indptr)[counts > 0].sum())
+        most = int(np.diff(rows.indptr)[counts != 0].sum())
         columns, values = np.empty(most, np.uint32), np.empty(most)
         found = kernels.drain(rows, counts, self.fresh, self.low, columns, values)
         bins = self.bins.reshape(-1, kernels.BIN_SUMS)
@@ -128,9 +128,14 @@ class ScanSums:
         _add_compensated(sums[kernels.SQ_EXTENSION :], more[kernels.SQ_EXTENSION :])
         self.totals += totals
 
+    def center(self, bias: float) -> float:
+        """Return what ``kernels.scan`` takes off t_k: the bias s₀ ρ ``bias`` that is scanned, where
+        it is not penalised and t_k are numbers; else 0."""
+        return self.scale * self.free * bias if self.loss.numbers else 0.0
+
     @property
     def steps(self) -> int:
-        """Return t = Σ c_k over the scanned rows."""
+        """Return t = Σ |c_k| over the scanned rows."""
         return int(self.totals[kernels.STEPS_SCANNED])
 
     @property
@@ -185,7 +190,8 @@ class ScanSums:
         Squared hinge: D = t²/(2 ‖a‖²), that of the counts at its best scale; ‖a‖ / t was widened by
         the allowance. Others: D = Σ G − ½ ‖a‖²/b² at the scale 1/b, G as ``kernels.scan`` bounds
         it; ‖a‖ is off by no more than in ``upper_bound``. Where the bias is not penalised D is less
-        by |Σ c_k l_k bias*|/b: both are 0 at the optimum. ``primal`` : at least P*.
+        by |Σ c_k l_k bias*|/b, bias* less the ``center`` of t_k: both are 0 at the optimum.
+        ``primal`` : at least P*.
         """
         upper, rounding = self.upper_bound()
         if upper is None:
@@ -201,7 +207,10 @@ class ScanSums:
         if not gains > 0.0:
             return 0.0, 0.0  # −∞: some α is above C
         longest = upper * self.steps / self.b
-        allowance = gains * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
+        terms = gains
+        if self.loss.numbers:  # which are of both signs
+            terms = 1.01 * _compensated(self.sums, kernels.MAGNITUDES)
+        allowance = terms * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
         exact = 0.5 * self.sq_norm / self.b / self.b
         square = 0.5 * longest * longest * (1.0 + FEW)
         lost = price / self.b * (1.0 + FEW)
@@ -225,17 +234,19 @@ class ScanSums:
 
         φ is convex and falls: over a class Σ C φ(m) ≥ ΣC φ(m̄), m̄ the mean margin, so that
         φ(m̄) ≤ P*/ΣC bounds −m̄, and |bias*| ≤ −m̄ + ‖w*‖ Σ C ‖x‖/ΣC of one class or the other,
-        with ‖w*‖² ≤ 2 P*.
+        with ‖w*‖² ≤ 2 P*. Where t_k are numbers φ rises on both sides of 0, and the bound is of
+        |bias* − center|, larger by Σ C |t − center|/ΣC.
         """
         bias, n = 0.0, float(self.totals[kernels.ROWS])
-        for side in (0, 2):
+        for side in (2,) if self.loss.numbers else (0, 2):
             cost = _compensated(self.sums, kernels.COSTS + side)
             if not (cost > 0.0 and primal < math.inf):
                 return math.inf
-            share = primal / cost
-            reach = math.sqrt(share) if self.loss.quadratic else share
             length = _compensated(self.sums, kernels.NORMS + side) / cost
-            bias = max(bias, reach + length * math.sqrt(2.0 * primal))
+            farthest = reach(self.loss, primal / cost) + length * math.sqrt(2.0 * primal)
+            if self.loss.numbers:
+                farthest += _compensated(self.sums, kernels.NORMS) / cost
+            bias = max(bias, farthest)
         return bias * (1.0 + FEW + 4.0 * n * UNIT_ROUNDOFF)
 
     def distance(self, w: Vector) -> float:

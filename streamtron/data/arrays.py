@@ -54,7 +54,7 @@ class MemorySource:
         values = matrix.data.astype(np.float32)  # all copied
         own_weights = None if weights is None else weights.copy()
         self._batch = RowBatch(
-            indptr, indices, values, codes.astype(np.int32), list(labels), own_weights, str,
+            indptr, indices, values, codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32), list(labels), own_weights, str,
             squares=squares_of(indptr, indices, values),
         )  # fmt: skip
         self.labels = self._batch.classes

@@ -107,7 +107,7 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
         }
         parameters["seed"] = _seed(model.random_state)
         if not model.fit_intercept:
-            parameters["rho"] = 0.0
+            parameters |= {"rho": 0.0, "intercept": "none"}
         settings = Settings.from_dict({**parameters, **(names or {})})
     if settings.regression != is_regressor(model):
         raise SettingsError(

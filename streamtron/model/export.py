@@ -117,10 +117,9 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
         )
     # LIBLINEAR's weights of two classes point to the label that it names first
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
-    solver = (*loss_of(model.settings).liblinear, "L2R_L2LOSS_SVR")[0]
     labels = f"label {' '.join(str(int(label)) for label in named)}\n" if named else ""
     yield (
-        f"solver_type {solver}\nnr_class {len(named) or 2}\n{labels}"
+        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named) or 2}\n{labels}"
         f"nr_feature {model.columns}\nbias 1\nw\n"
     ).encode()
     by_column = model.sparse_weights.T.tocsr()

@@ -89,15 +89,16 @@ def _estimator(model: LinearModel) -> Any:
     from sklearn.svm import LinearSVC, LinearSVR
 
     settings, loss = model.settings, loss_of(model.settings)
-    rho, epsilon = float(settings.get("rho") or 0.0), float(settings.get("epsilon") or 0.0)
-    price = prices(settings.get("C"), settings.get("delta"))["C"]
+    rho, price = (
+        float(settings.get("rho") or 0.0),
+        prices(settings.get("C"), settings.get("delta"))["C"],
+    )
     has_bias = rho > 0.0 and settings.get("intercept") != "none"
-    if settings.get("loss") == "squared_error":
-        return Ridge(alpha=1.0 / (price or np.inf), fit_intercept=has_bias)
-    if settings.get("loss") == "huber":
-        huber = HuberRegressor(
-            alpha=1.0 / (price or np.inf), epsilon=epsilon, fit_intercept=has_bias
-        )
+    shrunk = {"alpha": 1.0 / (price or np.inf), "fit_intercept": has_bias}
+    if loss.name == "squared_error":
+        return Ridge(**shrunk)
+    if loss.name == "huber":
+        huber = HuberRegressor(epsilon=loss.epsilon, **shrunk)
         huber.scale_ = 1.0
         return huber
     problem: dict[str, Any] = {
@@ -107,7 +108,7 @@ def _estimator(model: LinearModel) -> Any:
     if loss.logistic:
         return LogisticRegression(solver="liblinear", **problem)
     if model.regression:
-        return LinearSVR(loss=settings["loss"], epsilon=epsilon, dual="auto", **problem)
+        return LinearSVR(loss=loss.name, epsilon=loss.epsilon, dual="auto", **problem)
     return LinearSVC(loss=loss.name, dual="auto", **problem)
 
 

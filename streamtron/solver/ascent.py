@@ -247,7 +247,7 @@ class _Ascent:
         self.rounds += 1
         problem.moved[:] = 0
         yield from self._mini_epoch(None)
-        live = np.flatnonzero((problem.moved != 0) | (problem.counts > 0))
+        live = np.flatnonzero((problem.moved != 0) | (problem.counts != 0))
         self.moved, self.promised = running.updates > updates, False
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
@@ -321,7 +321,7 @@ class _Ascent:
             return False
         cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
         left = self.mini_epochs - self.visited
-        return cost > min(left, of_newton(*self._size(), self.problem.counts > 0))
+        return cost > min(left, of_newton(*self._size(), self.problem.counts != 0))
 
     def _size(self) -> tuple[NDArray[np.int64], int]:
         """The nonzeros of each row, its bias counted, and how many columns occur."""
@@ -358,6 +358,8 @@ def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective
     fall below ``objective``: the later blocks move on in the same direction."""
     solved = problem.counts.copy()
     largest = largest_counts(problem.rule.b, problem.loss.most)
-    problem.set_counts(relax_counts(counts_before, solved, RELAXATION, largest))
+    signed = problem.loss.loss.numbers
+    moved = relax_counts(counts_before, solved, RELAXATION, largest, signed=signed)
+    problem.set_counts(moved)
     if problem.objective_at_b < objective:
         problem.set_counts(solved)

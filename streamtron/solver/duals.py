@@ -31,7 +31,8 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class Counts:
-    """c_k ≥ 0 of every row, int32, by row number; 0 where none has been set.
+    """c_k of every row, int32, by row number; 0 where none has been set; below 0 only where labels
+    are numbers.
 
     >>> counts = Counts()
     >>> counts.put(np.array([7, 10_000]), np.array([3, 5], dtype=np.int32))
@@ -73,12 +74,12 @@ class Counts:
             page *= np.int32(factor)
 
     def largest(self) -> int:
-        """The largest count; 0 if there is none."""
-        return max((int(page.max()) for page in self._pages.values()), default=0)
+        """The largest |c_k|; 0 if there is none."""
+        return max((int(np.abs(page).max()) for page in self._pages.values()), default=0)
 
     def total(self) -> int:
-        """t = Σ c_k."""
-        return sum(int(page.sum(dtype=np.int64)) for page in self._pages.values())
+        """t = Σ |c_k|."""
+        return sum(int(np.abs(page).sum(dtype=np.int64)) for page in self._pages.values())
 
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a page at a time."""
@@ -126,11 +127,11 @@ class Counts:
 
 
 def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
-    """Refuse counts that are not positive int32, one a gap, and a row named twice."""
+    """Refuse counts that are no int32 other than 0, one a gap, and a row named twice."""
     right = gaps.dtype == np.uint32 and counts.dtype == np.int32 and gaps.shape == counts.shape
-    # an upper bound holds for counts ≥ 0 alone: one negative count would prove what is false
-    if not right or gaps.ndim != 1 or (counts <= 0).any() or (gaps[1:] == 0).any():
-        raise ValueError("counts that are not positive int32, one a gap")
+    zero = (counts == 0) | (counts == np.iinfo(np.int32).min)  # whose size is no int32
+    if not right or gaps.ndim != 1 or zero.any() or (gaps[1:] == 0).any():
+        raise ValueError("counts that are no int32 other than 0, one a gap")
 
 
 def _check_rows(last: int) -> None:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
 from streamtron.core.rows import Chunk, Rows
-from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
 from streamtron.solver.newton import HeldObjective, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.scan import counts_of_slacks
+from streamtron.solver.scan import counts_of_slacks, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
 from streamtron.solver.vectors import mark_columns
@@ -82,10 +81,8 @@ def begin(learner: Learner) -> None:
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
     """The counts that the slacks of the scanned weights make, which the rows of a chunk get."""
     assert learner.outside is not None
-    margins = passes.margins(
-        chunk.rows, targets.signs, learner.settings.augmentation, learner.outside.v
-    )
-    counts = counts_of_slacks(learner.loss, margins, 1.0, targets, learner.progress.b)
+    margins = margins_at(chunk.rows, targets, learner.settings.augmentation, learner.outside.v)
+    counts = counts_of_slacks(learner.loss, margins, targets, learner.progress.b)
     learner.counts.put_ranges(chunk.ranges, counts)
     return counts
 
@@ -103,7 +100,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         return False
     cost = costs(targets.signs, targets.delta2)
     while first < number:
-        margins = passes.margins(rows, targets.signs, rho, outside.v)
+        margins = margins_at(rows, targets, rho, outside.v)
         near = (np.abs(loss.bend - margins) <= outside.reach) & (targets.signs != 0)
         near[:first] = False
         chosen = np.flatnonzero(near)
@@ -112,7 +109,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        terms = losses.expansion(loss, margins[first:stop])
+        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
@@ -133,7 +130,7 @@ def make_room(learner: Learner) -> None:
     scanning = learner.frozen is not None
     if not scanning:
         drive(solve(learner), lambda _: None)
-    margins = passes.margins(active.rows, active.signs, learner.settings.augmentation, outside.v)
+    margins = margins_at(active.rows, active, learner.settings.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT * active.budget
@@ -141,7 +138,7 @@ def make_room(learner: Learner) -> None:
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins)
+    terms = losses.expansion(learner.loss, margins, active.t)
     outside.add(active.rows, active.signs, cost, learner.settings.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0

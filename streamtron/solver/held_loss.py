@@ -31,7 +31,7 @@ LARGEST = 1e30
 class LossTerms(NamedTuple):
     """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
     preconditions, so that float32 will do), of H on the head (lower triangle, row by row);
-    Σ q_i over the rows with α_i > 0; the largest α; see ``HeldLoss.smoothing``."""
+    Σ q_i over the rows with α_i ≠ 0; the largest |α|; see ``HeldLoss.smoothing``."""
 
     gradient: Vector
     loss: float
@@ -55,13 +55,14 @@ class Line(NamedTuple):
 
 
 class HeldLoss:
-    """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v.
+    """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v, less t_i where that is a number.
 
     ``softness`` : a Δ² > 0 that is every row's instead of its own. ``margins``, ``factors`` : m_i
     and f_i = C_i φ''(m_i) at the v that was last looked at, ``slopes`` : the change of m_i along
     the last direction. ``shares`` : p_i = α_i/C_i of known dual variables, around which a smooth
     loss stands for the hinge: max over a of a (1 − m) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but
-    for ½ η p², the loss with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976).
+    for ½ η p², the loss with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976); and
+    likewise for the ε-insensitive loss.
     """
 
     def __init__(
@@ -92,11 +93,18 @@ class HeldLoss:
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
         self.__dict__.pop("cost", None)
-        self.margins = np.zeros(len(self.held))
+        self.margins = self._less_t(np.zeros(len(self.held)))
 
     def margins_of(self, v: Vector) -> Vector:
         """Return m_i, shape (rows,)."""
-        return passes.margins(self.held.rows, self.held.signs, self.rho, v)
+        return self._less_t(self.slopes_of(v))
+
+    def slopes_of(self, direction: Vector) -> Vector:
+        """Return the change of m_i along a direction, shape (rows,)."""
+        return passes.margins(self.held.rows, self.held.signs, self.rho, direction)
+
+    def _less_t(self, products: Vector) -> Vector:
+        return products - self.held.t if len(self.held.t) else products
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
@@ -122,7 +130,7 @@ class HeldLoss:
 
     @property
     def most(self) -> Vector:
-        """Return the most that α_i may be, shape (rows,)."""
+        """Return the most that |α_i| may be, shape (rows,)."""
         return self.loss.most * self.cost
 
     def curvatures(self, margins: Vector) -> Vector:
@@ -131,20 +139,25 @@ class HeldLoss:
 
     def smoothing(self, margins: Vector) -> tuple[float, float]:
         """Return what P of the hinge is above that of the smooth loss in its place; and what its
-        P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − m_i)₊ − α_i (1 − m_i). Else 0 and 0."""
+        P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − m_i)₊ − α_i (1 − m_i), or with |m_i| − ε and
+        |α_i| in place of 1 − m_i and α_i. Else 0 and 0."""
         if not self.loss.zone:
             return 0.0, 0.0
-        slack = 1.0 - margins
-        loss = float(kernels.dot(self.cost, np.maximum(slack, 0.0)))
-        left = loss - float(kernels.dot(self.alpha(margins), slack))
-        return loss - self.value(margins), max(left, 0.0)
+        alpha, sharp = self.alpha(margins), replace(self.loss, zone=0.0)
+        loss = float(kernels.dot(self.cost, losses.values(sharp, margins)))
+        if self.loss.numbers:
+            earned = -float(kernels.dot(alpha, margins))
+            earned -= self.loss.epsilon * float(kernels.dot(np.abs(alpha), np.ones(len(alpha))))
+        else:
+            earned = float(kernels.dot(alpha, 1.0 - margins))
+        return loss - self.value(margins), max(loss - earned, 0.0)
 
     def take_shares(self, counts: NDArray[np.int32], b: float) -> None:
         """Have the smooth loss stand for the hinge around these counts."""
         if self.loss.zone:
             self.shares = np.zeros(len(self.held))
             np.divide(counts / (b or 1.0), self.cost, out=self.shares, where=self.cost > 0.0)
-            np.minimum(self.shares, 1.0, out=self.shares)
+            np.clip(self.shares, -1.0, 1.0, out=self.shares)
 
     @changes_part
     def approach(self, v: Vector, zone: float) -> tuple[()]:
@@ -156,25 +169,23 @@ class HeldLoss:
     def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
         """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
         values = np.empty(3)
-        kernels.loss_along(
-            self.loss.code, self.loss.zone, self._places(margins), slopes, self.cost, theta, values
-        )
+        kernels.loss_along(self.loss.phi, self._places(margins), slopes, self.cost, theta, values)
         return values
 
     def sq_lengths(self, alpha: Vector) -> float:
-        """Return Σ q_i over rows with α_i > 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
+        """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
         lengths = self.held.squares + (self.rho**2 + self.delta2)
-        return float(kernels.dot(lengths, (alpha > 0.0).astype(np.float64)))
+        return float(kernels.dot(lengths, (alpha != 0.0).astype(np.float64)))
 
     def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
         """Return the sums that counts of these rows make, ``b`` to a unit of dual."""
-        c, steps = counts.astype(np.float64), int(counts.sum(dtype=np.int64))
+        c, steps = counts.astype(np.float64), int(np.abs(counts).sum(dtype=np.int64))
         a = self.sum_of(c, columns)
         if self.loss.quadratic:
             return DualPoint(a, float(kernels.dot(self.delta2 * counts, c)), steps)
         cost = self.cost
         p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
-        excess = float(kernels.dot(cost, losses.gains(self.loss, p))) - steps / b
+        excess = float(kernels.dot(cost, losses.gains(self.loss, p, self.held.t))) - steps / b
         return DualPoint(a, 0.0, steps, excess)
 
     @looks_at_part
@@ -183,7 +194,7 @@ class HeldLoss:
         self.margins = self.margins_of(v)
         self.factors = self.curvatures(self.margins)
         loss, gradient = self.value_and_gradient(self.margins, len(v) - 1)
-        alpha, diagonal = self.alpha(self.margins), np.zeros(len(v))
+        alpha, diagonal = np.abs(self.alpha(self.margins)), np.zeros(len(v))
         passes.add(kernels.gram_diagonal, self.held.rows, self.factors, self.rho, diagonal)
         return LossTerms(
             gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
@@ -201,7 +212,7 @@ class HeldLoss:
     def line(self, direction: Vector | None, thetas: Vector) -> Line:
         """Evaluate the loss at the last v plus θ times a direction; None = the last one."""
         if direction is not None:
-            self.slopes = self.margins_of(direction)
+            self.slopes = self.slopes_of(direction)
         values = [self.along(self.margins, self.slopes, float(theta)) for theta in thetas]
         return Line(np.array(values))
 

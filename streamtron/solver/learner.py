@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import LOSSES, SOLVED, Loss
+from streamtron.core.losses import Loss, loss_of, solved
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -92,7 +92,7 @@ class Learner:
     @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
-        return SOLVED[self.settings.loss]
+        return solved(loss_of(self.settings))
 
     @property
     def scale(self) -> float:
@@ -201,7 +201,7 @@ def begin_stage(learner: Learner) -> None:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     progress.stage_number += 1
     stage = progress.stage
-    least = extent.least_delta2
+    least = _least_delta2(learner)
     if not learner.loss.quadratic:
         least = min(least, learner.targets.least_delta2)
     b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, least)
@@ -225,12 +225,20 @@ def choose_resolution_again(learner: Learner) -> None:
     progress, settings, extent = learner.progress, learner.settings, learner.extent
     if learner.loss.quadratic or learner.frozen is not None:
         return
-    if progress.b <= kernels.COUNT_MAX * 2.0 * extent.least_delta2:
+    least = _least_delta2(learner)
+    if progress.b <= kernels.COUNT_MAX * 2.0 * least:
         return
     restart(learner.running)
     learner.counts.clear()
-    least = extent.least_delta2
     progress.refine(stages.choose_b(progress.stage, settings, extent.sq_radius, None, least))
+
+
+def _least_delta2(learner: Learner) -> float:
+    """The least Δ_k², over how many C_k the largest α_k may come to."""
+    loss, extent = learner.loss, learner.extent
+    if not loss.numbers:
+        return extent.least_delta2
+    return extent.least_delta2 / min(loss.most, 2.0 * extent.spread)
 
 
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
@@ -284,7 +292,7 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
     running, b = learner.running, learner.progress.b
     candidate = learner.best.take_candidate()
     fixed = running.w.copy() if beside_training else running.w
-    loss, free = LOSSES[learner.settings.loss], learner.settings.free
+    loss, free = loss_of(learner.settings), learner.settings.free
     if candidate is None:
         scale = scale or learner.scale
         frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free)

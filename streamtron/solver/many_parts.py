@@ -140,7 +140,8 @@ class ManyParts(Data):
         labels_and_widths = parts(Part.start)
         self._labels[:] = _labels(labels_and_widths, settings)
         width = max(labels_and_widths.widths)
-        for number, start in enumerate(parts(Part.join, self._labels, width)):
+        labels = [None] if settings.regression else self._labels
+        for number, start in enumerate(parts(Part.join, labels, width)):
             positive = self._labels[number] if settings.one_vs_rest else None
             self.learners.append(Learner(settings, self._labels, None, positive))
             unit = _take_start(self.learners[number], start)
@@ -269,6 +270,8 @@ def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
 def _labels(parts: LabelsAndWidths, settings: Settings) -> list[Label]:
     """The labels of all parts, in the order of the parts and of their appearance."""
     labels = list(dict.fromkeys(chain.from_iterable(parts.labels)))
+    if settings.regression:
+        return labels
     least = 1 if settings.multilabel else 2
     if len(labels) < least or (len(labels) > 2 and not settings.one_vs_rest):
         facts = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"

@@ -320,7 +320,7 @@ class HeldObjective(Objective[HeldPoint]):
 
     def _along(self, here: HeldPoint, direction: Vector) -> HeldPoint | None:
         """Return the least P along a direction; None: it does not fall."""
-        slopes, square = self._held.margins_of(direction), self.curvature_along(direction)
+        slopes, square = self._held.slopes_of(direction), self.curvature_along(direction)
         linear = kernels.dot(here.smooth, direction)
         theta = line_search(self._held, linear, square, here.margins, slopes)
         if theta <= 0.0:

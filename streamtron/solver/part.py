@@ -114,11 +114,12 @@ class Part:
         return Facts([facts(self.source)])
 
     @changes_part
-    def join(self, labels: Sequence[Label], columns: int) -> tuple[LocalStart, ...]:
+    def join(self, labels: Sequence[Label | None], columns: int) -> tuple[LocalStart, ...]:
         """Agree on the order of the labels of all parts, and on the columns; return each problem's
         own dual point."""
         if self._classes is not None:
-            self.problems = [PartProblem(self._classes.learner_of(label)) for label in labels]
+            learners = [self._classes.learner_of(label) for label in labels if label is not None]
+            self.problems = [PartProblem(learner) for learner in learners]
             self._classes = None
         positives = labels[: len(self.problems)]  # the first is +1
         starts = tuple(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.executor import changes_part
-from streamtron.core.losses import LOSSES
+from streamtron.core.losses import loss_of
 from streamtron.core.rows import Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
@@ -83,7 +83,7 @@ class PartProblem(HeldLoss):
         self._certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self._base = NO_COUNTS  # the dual point of all parts from which rows are visited
 
-    def agree(self, positive: Label, columns: int) -> LocalStart:
+    def agree(self, positive: Label | None, columns: int) -> LocalStart:
         """Take the positive label of all parts; return the dual point of the problem's own counts,
         and its best weights, which are not needed any more, with so many columns."""
         learner, targets, running = self.learner, self.learner.targets, self.learner.running
@@ -134,7 +134,7 @@ class PartProblem(HeldLoss):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
             counts = round_counts(alpha, plan.b, self.most)
             learner.counts.put(learner.active.numbers, counts)
-        loss, free = LOSSES[learner.settings.loss], learner.settings.free
+        loss, free = loss_of(learner.settings), learner.settings.free
         learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b, free)
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
@@ -224,7 +224,8 @@ class PartProblem(HeldLoss):
         counts = learner.counts.take(numbers)
         solution = round_counts(self.alpha(self.margins_of(v)), b, self.most)
         largest = largest_counts(b, self.most)
-        moved = relax_counts(counts, solution, relaxation, largest)
+        signed = self.loss.numbers
+        moved = relax_counts(counts, solution, relaxation, largest, signed=signed)
         learner.counts.put(numbers, moved)
         columns = len(v) - 1
         return self.dual_point(moved, columns, b).plus(self.dual_point(counts, columns, b), -1)

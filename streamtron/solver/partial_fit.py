@@ -29,7 +29,7 @@ from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
 
-CLASSES = slice(kernels.COSTS, kernels.SUMS)
+CLASSES = slice(kernels.COSTS, kernels.MAGNITUDES)
 """Of a scan's sums: Σ C_k and Σ C_k ‖x_k‖ of either class, each with its rounding errors."""
 
 LARGEST_TOTAL = 61
@@ -136,7 +136,7 @@ class EarlierData:
         rounding; it scans at weights of 0."""
         scan = Frozen(np.zeros(len(self.scan_sums.fresh)), 0.0, 1.0, 0.0)
         scan.scan_sums = self.scan_sums
-        targets = Targets(active.numbers, active.signs, active.delta2, active.squares)
+        targets = Targets(active.numbers, active.signs, active.delta2, active.squares, active.t)
         scan.scan(active.rows, targets, counts, rho)
         scan.scan_sums.fold()
 

@@ -95,11 +95,11 @@ def visit_rows(
     moved = np.zeros(len(counts), dtype=np.uint8)
     visit(
         learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
-        targets.squares, counts, moved,
+        targets.t, targets.squares, counts, moved,
     )  # fmt: skip
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
-        marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts > 0)
+        marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
         yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
 
 

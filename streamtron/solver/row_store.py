@@ -163,14 +163,16 @@ class Pool(RowStore):
 
 
 class ActiveSet:
-    """Rows kept in memory with their row numbers, signs and Δ_k², in the order they came: its own,
-    or the first ones of a pool that it shares. ``budget`` : bytes."""
+    """Rows kept in memory with their row numbers, signs, Δ_k² and, where labels are numbers, t_k,
+    in the order they came: its own, or the first ones of a pool that it shares. ``budget`` : bytes.
+    """
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self._store = RowStore()
         self._signs = np.zeros(0, dtype=np.int8)
         self._delta2 = np.zeros(0)
+        self._t = np.zeros(0)
         self._rows = 0
 
     def __len__(self) -> int:
@@ -221,6 +223,11 @@ class ActiveSet:
         """Δ_k²."""
         return self._delta2[: self._rows]
 
+    @property
+    def t(self) -> NDArray[np.float64]:
+        """t_k; shape (0,) where labels are classes."""
+        return self._t[: self._rows]
+
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
         if isinstance(self._store, Pool):
@@ -233,7 +240,8 @@ class ActiveSet:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
         ``targets`` are those of all of ``rows``."""
         fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
-        self._append(targets.signs[chosen[:fits]], targets.delta2[chosen[:fits]])
+        some, t = chosen[:fits], targets.t
+        self._append(targets.signs[some], targets.delta2[some], t[some] if len(t) else t)
         return fits
 
     def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
@@ -244,7 +252,7 @@ class ActiveSet:
         if self._store is not pool:
             pool.count_sharer(1)
             self._store = pool
-        self._append(targets.signs, targets.delta2)
+        self._append(targets.signs, targets.delta2, targets.t)
         return True
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
@@ -254,8 +262,8 @@ class ActiveSet:
             self._store = store.part(chosen, len(self), self.budget)
         else:
             store.retain(chosen)
-        for array in (self._signs, self._delta2):
-            array[:size] = array[chosen]
+        for array in (self._signs, self._delta2, self._t):
+            array[:size] = array[chosen] if len(array) else array
         self._rows = size
 
     def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
@@ -271,17 +279,22 @@ class ActiveSet:
             duplicate._store = self._store
         else:
             duplicate._store = self._store.copy()
-        duplicate._append(self.signs, self.delta2)
+        duplicate._append(self.signs, self.delta2, self.t)
         return duplicate
 
-    def _append(self, signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> None:
+    def _append(
+        self, signs: NDArray[np.int8], delta2: NDArray[np.float64], t: NDArray[np.float64]
+    ) -> None:
         start, stop = self._rows, self._rows + len(signs)
         if stop > len(self._signs):
             room = max(stop, 2 * len(self._signs))
             self._signs = _grown(self._signs, start, room)
             self._delta2 = _grown(self._delta2, start, room)
+            self._t = _grown(self._t, start, room) if len(t) else self._t
         self._signs[start:stop] = signs
         self._delta2[start:stop] = delta2
+        if len(t):
+            self._t[start:stop] = t
         self._rows = stop
 
 
@@ -292,12 +305,13 @@ class NarrowRows:
     rows: Rows
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
+    t: NDArray[np.float64]
     squares: NDArray[np.float64]
 
     @classmethod
     def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
         """Return the same rows on some columns, which are all that occur."""
-        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.squares)
+        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.t, held.squares)
 
     def __len__(self) -> int:
         return len(self.signs)

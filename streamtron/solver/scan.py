@@ -24,7 +24,7 @@ from streamtron.core.rows import Chunk, Rows
 from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
 from streamtron.solver.targets import TargetRule, Targets, costs, round_counts
 
 
@@ -75,10 +75,10 @@ class Frozen:
         scan_sums = self.scan_sums
         scan_sums.unfold()
         kernels.scan(
-            rows, targets.signs, targets.delta2, targets.squares, counts, rho, self.bias,
-            self.threshold, scan_sums.loss.code, scan_sums.b, self.w, self.length,
-            scan_sums.scale, scan_sums.bins, scan_sums.fresh, scan_sums.low, scan_sums.sums,
-            scan_sums.totals, marked, dots,
+            rows, targets.signs, targets.delta2, targets.squares, targets.t, counts, rho, self.bias,
+            self.threshold, scan_sums.loss.phi, scan_sums.b, self.w, self.length,
+            scan_sums.scale, scan_sums.center(self.bias), scan_sums.bins, scan_sums.fresh,
+            scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
         )  # fmt: skip
         return marked
 
@@ -206,8 +206,8 @@ class _Scanner:
         if not request.from_slacks:
             return self._counts.take(targets.numbers)
         v = np.append(self._frozen.w, request.bias)
-        margins = passes.margins(rows, targets.signs, request.rho, v)
-        return counts_of_slacks(request.loss, margins, request.scale, targets, request.b)
+        margins = margins_at(rows, targets, request.rho, v, request.scale)
+        return counts_of_slacks(request.loss, margins, targets, request.b)
 
     def _violators(
         self, rows: Rows, targets: Targets, marks: NDArray[np.uint8]
@@ -223,20 +223,32 @@ class _Scanner:
         return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting])
 
 
+def margins_at(
+    rows: Rows,
+    targets: Targets | ActiveSet,
+    rho: float,
+    v: NDArray[np.float64],
+    scale: float = 1.0,
+) -> NDArray[np.float64]:
+    """Return m_k of every row at augmented weights ``scale`` · v, shape (rows,); see
+    ``HeldLoss``."""
+    margins = scale * passes.margins(rows, targets.signs, rho, v)
+    return margins - targets.t if len(targets.t) else margins
+
+
 def counts_of_slacks(
-    loss: Loss, margins: NDArray[np.float64], scale: float, targets: Targets, b: float
+    loss: Loss, margins: NDArray[np.float64], targets: Targets, b: float
 ) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(s m_k), see ``round_counts``; 0 for rows left out.
+    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(m_k), see ``round_counts``; 0 for rows left out.
 
     At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
-    ``scale`` : s, of which P(s) is least.
 
     >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
     >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
-    >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), 1.0, rows, 10.0)
+    >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), rows, 10.0)
     array([6, 0, 0], dtype=int32)
     """
     with np.errstate(over="ignore"):
         cost = costs(targets.signs, targets.delta2)
-        alpha = cost * losses.slopes(loss, scale * margins)
+        alpha = cost * losses.slopes(loss, margins)
         return round_counts(alpha, b, loss.most * cost)

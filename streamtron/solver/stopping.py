@@ -138,7 +138,7 @@ def _longest(learner: Learner) -> float:
     """The most, about, that a row has added to ‖a‖: R times b/Δ², the count at a slack of 1. Of
     losses with α ≤ C visits move many rows far from where they end: that of all rows."""
     extent = learner.extent
-    count = learner.progress.b / extent.least_delta2
+    count = learner.progress.b / extent.least_delta2 * extent.spread
     longest = math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
     return longest if learner.loss.quadratic else longest * extent.rows
 

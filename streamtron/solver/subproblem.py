@@ -164,7 +164,7 @@ class Subproblem:
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than
         before."""
-        largest = float(alpha.max(initial=0.0))
+        largest = float(np.abs(alpha).max(initial=0.0))
         if self.loss.loss.quadratic:
             b = finer_resolution(self.rule.b, self.loss.sq_lengths(alpha), error, largest)
         else:
@@ -206,7 +206,7 @@ class MiniEpoch:
         order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
         visit(
             problem.running, problem.rule, active.rows, order, active.signs, problem.delta2,
-            active.squares, problem.counts, problem.moved,
+            active.t, active.squares, problem.counts, problem.moved,
         )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import PRICES, Settings
 from streamtron.core.errors import DataError
+from streamtron.core.losses import NO_NUMBERS
 from streamtron.core.rows import Chunk, Label
 
 
@@ -27,10 +28,11 @@ BELOW = 1.0 - 32.0 * kernels.UNIT_ROUNDOFF
 def round_counts(
     alpha: NDArray[np.float64], b: float, most: NDArray[np.float64]
 ) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋, 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``."""
+    """c_k = ⌊b α_k + ½⌋, |c_k| 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``."""
     with np.errstate(over="ignore"):  # infinity is cut too
         counts = np.floor(b * alpha + 0.5)
-    return np.minimum(counts, largest_counts(b, most)).astype(np.int32)
+    largest = largest_counts(b, most)
+    return np.clip(counts, -largest, largest).astype(np.int32)
 
 
 def largest_counts(b: float, most: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -44,22 +46,26 @@ def relax_counts(
     solution: NDArray[np.int32],
     factor: float,
     largest: NDArray[np.float64],
+    *,
+    signed: bool = False,
 ) -> NDArray[np.int32]:
-    """Return counts moved ``factor`` times as far as to those of a solution, rounded."""
+    """Return counts moved ``factor`` times as far as to those of a solution, rounded; not below 0,
+    unless ``signed``."""
     start = counts.astype(np.float64)
     moved = start + np.floor(factor * (solution - start) + 0.5)
-    return np.clip(moved, 0.0, largest).astype(np.int32)
+    return np.clip(moved, -largest if signed else 0.0, largest).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
-    weight 0), Δ_k² and ‖x_k‖² (float64)."""
+    weight 0), Δ_k² and ‖x_k‖² (float64); where labels are numbers t_k (float64), and l_k is 1."""
 
     numbers: NDArray[np.int64]
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
     squares: NDArray[np.float64]
+    t: NDArray[np.float64] = field(default_factory=lambda: NO_NUMBERS)
 
     @property
     def present(self) -> NDArray[np.bool_] | slice:
@@ -116,7 +122,9 @@ class TargetRule:
             with np.errstate(over="ignore"):
                 delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
             self._check_prices(chunk, weights, delta2)
-        return Targets(chunk.numbers, signs, delta2, chunk.squares)
+        numbers = chunk.codes.dtype == np.float64
+        t = np.asarray(chunk.codes, np.float64) if numbers else NO_NUMBERS
+        return Targets(chunk.numbers, signs, delta2, chunk.squares, t)
 
     def _check_prices(
         self, chunk: Chunk, weights: NDArray[np.float64], delta2: NDArray[np.float64]
@@ -135,7 +143,9 @@ class TargetRule:
             )
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
-        """+1 for the rows that have the positive label, -1 for the others."""
+        """+1 for the rows that have the positive label, -1 for the others; 1 for all of numbers."""
+        if chunk.codes.dtype == np.float64:
+            return np.ones(len(chunk), np.int8)
         labels, label = self.labels, self.positive
         plus = 0
         if label is not None:
@@ -162,13 +172,21 @@ class TargetRule:
 @dataclass(slots=True)
 class Extent:
     """What is known of the rows observed so far: width, R², the least Δ_k² > 0, how many rows,
-    and (hard margin only) the sum of their lengths."""
+    and (hard margin only) the sum of their lengths; least and largest t_k, and 0 where the bias is
+    not free to move."""
 
     columns: int = 0
     sq_radius: float = 0.0
     least_delta2: float = math.inf
     rows: int = 0
     lengths: float = 0.0
+    least_t: float = math.inf
+    largest_t: float = -math.inf
+
+    @property
+    def spread(self) -> float:
+        """How far apart t_k are, at least 1e-30; 1 where labels are classes."""
+        return max(self.largest_t - self.least_t, 1e-30) if self.least_t < math.inf else 1.0
 
     def observe(self, sq_radius: float, least_delta2: float) -> None:
         """Update R² and the least Δ_k²."""
@@ -178,6 +196,8 @@ class Extent:
     def join(self, extent: Extent) -> None:
         """Add rows of another part."""
         self.observe(extent.sq_radius, extent.least_delta2)
+        self.least_t = min(self.least_t, extent.least_t)
+        self.largest_t = max(self.largest_t, extent.largest_t)
         self.rows += extent.rows
         self.columns = max(self.columns, extent.columns)
 
@@ -191,5 +211,10 @@ class Extent:
         least = math.inf if settings.hard else float(present.min())
         self.observe(float(sq_lengths.max()), least)
         self.rows += len(sq_lengths)
+        if len(targets.t):
+            fixed = [] if settings.free else [0.0]
+            t = np.append(targets.t[targets.present], fixed)
+            self.least_t = min(self.least_t, float(t.min()))
+            self.largest_t = max(self.largest_t, float(t.max()))
         if settings.hard:
             self.lengths += math.fsum(np.sqrt(sq_lengths))

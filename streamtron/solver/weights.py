@@ -39,8 +39,8 @@ class Rule:
 
 class DualPoint(NamedTuple):
     """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²;
-    t = Σ c_k; and what the gains −Σ C_k φ*(−c_k/(b C_k)) of a loss that is not quadratic are above
-    t/b. Or the difference of two."""
+    t = Σ |c_k|; and what the gains −Σ C_k φ*(−c_k/(b C_k)) of a loss that is not quadratic are
+    above t/b. Or the difference of two."""
 
     a: NDArray[np.float64]
     extension: float
@@ -67,7 +67,7 @@ NO_COUNTS = DualPoint(np.zeros(1), 0.0, 0)
 
 
 class WeightState:
-    """The running weights: ``w`` and the bias weight, with ‖a‖², Σ Δ_k² c_k² and t = Σ c_k.
+    """The running weights: ``w`` and the bias weight, with ‖a‖², Σ Δ_k² c_k² and t = Σ |c_k|.
 
     ``scalars`` and ``tallies`` are laid out as the kernels take them."""
 
@@ -204,16 +204,18 @@ def visit(
     positions: NDArray[np.int64],
     signs: NDArray[np.int8],
     delta2: NDArray[np.float64],
+    t: NDArray[np.float64],
     squares: NDArray[np.float64],
     counts: NDArray[np.int32],
     moved: NDArray[np.uint8],
 ) -> None:
     """Visit rows in the order of ``positions`` by the rule: the running weights and ``counts`` (of
-    ``rows``) change in place, and ``moved`` becomes 1 where they do. ``squares`` are ‖x_k‖²."""
+    ``rows``) change in place, and ``moved`` becomes 1 where they do. ``t`` : see ``Targets``;
+    ``squares`` are ‖x_k‖²."""
     scale = rule.scale(running)  # one for all kernel calls, so that cutting them changes no bit
     state = (squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
         kernels.visit(
             rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon,
-            rule.by_length, rule.ascent, rule.loss.code, scale, *state,
+            rule.by_length, rule.ascent, rule.loss.phi, scale, t, *state,
         )  # fmt: skip

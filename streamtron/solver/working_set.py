@@ -93,9 +93,10 @@ def _keep_some(learner: Learner) -> None:
     """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte; or, where
     every row has a count, by the curvature there, α (1 − α/C)."""
     active, rows_before = learner.active, len(learner.active)
-    counts = learner.counts.take(active.numbers).astype(np.float64)
-    if not learner.loss.sparse:
-        largest = largest_counts(learner.progress.b, costs(active.signs, active.delta2))
+    counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
+    if not loss.sparse:
+        most = loss.most * costs(active.signs, active.delta2)
+        largest = largest_counts(learner.progress.b, most)
         counts *= 1.0 - counts / np.maximum(largest, 1.0)
     live = np.flatnonzero(counts > 0.0)
     drawn = learner.draw(counts[live] / active.sizes[live])
