@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.base import is_regressor
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
@@ -74,20 +74,20 @@ def checked_matrix(
     """Return X in float32, by rows if it is sparse, and y, of a regressor as float64; ``reset`` :
     whether names and number of the columns are learned."""
     numeric = is_regressor(model)
-    if numeric and np.ndim(y) == 2 and np.shape(y)[1] > 1:
-        raise DataError(
-            f"y: shape {np.shape(y)}, and a regressor predicts one number a row. Fit one model a "
-            "column, as sklearn.multioutput.MultiOutputRegressor does."
-        )
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(
             model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset,
-            y_numeric=numeric,
+            y_numeric=numeric, multi_output=numeric,
         )  # fmt: skip
-    if numeric:
-        y = np.asarray(y, dtype=np.float64)
-    else:
+    if not numeric:
         check_classification_targets(y)
+    elif y.ndim == 2 and y.shape[1] > 1:
+        raise DataError(
+            f"y: shape {y.shape}, and a regressor predicts one number a row. Fit one model a "
+            "column, as sklearn.multioutput.MultiOutputRegressor does."
+        )
+    else:
+        y = column_or_1d(y, warn=True, dtype=np.float64)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
