@@ -149,6 +149,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
                 b, counts = 1.0, copy.deepcopy(self._counts[number])
                 if not learner.loss.quadratic:  # counts of another C prove nothing
                     heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
+                    if learner.loss.numbers:  # α = C |r| may be far above C
+                        heaviest *= min(learner.loss.most, 2.0 * rows.spread)
                     b, counts = resolution(learner) / heaviest, Counts()
                     set_resolution(learner, b)
                 set_weights(learner, b * weights[number], b * bias, counts)
