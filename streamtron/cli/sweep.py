@@ -10,14 +10,7 @@ import click
 from streamtron.cli import options, terminal
 from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
-from streamtron.core.text import (
-    METRICS,
-    METRICS_OF_MANY,
-    METRICS_OF_NUMBERS,
-    Lines,
-    metric_words,
-    up,
-)
+from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_words, up
 from streamtron.sweeps.grid import first_loss
 
 Rows = Sequence[Mapping[str, Any]]
@@ -37,14 +30,11 @@ Rows = Sequence[Mapping[str, Any]]
 @click.option("--two-stage", is_flag=True,
               help="Fit all candidates through the first of --stage, and through the next only "
               "those that may still be the most accurate.")  # fmt: skip
-@click.option("--metric", metavar="NAME",
-              type=click.Choice(
-                  tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_NUMBERS)))),
-              help="Metric to choose the best by; of equals the smaller C wins. Of numbers r2, "
-              "rmse or mae [r2]. Of two classes accuracy [accuracy], "
-              "precision, recall, f1, roc_auc, average_precision; of many classes accuracy (all "
-              "labels of a row are right), micro_precision, micro_recall, micro_f1, or macro_ and "
-              "one of the six but accuracy.")  # fmt: skip
+@click.option("--metric", metavar="NAME", type=click.Choice(ALL_METRICS),
+              help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
+              "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
+              "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
+              "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.")  # fmt: skip
 @click.option("--table", type=click.Path(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False),

@@ -24,6 +24,8 @@ METRICS_OF_MANY = (
 METRICS_OF_NUMBERS = ("r2", "rmse", "mae")
 """Metrics by which a sweep of regression can choose."""
 
+ALL_METRICS = tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_NUMBERS)))
+
 ERRORS = ("rmse", "mae")
 """Metrics of which less is better."""
 

@@ -27,28 +27,19 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
     * ``epsilon_insensitive``, ``squared_epsilon_insensitive`` : max(0, |r| − ε), or its square,
       those of ``LinearSVR``, whose intercept is penalised.
 
-    X is rounded to float32 for training; y is not. Predictions use X as given. Keywords of
-    ``Ridge``, ``LinearSVR``, ``SGDRegressor`` and ``HuberRegressor`` that say what is done anyway
-    are accepted. Others are refused by a SettingsError that says what to do: ``alpha`` is 1/C in
-    two of these and 1/(C · rows) in another.
+    X is rounded to float32 for training; y is not. Keywords of ``Ridge``, ``LinearSVR``,
+    ``SGDRegressor`` and ``HuberRegressor`` that say what is done anyway are accepted, others are
+    refused by a SettingsError: ``alpha`` is 1/C in two of these, and 1/(C · rows) in another.
 
     Parameters
     ----------
-    C : price of the loss, > 0.
-    loss : φ of the objective.
     epsilon : ε; None = 1.35 for ``huber``, 0.1 for the insensitive losses.
-    intercept : ``"free"``, ``"penalised"`` as a weight is, or ``"none"``.
-    fit_intercept, intercept_scaling, tol, max_iter, random_state, warm_start, n_jobs, verbose : as
-        in ``StreamtronClassifier``.
+    C, loss and all others : as in ``StreamtronClassifier``; ``intercept`` is ``"free"``.
 
     Attributes
     ----------
-    coef_ : float64, shape (columns,).
-    intercept_ : float; 0 without a bias.
-    certificate_ : dict of what is proven, see ``ModelCertificate``: ``relative_duality_gap``,
-        ``primal_objective``, ``dual_objective``, ``rows_scanned`` …
-    n_iter_ : full epochs.
-    n_features_in_, feature_names_in_ : as in other scikit-learn estimators.
+    coef_, intercept_ : float64 of shape (columns,), and a float.
+    certificate_ and all others : as in ``StreamtronClassifier``.
 
     Examples
     --------
@@ -81,18 +72,8 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
 
-        Parameters
-        ----------
-        X, sample_weight : as in ``StreamtronClassifier.fit``.
-        y : shape (rows,): finite numbers. For several numbers a row fit one model a column.
-
-        Raises
-        ------
-        SettingsError, DataError : both are ValueErrors.
-
-        Warns
-        -----
-        ConvergenceWarning : ``max_iter`` full epochs did not prove the gap.
+        y : shape (rows,): finite numbers; for several numbers a row fit one model a column. All
+        else is as in ``StreamtronClassifier.fit``.
         """
         settings = settings_of(self)
         X, y = checked_matrix(self, X, y, reset=True)

@@ -19,7 +19,6 @@ from streamtron.core.losses import loss_of
 from streamtron.core.names import checks_keywords
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.sklearn_estimators import class_array, to_sklearn
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
@@ -237,12 +236,21 @@ def _isotonic(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
     return nodes, constants
 
 
+def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
+    """Return the classes as an array: int64 if they are whole numbers."""
+    is_text = isinstance(next(iter(model.classes), None), str)
+    classes = np.array(model.classes, dtype=object if is_text else None)
+    if classes.dtype.kind == "f" and not (classes % 1).any() and (np.abs(classes) < 2**53).all():
+        return classes.astype(np.int64)
+    return classes
+
+
 # --- scikit-learn --------------------------------------------------------------------------------
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
     """Return the estimator in the skops format."""
-    return [_library("skops.io", "sklearn").dumps(to_sklearn(model))]
+    return [_library("skops.io", "sklearn").dumps(model.to_sklearn())]
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ class LinearModel:
     def to_sklearn(self) -> Any:
         """Return a fitted ``LinearSVC`` or ``LogisticRegression`` with these weights, calibrated if
         the model is; a SettingsError for a multilabel model. See ``streamtron.export``."""
-        from streamtron.model.sklearn_estimators import to_sklearn
+        from streamtron.model.pipelines import to_sklearn
 
         return to_sklearn(self)
 

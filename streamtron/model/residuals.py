@@ -14,13 +14,9 @@ from streamtron.model.metrics import FEWEST_HELD, Floats, Metrics, Ranking, chec
 class Residuals:
     """Collect targets t and predictions z of rows of weights w, for the metrics of scikit-learn.
 
-    Parameters
-    ----------
-    worst : how many rows of the largest |t − z| are listed.
-    ranking : whether to keep what ``calibration`` and ``histogram`` tell.
+    ``worst`` : how many rows of the largest |t − z| are listed. ``ranking`` : whether to keep what
+    ``calibration`` and ``histogram`` tell.
 
-    Examples
-    --------
     >>> residuals = Residuals()
     >>> residuals.add(np.array([3.0, 5.0]), np.array([3.5, 4.5]), np.ones(2), "a.svm", 0)
     >>> residuals.metrics()["r2"], residuals.metrics()["rmse"]
@@ -45,8 +41,8 @@ class Residuals:
         self._rows += len(targets)
         residuals = targets - predictions
         self._add_moments(targets, weights)
-        terms = weights, weights * residuals**2, weights * np.abs(residuals)
-        self._sums += [float(term.sum()) for term in terms]
+        terms = np.ones(len(targets)), residuals**2, np.abs(residuals)
+        self._sums += [float((weights * term).sum()) for term in terms]
         if self._ranking and (held := weights > 0.0).any():
             w, t, z = weights[held], targets[held], predictions[held]
             self._predictions.add_sums(z, np.column_stack([w, w * z, w * t]))
@@ -62,7 +58,7 @@ class Residuals:
     def _add_moments(self, targets: Floats, weights: Floats) -> None:
         """Join the mean and the squares around it of more targets (Chan, Golub and LeVeque, 1983,
         eq. 1.5), counted from the first one: equal targets have none."""
-        added, before = float(weights.sum()), float(self._sums[0])
+        added, earlier = float(weights.sum()), float(self._sums[0])
         if not added:
             return
         if self._origin is None:
@@ -71,34 +67,32 @@ class Residuals:
         mean = float((weights * shifted).sum()) / added
         squares = float((weights * (shifted - mean) ** 2).sum())
         apart = mean - self._moments[0]
-        share = added / (before + added)
-        self._moments += [share * apart, squares + before * share * apart**2]
+        share = added / (earlier + added)
+        self._moments += [share * apart, squares + earlier * share * apart**2]
 
     def metrics(self) -> Metrics:
         """Return the metrics by name, see ``Evaluation``."""
         weight, squared, absolute = self._sums.tolist()
         mean, spread = self._moments.tolist()
+        metrics: Metrics = {"rows": self._rows, "weight": weight}
         if not weight:
-            undefined = dict.fromkeys(("r2", "rmse", "mae", "target_mean", "target_deviation"))
-            return {"rows": self._rows, "weight": weight, **undefined}
+            names = ("r2", "rmse", "mae", "target_mean", "target_deviation")
+            return metrics | dict.fromkeys(names)
         explained = 1.0 - squared / spread if spread else float(not squared)
-        return {
-            "rows": self._rows,
-            "weight": weight,
+        metrics |= {
             "r2": explained if self._rows > 1 else None,
-            "rmse": math.sqrt(squared / weight),
-            "mae": absolute / weight,
+            "rmse": math.sqrt(squared / weight), "mae": absolute / weight,
             "target_mean": (self._origin or 0.0) + mean,
             "target_deviation": math.sqrt(spread / weight),
-            **({"calibration": self._calibration()} if self._ranking else {}),
-            **({"worst": self._worst} if self._most else {}),
-        }
+        }  # fmt: skip
+        metrics |= {"calibration": self._calibration()} if self._ranking else {}
+        return metrics | ({"worst": self._worst} if self._most else {})
 
     def _calibration(self) -> list[dict[str, float]]:
         """Return tenths of the weight by rising prediction."""
         sums = self._predictions.records()[:, 1:]
-        before = np.cumsum(sums[:, 0]) - sums[:, 0]
-        tenths = np.minimum(10.0 * before / sums[:, 0].sum(), 9.0).astype(np.intp)
+        below = np.cumsum(sums[:, 0]) - sums[:, 0]
+        tenths = np.minimum(10.0 * below / sums[:, 0].sum(), 9.0).astype(np.intp)
         joined = np.column_stack([np.bincount(tenths, column, 10) for column in sums.T])
         return [
             {"weight": w, "prediction": z / w, "target": t / w} for w, z, t in joined.tolist() if w

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.core.text import ERRORS, METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS, label_text
+from streamtron.core.text import (
+    ALL_METRICS,
+    ERRORS,
+    METRICS,
+    METRICS_OF_MANY,
+    METRICS_OF_NUMBERS,
+    label_text,
+)
 from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
@@ -31,7 +38,7 @@ COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "tol"), float),
     "stage": str, "b": str, "iteration": int,
-    **dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_NUMBERS), float),
+    **dict.fromkeys(ALL_METRICS, float),
     "class": str,
     **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
     "full_epochs": int, "stop_reason": str, "dropped": str, "best": bool, "seconds": float,
