@@ -107,7 +107,8 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
         }
         parameters["seed"] = _seed(model.random_state)
         if not model.fit_intercept:
-            parameters |= {"rho": 0.0, "intercept": "none"}
+            free = model.intercept == "free"
+            parameters |= {"rho": 0.0, "intercept": "none" if free else model.intercept}
         settings = Settings.from_dict({**parameters, **(names or {})})
     if settings.regression != is_regressor(model):
         raise SettingsError(
