@@ -72,7 +72,7 @@ class LinearModel:
       the highest decision, the first of equals.
     * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes; a row gets every class whose
       decision is above 0.
-    * **Regression** (a loss of ``core.config.REGRESSION``): no class; w·x + bias is predicted.
+    * **Regression** (a loss of numbers): no class; w·x + bias is predicted.
 
     Two models are equal if their files are equal, byte for byte.
 
