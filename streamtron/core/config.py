@@ -23,6 +23,9 @@ from streamtron.core.text import digits, label_meant
 PRICES = (1e-40, 1e40)
 """Range of C_k = C · weight of the row · weight of its class."""
 
+REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+"""The losses whose labels are numbers to be predicted."""
+
 DEFAULT_ACTIVE_SET = 10**9
 
 FREE = 4096.0
@@ -69,8 +72,7 @@ class Settings:
     # fmt: off
     C: float | None = setting(None, "number", POSITIVE,
         "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].", sklearn="C")
-    loss: Literal["squared_hinge", "log_loss", "hinge"] = setting(
-        "squared_hinge", ("squared_hinge", "log_loss", "hinge"), ANY,
+    loss: str = setting("squared_hinge", ("squared_hinge", "log_loss", "hinge", *REGRESSION), ANY,
         "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge.",
         sklearn="loss")
     delta: float | None = setting(None, "number", _DELTA,
@@ -226,6 +228,11 @@ class Settings:
     def hard(self) -> bool:
         """Tell whether Δ = 0: the hard margin."""
         return self.delta == 0
+
+    @property
+    def regression(self) -> bool:
+        """Tell whether labels are numbers to be predicted."""
+        return self.loss in REGRESSION
 
     @property
     def one_vs_rest(self) -> bool:
