@@ -134,6 +134,7 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
         weights_in_label=settings.weights_in_label,
         multiclass=settings.multiclass,
         multilabel=settings.multilabel,
+        numbers=settings.regression,
         label_column=settings.label,
         weight_column=settings.weight,
         features=settings.features,
@@ -147,7 +148,8 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
 def reading_from_model(model: LinearModel) -> ReaderConfig:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
-    return replace(ReaderConfig.from_contract(model.reading), of_text=text)
+    contract = {**model.reading, "numbers": model.regression}
+    return replace(ReaderConfig.from_contract(contract), of_text=text)
 
 
 def reading_to_score(
@@ -201,7 +203,7 @@ def open_training_shards(
         cache_dir=None if no_cache else cache,
         classes=classes,
         most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
-        least_labels=0 if classes is not None else 1 if settings.multilabel else 2,
+        least_labels=0 if classes is not None else 2 - (settings.multilabel or settings.regression),
         most_columns=columns_allowed(settings, machine),
         allow_duplicate=settings.allow_duplicate,
         threads=machine.threads,
