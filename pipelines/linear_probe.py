@@ -31,11 +31,11 @@ def write_tiny(place: Path, rows: int, shards: int, seed: int) -> Path:
         rng = np.random.default_rng([seed, shard])
         topics = rng.integers(TOPICS, size=rows)
         noise = rng.normal(size=(rows, COLUMNS)) / COLUMNS**0.5
-        embeddings = (0.3 * centers[topics] + noise).astype(np.float32)
+        embeddings = (0.15 * centers[topics] + noise).astype(np.float32)
         table = pa.table({
             "embedding": pa.FixedSizeListArray.from_arrays(embeddings.ravel(), COLUMNS),
             "topic": [f"topic {topic}" for topic in topics],
-            "length": 100.0 + 20.0 * embeddings @ says[0] + rng.normal(size=rows),
+            "length": 100.0 + 100.0 * embeddings @ says[0] + rng.normal(size=rows),
         })  # fmt: skip
         pq.write_table(table, place / f"part-{shard}.parquet")
     return place

@@ -237,3 +237,16 @@ def test_raw_text_ends_with_a_proven_model_that_reads_documents(tmp_path: Path) 
     (tmp_path / "new.csv").write_text('text\n"Return the name of a file."\n"return self.x[0]"\n')
     [scores] = streamtron.predict(model, tmp_path / "new.csv")
     assert scores.labels.tolist() == ["docstring", "source"]
+
+
+def test_linear_probes_end_with_what_embeddings_know_and_how_well_that_is_proven(
+    tmp_path: Path,
+) -> None:
+    done = _pipeline("linear_probe.py", "--tiny", "--to", tmp_path, "--C", "10")
+    assert done.returncode == 0, done.stderr
+    (topic, gap_of_topic), (length, gap_of_length) = (
+        (float(line.split()[2]), float(line.split()[-1])) for line in done.stdout.splitlines()
+    )
+    assert 0.5 < topic < 1.0
+    assert 0.5 < length < 1.0
+    assert max(gap_of_topic, gap_of_length) <= 1e-3

@@ -132,27 +132,16 @@ def test_a_liblinear_model_of_numbers_is_read_with_its_loss(
     assert (ours.kind, ours.classes, ours.settings["intercept"]) == ("regression", (), "penalised")
 
 
-def test_coefficients_of_numbers_need_their_loss(tmp_path: Path) -> None:
+def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", [1.0, -2.0, 0.5])
     model = streamtron.load(tmp_path / "w.npy", index_base=0, bias_last=True, loss="huber")
     assert model.predict(np.eye(2)).tolist() == [1.5, -1.5]
-    sentence = refused(
-        lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"), SettingsError
-    )
-    assert "wanted one of squared_error" in sentence
-
-
-def test_a_model_of_numbers_has_no_classes_and_one_row_of_weights() -> None:
-    for weights, bias, classes in (
-        ([1.0], 0.0, (0.0, 1.0)), (np.eye(3), np.zeros(3), ())
-    ):  # fmt: skip
-        sentence = refused(
-            lambda w=weights, b=bias, c=classes: make_model(w, b, c, settings={"loss": "huber"}),
-            SettingsError,
-        )
-        assert "one model a number" in sentence
-    model, dense = _model()
-    for action in (
-        lambda: model.predict_proba(dense), lambda: model.plot_margins(dense, np.zeros(50))
-    ):  # fmt: skip
-        refused(action, SettingsError)
+    huber = {"settings": {"loss": "huber"}}
+    for action, sentence in (
+        (lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"), "wanted one of"),
+        (lambda: make_model([1.0], 0.0, (0.0, 1.0), **huber), "one model a number"),
+        (lambda: make_model(np.eye(3), np.zeros(3), (), **huber), "one model a number"),
+        (lambda: model.predict_proba(np.eye(2)), "no probabilities"),
+        (lambda: model.plot_margins(np.eye(2), [1, 2]), "has no margin"),
+    ):
+        assert sentence in refused(action, SettingsError)
