@@ -53,8 +53,9 @@ class MemorySource:
         indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
         values = matrix.data.astype(np.float32)  # all copied
         own_weights = None if weights is None else weights.copy()
+        kind = np.float64 if codes.dtype.kind == "f" else np.int32
         self._batch = RowBatch(
-            indptr, indices, values, codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32), list(labels), own_weights, str,
+            indptr, indices, values, codes.astype(kind), list(labels), own_weights, str,
             squares=squares_of(indptr, indices, values),
         )  # fmt: skip
         self.labels = self._batch.classes
