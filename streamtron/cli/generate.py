@@ -16,6 +16,8 @@ from streamtron.cli.common import executor_of, say_written
               help="Rows to write, at least 1.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["text", "dense"]), default="text", show_default=True,
               help="text: sparse rows. dense: a value in every column.")  # fmt: skip
+@click.option("--target", type=click.Choice(["class", "number"]), default="class",
+              show_default=True, help="To be predicted: a class, ±1, or a number.")  # fmt: skip
 @click.option("--columns", type=options.whole_number(), default=None,
               help="Columns: of text at least 80 (default 30000), of dense rows at most 1000 "
               "(default 50).")  # fmt: skip
@@ -31,8 +33,8 @@ from streamtron.cli.common import executor_of, say_written
 @options.distributed_options
 @options.verbose_option
 def generate(
-    directory: str, rows: int, kind: str, columns: int | None, seed: int, skip: int, shards: int,
-    format_: str, overwrite: bool, **where: Any,
+    directory: str, rows: int, kind: str, target: str, columns: int | None, seed: int, skip: int,
+    shards: int, format_: str, overwrite: bool, **where: Any,
 ) -> None:  # fmt: skip
     """Write shards of a corpus to DIRECTORY, with 3 % of labels flipped: text-like (Zipf columns,
     tf-idf), or dense rows of correlated columns with a few outliers.
@@ -43,8 +45,8 @@ def generate(
 
     with executor_of(**where) as executor:
         written = generate_corpus(
-            directory, rows=rows, columns=columns, seed=seed, kind=kind, shards=shards,
-            first_row=skip, format=format_, overwrite=overwrite,  # type: ignore[arg-type]
+            directory, rows=rows, columns=columns, seed=seed, kind=kind, target=target,
+            shards=shards, first_row=skip, format=format_, overwrite=overwrite,  # type: ignore[arg-type]
             executor=executor,
         )  # fmt: skip
     say_written(written, directory)

@@ -30,7 +30,7 @@ from streamtron.core.text import (
 @click.command(short_help="Show what is in a model, a witness, a run or shards.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
-@options.setting_options("active_set", *options.READING)
+@options.setting_options("active_set", "loss", *options.READING)
 @options.machine_options
 @options.json_option
 @options.verbose_option
@@ -155,6 +155,9 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
     yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
     yield from and_more(labels)
+    yield from aligned([(f"{name} label", x) for name, x in (facts["targets"] or {}).items()])
+    if facts["remark"]:
+        yield f"the labels are {facts['remark']}"
     if facts["unlabelled_rows"]:
         yield from aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])
@@ -213,8 +216,11 @@ def _table(facts: Mapping[str, Any]) -> Lines:
     yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
     yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
     yield from (f"  streamtron fit {facts['file']} --columns columns.toml --model MODEL", "")
-    labels = [c["name"] for c in columns if c["becomes"] == "label"]
-    yield f"label = {_toml(labels[0])}" if labels else '# label = "NAME": the column of the labels'
+    labels = [column for column in columns if column["becomes"] == "label"]
+    name = _toml(labels[0]["name"]) if labels else ""
+    yield f"label = {name}" if labels else '# label = "NAME": the column of the labels'
+    if labels and labels[0]["reason"]:
+        yield 'loss = "squared_error"'
     yield from ("", "[columns]")
     for column in columns:
         if column["becomes"] not in (None, "label", "weight"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,10 @@ LARGEST_WEIGHT = 1e30
 
 Label = float | str | bool
 """A class label. Numbers are floats, whatever their type in the file."""
+
+Codes = NDArray[Any]
+"""Of each row its class, int32, as a position in a table of labels; or, float64, its target: the
+number that is to be predicted, finite. -1 or NaN where there is none (prediction only)."""
 
 
 class Rows(NamedTuple):
@@ -40,8 +44,8 @@ class Chunk:
     Parameters
     ----------
     rows : the CSR arrays.
-    codes : int32, shape (rows,) or, with ``code_offsets``, (sum of labels,); a row's class as a
-        position in its source's ``labels``; -1 where the row has no label (prediction only).
+    codes : ``Codes``, shape (rows,) or, with ``code_offsets``, (sum of labels,); classes are
+        positions in the source's ``labels``.
     ranges : the row numbers held, as half-open ranges of the whole data, in the chunk's order.
     squares : float64, shape (rows,): ‖x_k‖², summed in row order.
     code_offsets : int64, shape (rows + 1,), where a row may have several labels; else None.
@@ -49,7 +53,7 @@ class Chunk:
     """
 
     rows: Rows
-    codes: NDArray[np.int32]
+    codes: Codes
     ranges: tuple[tuple[int, int], ...]
     squares: NDArray[np.float64]
     code_offsets: NDArray[np.int64] | None = None
@@ -75,6 +79,11 @@ class Chunk:
         """Return 1 + the largest column number in the chunk; 0 without nonzeros."""
         start, stop = int(self.rows.indptr[0]), int(self.rows.indptr[-1])
         return int(self.rows.indices[start:stop].max()) + 1 if stop > start else 0
+
+
+def are_targets(codes: Codes) -> bool:
+    """Tell whether codes are numbers to be predicted."""
+    return codes.dtype == np.float64
 
 
 def freeze(*arrays: NDArray) -> None:  # type: ignore[type-arg]

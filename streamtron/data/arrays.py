@@ -22,8 +22,9 @@ class MemorySource:
     ----------
     X : shape (rows, columns), at least one row, finite in float32: an array, of which zeros are
         left out, or a scipy CSR matrix in canonical format, whose stored zeros are kept.
-    codes : shape (rows,): of each row the place of its label among the ``labels``.
-    labels : the classes.
+    codes : shape (rows,): of each row the place of its label among the ``labels``, an integer; or
+        its target, float64.
+    labels : the classes; none where there are targets.
     weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
 
     Examples
@@ -39,7 +40,7 @@ class MemorySource:
     def __init__(
         self,
         X: Any,
-        codes: NDArray[np.integer],
+        codes: NDArray[np.integer] | NDArray[np.float64],
         labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
     ) -> None:
@@ -53,9 +54,9 @@ class MemorySource:
         indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
         values = matrix.data.astype(np.float32)  # all copied
         own_weights = None if weights is None else weights.copy()
-        kind = np.float64 if codes.dtype.kind == "f" else np.int32
+        own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
         self._batch = RowBatch(
-            indptr, indices, values, codes.astype(kind), list(labels), own_weights, str,
+            indptr, indices, values, own_codes, list(labels), own_weights, str,
             squares=squares_of(indptr, indices, values),
         )  # fmt: skip
         self.labels = self._batch.classes

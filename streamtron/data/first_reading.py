@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ import numpy as np
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import CACHE_REMEDY, check_room
-from streamtron.core.rows import Block, Chunk, Label
+from streamtron.core.rows import Block, Chunk, Label, are_targets
 from streamtron.core.text import format_size
 from streamtron.data.blocks import block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
@@ -247,8 +247,9 @@ class _FirstReading:
             )
 
     def _chunk(self, segment: RowBatch, labels: ShardLabels) -> Chunk:
-        coded = segment._replace(codes=labels.to_source[segment.codes])
-        chunk = make_chunk(coded, ((self._rows, self._rows + segment.rows),))
+        chunk = make_chunk(
+            segment.coded(labels.to_source), ((self._rows, self._rows + segment.rows),)
+        )
         self._blocks.append(Block(self._rows, segment.rows, segment.nonzeros))
         self._nonzeros += segment.nonzeros
         self._width = max(self._width, segment.width)
@@ -286,7 +287,7 @@ class _FirstReading:
         self._records.append(record)
 
     def _all_known(self) -> DatasetInfo:
-        labels = self._table.labels
+        labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
         info = DatasetInfo(
             Manifest(tuple(self._records)), tuple(self._blocks), self._lowest, self._slots,
@@ -311,14 +312,21 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
     return info
 
 
+def _met(plan: Plan, labels: Iterable[Label]) -> list[Label]:
+    """Return labels that were met; one that stands for all of them where they are numbers."""
+    return ["a number"] if plan.reading.numbers else list(labels)
+
+
 def _codes_that_count(chunk: Chunk) -> list[int]:
-    """Return the codes of the labels of rows that have a weight above 0."""
+    """Return the codes of the labels of rows that have a weight above 0; 0 is that of numbers."""
     codes = chunk.codes
     if chunk.weights is not None:
         counts = chunk.weights > 0.0
         if chunk.code_offsets is not None:
             counts = np.repeat(counts, np.diff(chunk.code_offsets))
         codes = codes[counts]
+    if are_targets(codes):
+        return [0] if np.isfinite(codes).any() else []
     met: list[int] = np.flatnonzero(np.bincount(codes[codes >= 0])).tolist()
     return met
 
@@ -356,8 +364,10 @@ def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]
                 earlier = first.setdefault(record.fingerprint, files[record.name])
                 check_duplicate(earlier, files[record.name], plan.allow_duplicate)
             records.append(replace(record, first_row=first_row + record.first_row))
-    labels = list(dict.fromkeys(label for met, _ in parts for label in met))
-    counting = {label for met, info in parts for label in {*met} - {*info.unseen_labels}}
+    labels = _met(plan, dict.fromkeys(label for met, _ in parts for label in met))
+    counting = {
+        label for met, info in parts for label in {*_met(plan, met)} - {*info.unseen_labels}
+    }
     joined = DatasetInfo(
         Manifest(tuple(records)),
         (),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, ManyClasses
-from streamtron.core.rows import Label
+from streamtron.core.rows import Label, are_targets
 from streamtron.data.row_batch import RowBatch, row_of
 
 MOST_NUMBERS = 100
@@ -77,9 +78,19 @@ class LabelTable:
 
 
 _NUMBERS = (
-    "Use --multiclass if the numbers are classes; to predict a quantity takes a regression loss, "
-    "which streamtron does not have."
+    "Use --multiclass if the numbers are classes, or --loss squared_error if they are to be "
+    "predicted as numbers."
 )
+
+
+QUANTITY = "numbers rather than classes, which --loss squared_error predicts"
+
+
+def are_quantity(labels: Collection[Any]) -> bool:
+    """Tell whether labels are numbers, and too many for classes, or more than two and not whole."""
+    if len(labels) <= 2 or any(isinstance(label, str) for label in labels):
+        return False
+    return len(labels) > MOST_NUMBERS or not all(float(x).is_integer() for x in labels)
 
 
 def _kind(label: Label) -> str:
@@ -93,6 +104,39 @@ def _listed(labels: Sequence[Label], most: int = 5) -> str:
     if len(labels) > most:
         return ", ".join(shown) + ", …"
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+
+
+class Targets(NamedTuple):
+    """What is known of some numbers to be predicted; ``squares`` is Σ (t − mean)²."""
+
+    rows: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    least: float = np.inf
+    largest: float = -np.inf
+
+    def plus(self, numbers: NDArray[np.float64]) -> Targets:
+        """Return what is known with these numbers (Chan, Golub and LeVeque, 1979)."""
+        if not len(numbers):
+            return self
+        rows, mean = self.rows + len(numbers), float(numbers.mean())
+        apart = mean - self.mean
+        return Targets(
+            rows,
+            self.mean + apart * len(numbers) / rows,
+            self.squares
+            + float(np.sum((numbers - mean) ** 2))
+            + apart**2 * self.rows * len(numbers) / rows,
+            min(self.least, float(numbers.min())),
+            max(self.largest, float(numbers.max())),
+        )
+
+    def described(self) -> dict[str, float | None]:
+        """Return mean, standard deviation, least and largest; None of no numbers."""
+        deviation = (self.squares / self.rows) ** 0.5 if self.rows else np.nan
+        known = {"mean": self.mean, "deviation": deviation, "least": self.least,
+                 "largest": self.largest}  # fmt: skip
+        return {name: value if self.rows else None for name, value in known.items()}
 
 
 class ShardLabels:
@@ -110,7 +154,9 @@ class ShardLabels:
         return np.array([*self._to_shard, -1], np.int32)
 
     def recoded(self, batch: RowBatch) -> RowBatch:
-        """Return some rows of the shard with codes of its own labels."""
+        """Return some rows of the shard with codes of its own labels, or with their targets."""
+        if are_targets(batch.codes):
+            return batch
         codes, count = batch.codes, len(batch.codes)
         first = np.full(len(batch.classes) + 1, count)
         first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays

@@ -19,6 +19,7 @@ from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER
 from streamtron.data.formats.roles import ROLES
 from streamtron.data.formats.tables import TableReader
+from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.source import file_reader
@@ -50,6 +51,13 @@ class ColumnProfile:
         """The number of distinct values; None beyond MOST_DISTINCT, and of lists and the like."""
         few = len(self._distinct) <= MOST_DISTINCT and not pa.types.is_nested(self.type)
         return len(self._distinct) if few else None
+
+    @property
+    def is_quantity(self) -> bool:
+        """Whether it holds too many numbers for classes, or some that are not whole."""
+        if not (is_number(self.type) or pa.types.is_decimal(self.type)):
+            return False
+        return self.distinct is None or are_quantity(self._distinct)
 
     def add(self, array: pa.Array) -> None:
         """Look at some rows more."""
@@ -142,6 +150,8 @@ def guesses(
         spec, reason = profile.guess()
         if profile.name in (label, weight):
             spec, reason = "label" if profile.name == label else "weight", ""
+            if spec == "label" and profile.is_quantity:
+                reason = QUANTITY
         made.append(Guess(profile, spec, reason))
     return made
 

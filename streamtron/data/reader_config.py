@@ -18,15 +18,16 @@ ALL = (0.0, 1.0)
 """The share of all rows."""
 
 Layout = Literal[
-    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "vector",
+    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "dense", "vector",
     "columns", "recipe",
 ]  # fmt: skip
 """How a row's features lie in a table, Parquet or Arrow.
 
 ``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
-structs with a column and a value; ``map``, a map from columns to values; ``vector``, Spark's
-``VectorUDT``; ``columns``, every feature a column of numbers of its own; ``recipe``, columns of any
-kinds that a recipe turns into features.
+structs with a column and a value; ``map``, a map from columns to values; ``dense``, a list of a
+number for every column, as embeddings are; ``vector``, Spark's ``VectorUDT``; ``columns``, every
+feature a column of numbers of its own; ``recipe``, columns of any kinds that a recipe turns into
+features.
 """
 
 
@@ -59,6 +60,7 @@ class ReaderConfig:
     weights_in_label : text only, a label is written ``label:weight``, and is a number.
     multiclass : labels in text may be names.
     multilabel : a row has any number of labels: ``1,5,7`` in text, a list, or one, in tables.
+    numbers : labels are numbers to be predicted, and no classes.
     label_column, weight_column : names in tables; None = found by the usual names.
     features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
         of numbers; None = found by the usual names.
@@ -82,6 +84,7 @@ class ReaderConfig:
     weights_in_label: bool = False
     multiclass: bool = False
     multilabel: bool = False
+    numbers: bool = False
     label_column: str | None = None
     weight_column: str | None = None
     features: tuple[str, ...] | None = None
@@ -115,6 +118,8 @@ class ReaderConfig:
             plain["recipe"] = self.recipe.to_dict()
         if self.share == ALL:
             del plain["share"]
+        if not self.numbers:
+            del plain["numbers"]
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
@@ -171,6 +176,7 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "weights_in_label": ("weights_in_label", lambda x: type(x) is bool),
     "multiclass": ("multiclass", lambda x: type(x) is bool),
     "multilabel": ("multilabel", lambda x: type(x) is bool),
+    "numbers": ("numbers", lambda x: type(x) is bool),
     "label": ("label_column", lambda x: x is None or type(x) is str),
     "weight": ("weight_column", lambda x: x is None or type(x) is str),
     "layout": (None, lambda x: x is None or x in get_args(Layout)),

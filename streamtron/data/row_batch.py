@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.rows import Label
+from streamtron.core.rows import Codes, Label, are_targets
 from streamtron.data import storage
 from streamtron.data.reader_config import ReaderConfig
 
@@ -24,15 +24,16 @@ class RowBatch(NamedTuple):
     finite, weights are finite and ≥ 0. Cut anywhere the reader likes.
 
     ``codes`` point into ``classes`` (this batch's own table, in order of appearance), -1 = no
-    label; with ``code_offsets`` (``Offsets``) a row's are all different and none is -1. ``values``
-    and ``weights`` are None where all are 1, ``squares`` where ‖x_k‖² is not known yet.
+    label, or are targets (``Codes``), and then there are no classes; with ``code_offsets``
+    (``Offsets``) a row's are all different and none is -1. ``values`` and ``weights`` are None
+    where all are 1, ``squares`` where ‖x_k‖² is not known yet.
     ``place(i)`` names row i of the batch for a message: ``"part-0007.svm, line 1204"``.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.uint32]
     values: NDArray[np.float32] | None
-    codes: NDArray[np.int32]
+    codes: Codes
     classes: list[Label]
     weights: NDArray[np.float64] | None
     place: Callable[[int], str]
@@ -54,6 +55,10 @@ class RowBatch(NamedTuple):
         """1 + the largest column number; of all columns, not the last of each row, for kernels
         trust it and a cache file may be wrong."""
         return int(self.indices.max()) + 1 if self.nonzeros else 0
+
+    def coded(self, table: NDArray[np.int32]) -> RowBatch:
+        """The same rows with the class ``table[code]`` in the place of each; targets stay."""
+        return self if are_targets(self.codes) else self._replace(codes=table[self.codes])
 
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:

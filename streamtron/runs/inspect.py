@@ -13,9 +13,11 @@ from streamtron.core.config import Machine, Settings, settled
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.rows import Chunk, are_targets
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
+from streamtron.data.labels import QUANTITY, Targets, are_quantity
 from streamtron.data.profile import guesses, look_at
 from streamtron.data.recipes import counted_reading
 from streamtron.model.calibration import probability_map
@@ -286,17 +288,20 @@ def describe_shards(
     with ShardSource(files, reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
-        counts, unlabelled = np.zeros(0, dtype=np.int64), 0
+        counts, unlabelled, targets = np.zeros(0, dtype=np.int64), 0, Targets()
         occurs = np.zeros(0, dtype=bool)  # by column
         for chunk in source.chunks():
             if chunk.width > len(occurs):
                 occurs = np.append(occurs, np.zeros(chunk.width - len(occurs) // 2, dtype=bool))
             occurs[chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]] = True
-            chunk_counts = np.bincount(chunk.codes[chunk.codes >= 0], minlength=len(source.labels))
-            chunk_counts[: len(counts)] += counts
-            counts = chunk_counts
-            offsets = chunk.code_offsets  # of the labels of each row, where a row may have several
-            unlabelled += int(np.sum(chunk.codes < 0 if offsets is None else np.diff(offsets) == 0))
+            if reading.numbers:
+                targets = targets.plus(chunk.codes[np.isfinite(chunk.codes)])
+            else:
+                labels = chunk.codes[chunk.codes >= 0]
+                chunk_counts = np.bincount(labels, minlength=len(source.labels))
+                chunk_counts[: len(counts)] += counts
+                counts = chunk_counts
+            unlabelled += _unlabelled(chunk)
             tell(chunk.ranges[-1][1], source.nonzeros_read)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
@@ -315,11 +320,21 @@ def describe_shards(
             "labels": {
                 label_text(label): int(n) for label, n in zip(source.labels, counts, strict=True)
             },
+            "remark": QUANTITY if are_quantity(source.labels) else None,
+            "targets": targets.described() if reading.numbers else None,
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
             "plan": plan,
         }
+
+
+def _unlabelled(chunk: Chunk) -> int:
+    """Return the number of rows without a label."""
+    codes, offsets = chunk.codes, chunk.code_offsets
+    if offsets is not None:
+        return int(np.sum(np.diff(offsets) == 0))
+    return int(np.sum(np.isnan(codes) if are_targets(codes) else codes < 0))
 
 
 def _plan(

@@ -25,10 +25,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "latin1.csv": ("y,f0,f1\n1,2,3\n2,café,1\n".encode("latin-1"), "line 3: not UTF-8"),
     "mixed.jsonl": ('{"y":1,"f0":2}\n\n{"y":"x","f0":1}\n', "line 3: .*number to string"),
     "blank.csv": ("y,f0\nyes,1\nno,2\n Yes,3\n", "line 4: label ' Yes', which differs from 'yes'"),
-    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "line 4: a third label 9.0 .* regression"),
+    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "line 4: a third label 9.0 .* squared_error"),
     "identifiers.csv": (
         "y,f0\n" + "".join(f"{7 * k},1\n" for k in range(101)),
-        "line 102: label number 101, 700.0 .* --multiclass if .* regression",
+        "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
     "empty.svm": ("", "no rows"),

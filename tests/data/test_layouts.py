@@ -205,7 +205,7 @@ def test_the_layout_is_told_by_names_and_types(
          "f: 'f0' and 'x0' could all be the features. Say which with --features NAME"),
         ({"features": MAP, "tokens": pa.list_(pa.string())}, {},
          "f: 'features' and 'tokens' could all be the features."),
-        ({"features": pa.list_(NUMBER)}, {}, "f: no column for the features"),
+        ({"features": pa.list_(pa.bool_())}, {}, "f: no column for the features"),
         ({"a": NUMBER}, {"features": ("b*",)}, "f: no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "?")}, "f: 'a' is named twice among the features."),
         ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")},

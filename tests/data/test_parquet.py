@@ -334,11 +334,13 @@ ROW_1 = "rows.parquet, row group 0, row 1: "
         ),
         (
             {"label": [1.0, float("nan")]},
-            ROW_1 + "label nan. Numbers as labels are finite, integers below 2**53.",
+            ROW_1 + "label nan in column 'label'. Numbers as labels are finite, integers "
+            "below 2**53.",
         ),
         (
             {"label": [2**53 + 1, 1]},
-            ROW_0 + "label 9007199254740993. Numbers as labels are finite, integers below 2**53.",
+            ROW_0 + "label 9007199254740993 in column 'label'. Numbers as labels are finite, "
+            "integers below 2**53.",
         ),
     ],
 )
@@ -408,7 +410,8 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
             {},
             "rows.parquet: no column for the features, looked for lists, maps or vectors called "
             "'features', 'indices', 'index', 'columns', 'feature_indices', 'features_indices', "
-            "'tokens', 'words', 'terms' and for numbers called 'f0', 'f1', … Name it with "
+            "'tokens', 'words', 'terms', 'embedding', 'embeddings' and for numbers called 'f0', "
+            "'f1', … Name it with "
             "--features NAME, or columns of numbers with --features NAME,NAME,… or "
             '--features "*" '
             "(columns there: values list<element: float>, label int64, index int64). Columns of "

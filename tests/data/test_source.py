@@ -231,8 +231,8 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_t
                 list(chunks)
         assert str(caught.value) == (
             f"part-2.svm, {place}: a third label 3.0 after -1.0 and 1.0. "
-            "Use --multiclass if the numbers are classes; to predict a quantity takes a regression "
-            "loss, which streamtron does not have."
+            "Use --multiclass if the numbers are classes, or --loss squared_error if they are to "
+            "be predicted as numbers."
         )
         assert reading_threads() == []
         with small_blocks(), source_of(tmp_path, tmp_path / "_c", most_labels=None) as source:

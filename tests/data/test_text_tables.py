@@ -121,8 +121,11 @@ LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
         ("a;b\n1,5;2\n", "line 1: ';' between the names of the columns"),
         ("label,text\n1,a\n2,b\n", "features by --columns 'text:category', documents by --text"),
         ("y,f1\nyes,1\nno,2\n Yes,2\n", "line 4: label ' Yes', which differs from 'yes' by blanks"),
-        ("y,f1\n3,1\n6,2\n9.5,2\n", "line 4: a third label 9.5 .* --multiclass if .* regression"),
-        (f"y,f1\n{NUMBERED}", "line 102: label number 101, 100.0 .* --multiclass .* regression"),
+        (
+            "y,f1\n3,1\n6,2\n9.5,2\n",
+            "line 4: a third label 9.5 .* --multiclass .* squared_error",
+        ),
+        (f"y,f1\n{NUMBERED}", "line 102: label number 101, 100.0 .* --multiclass .* squared_error"),
         ("y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
         (f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
         (f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),

@@ -7,7 +7,7 @@
                squares  float64 a row
                lengths  uint32 a row
                counts   uint32 a row                     left out where a row has one label
-               codes    int32 a label
+               codes    int32 a label; float64 a row if they are targets
                indices  uint32 a nonzero
                values   float32 a nonzero
     segment 1: …
@@ -38,11 +38,11 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.rows import Chunk, Label, are_targets
 from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
 from streamtron.data.row_batch import RowBatch, offsets_of
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 TEMPORARY = ".tmp"
 
 _HEAD = b"streamtron cache"
@@ -65,6 +65,7 @@ class Entry(NamedTuple):
     labels: int | None
     has_values: bool
     has_weights: bool
+    has_targets: bool
     checksum: int
 
     @classmethod
@@ -72,7 +73,10 @@ class Entry(NamedTuple):
         """Make the entry of a block."""
         labels = None if block.code_offsets is None else len(block.codes)
         has_values, has_weights = block.values is not None, block.weights is not None
-        return cls(offset, block.rows, block.nonzeros, labels, has_values, has_weights, checksum)
+        return cls(
+            offset, block.rows, block.nonzeros, labels, has_values, has_weights,
+            are_targets(block.codes), checksum,
+        )  # fmt: skip
 
     @property
     def head(self) -> list[tuple[type[np.generic], int]]:
@@ -83,7 +87,7 @@ class Entry(NamedTuple):
             (np.float64, rows if self.has_values else 0),
             (np.uint32, rows),
             (np.uint32, 0 if labels is None else rows),
-            (np.int32, rows if labels is None else labels),
+            (np.float64 if self.has_targets else np.int32, rows if labels is None else labels),
         ]
 
     @property
@@ -260,7 +264,8 @@ class CachedShard:
         weights, squares, lengths, counts, codes = head
         indptr = offsets_of(lengths)
         lengths_fit = indptr[-1] == entry.nonzeros
-        if not lengths_fit or codes.min(initial=0) < -1 or codes.max(initial=-1) >= known:
+        outside = codes.min(initial=0) < -1 or codes.max(initial=-1) >= known
+        if not lengths_fit or (outside and not entry.has_targets):
             raise _damaged(self.path, f"block {number}: not as we write them")
         if values is not None and not entry.has_values:
             values[:] = 1
@@ -327,7 +332,7 @@ class GroupReader:
             part = slot.shard.read(
                 slot.number, indices[span], None if values is None else values[span]
             )
-            parts.append(part._replace(codes=slot.to_source[part.codes]))
+            parts.append(part.coded(slot.to_source))
         return make_chunk(join_rows(parts, indices, values), ranges)
 
 

@@ -25,6 +25,9 @@ from streamtron.data.row_batch import RowBatch
 BATCH = 1 << 16
 """Rows of a matrix in a record batch, and of those that a library is asked for."""
 
+BATCH_VALUES = 1 << 22
+"""Values of a matrix in a record batch, zeros too."""
+
 _WANTED = (
     "a pandas, polars or Dask data frame, a Hugging Face data set, a DuckDB relation, an Arrow "
     "table or stream, or an iterator of record batches"
@@ -171,17 +174,20 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
             f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
             "are a matrix, (rows, columns), and one label a row."
         )
-    matrix = sparse.csr_array(X)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    for start in range(0, matrix.shape[0], BATCH):
-        rows = matrix[start : start + BATCH]
+    matrix = X  # of a memory map a batch at a time is in memory
+    if sparse.issparse(X):
+        matrix = sparse.csr_array(X)
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+    step = min(BATCH, max(1, BATCH_VALUES // max(X.shape[1], 1)))
+    for start in range(0, X.shape[0], step):
+        rows = sparse.csr_array(matrix[start : start + step])
         arrays = (pa.array(rows.indices.astype(np.int64)), pa.array(rows.data))
         lists = [
             pa.LargeListArray.from_arrays(rows.indptr.astype(np.int64), array) for array in arrays
         ]
         yield pa.RecordBatch.from_arrays(
-            [*lists, pa.array(labels[start : start + BATCH].tolist())],
+            [*lists, pa.array(labels[start : start + step].tolist())],
             ["indices", "values", "label"],
         )

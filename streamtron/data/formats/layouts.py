@@ -36,7 +36,9 @@ def layout_of(type_: pa.DataType) -> Layout | None:
         kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
     elif not is_list(type_):
         return "columns" if is_number(plain(type_)) or types.is_boolean(plain(type_)) else None
-    elif types.is_struct(item := type_.value_type):
+    elif types.is_floating(item := type_.value_type):
+        return "dense"
+    elif types.is_struct(item):
         layout, pair = "pairs", pair_fields(item)
         kind = _key_kind(item.field(pair[0]).type) if pair else None
     else:
@@ -243,6 +245,27 @@ def _sparse_indices(
     return numbers
 
 
+def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
+    """Read a list of numbers, as embeddings are: value j is column j; zeros are not stored."""
+    [column] = columns.features
+    indptr, items = _items(batch.column(column), column, spot)
+    lengths = np.diff(indptr)
+    width = int(lengths[0]) if len(batch) else 0
+    if (odd := lengths != width).any():
+        row = first(odd)
+        spot.refuse(
+            row,
+            f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}. All "
+            "lists of numbers need one length.",
+        )
+    values = float32(indptr, _numbers(items), spot)
+    within = np.tile(np.arange(width, dtype=np.uint32), len(batch))
+    if (stored := values != 0).all():
+        return Entries(indptr, within, values)
+    indptr = offsets_of(np.count_nonzero(stored.reshape(len(batch), width), axis=1))
+    return Entries(indptr, within[stored], values[stored])
+
+
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Read columns of numbers, one a feature in their order; zeros are not stored. Behind them are
     those that weigh 0, where only what is not 0 and not null is counted."""
@@ -285,6 +308,7 @@ LAYOUTS: dict[Layout, LayoutKind] = {
     "pairs of names": LayoutKind("lists of pairs of name and value", pairs),
     "map": LayoutKind("maps from column numbers to values", pairs),
     "map of names": LayoutKind("maps from names to values", pairs),
+    "dense": LayoutKind("lists of a number for every column", dense),
     "vector": LayoutKind("Spark vectors", vector),
     "columns": LayoutKind("columns of numbers", dense_columns),
     "recipe": LayoutKind("columns of a recipe", by_recipe),

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.rows import Label
+from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
@@ -178,7 +178,7 @@ class _Parser(threading.local):
     def __init__(self, reading: ReaderConfig) -> None:
         self._first_column = 1 if reading.index_base == 1 else 0
         self._weighted = reading.weights_in_label
-        self._several = reading.multilabel
+        self._several, self._targets = reading.multilabel, reading.numbers
         self._named = (reading.multiclass or reading.multilabel) and not reading.weights_in_label
         optional = reading.labels == "optional" or reading.multilabel
         self._optional = optional and not reading.weights_in_label
@@ -221,10 +221,13 @@ class _Parser(threading.local):
         buffers = self._buffers
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
-        if named is None:
-            (codes, classes), code_offsets = _classes(buffers.labels[:rows]), None
-        else:
+        codes: Codes
+        if named is not None:
             codes, code_offsets, classes, _ = named
+        else:
+            codes, code_offsets, classes = buffers.labels[:rows] + 0.0, None, []  # -0 is 0
+            if not self._targets:
+                codes, classes = _classes(codes)
         return RowBatch(
             buffers.indptr[: rows + 1].copy(),
             buffers.indices[:nonzeros].copy(),
@@ -253,7 +256,7 @@ class _Parser(threading.local):
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)
-            if sentence := unfit(what, token, number):
+            if sentence := unfit(what, token, number, self._targets):
                 yield text.count(b"\n", 0, at), sentence
             else:
                 target[what][which] = number
@@ -280,18 +283,18 @@ class _Parser(threading.local):
         counts = self._buffers.found
         kind, at = int(counts[text_kernels.TROUBLE]), int(counts[text_kernels.PLACE])
         if kind != text_kernels.NOTHING:
-            sentence = complaint(kind, text, at, self._first_column, self._weighted)
+            sentence = complaint(kind, text, at, self._first_column, self._weighted, self._targets)
             yield int(counts[text_kernels.PARSED_LINES]), sentence
 
 
 def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label]]:
-    """Return codes and classes in order of appearance; NaN is no label, -0 is 0."""
+    """Return codes and classes in order of appearance; NaN is no label."""
     if len(labels) > 1:  # most texts have two: an encoder takes five times as long
         first, second = labels[0], labels[np.argmax(labels != labels[0])]
         is_second = labels == second
         if first != second and (is_second | (labels == first)).all():
-            return is_second.astype(np.int32), [float(first) + 0.0, float(second) + 0.0]
-    encoded = pa.array(labels + 0.0, from_pandas=True).dictionary_encode()
+            return is_second.astype(np.int32), [float(first), float(second)]
+    encoded = pa.array(labels, from_pandas=True).dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
 

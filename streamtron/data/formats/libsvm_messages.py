@@ -11,6 +11,7 @@ from streamtron.core.rows import LARGEST_WEIGHT
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
+    REGRESSION_TAKES,
     is_rounded,
     merging,
     several_labels,
@@ -30,7 +31,9 @@ _TABLES = {
 """First byte of a token of another format of text → what to do."""
 
 
-def complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: bool) -> str:
+def complaint(
+    kind: int, text: bytearray, at: int, first_column: int, weighted: bool, targets: bool
+) -> str:
     """Say what is wrong with the token at ``at``, what was wanted, what to do."""
     token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
     for sign, what in _TABLES.items():
@@ -45,7 +48,7 @@ def complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: 
             " not binary or UTF-16."
         )
     elif kind == text_kernels.BAD_LABEL:
-        return _bad_label(token, weighted)
+        return _bad_label(token, weighted, targets)
     elif kind == text_kernels.BAD_WEIGHT:
         return _bad_weight(token)
     elif token.startswith(b"qid:"):
@@ -53,9 +56,9 @@ def complaint(kind: int, text: bytearray, at: int, first_column: int, weighted: 
     return _bad_pair(token, first_column)
 
 
-def _bad_label(token: bytes, weighted: bool) -> str:
+def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
     if weighted:
-        return _not_a_number(token.partition(b":")[0])
+        return _not_a_number(token.partition(b":")[0], targets)
     elif b"," in token:
         return several_labels(token)
     elif b":" in token:
@@ -63,11 +66,14 @@ def _bad_label(token: bytes, weighted: bool) -> str:
             f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    return f"{_not_a_number(token)[:-1]}; with --multiclass they may be names."
+    names = "" if targets else "; with --multiclass they may be names."
+    return _not_a_number(token, targets)[: -1 if names else None] + names
 
 
-def _not_a_number(token: bytes) -> str:
+def _not_a_number(token: bytes, targets: bool) -> str:
     word = shown(token) or "missing"
+    if targets:
+        return f"label {word} is no finite decimal number. {REGRESSION_TAKES}"
     return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
 
 
@@ -99,11 +105,11 @@ def _bad_pair(token: bytes, first_column: int) -> str:
     )
 
 
-def unfit(what: int, token: bytes, number: float) -> str:
+def unfit(what: int, token: bytes, number: float, targets: bool) -> str:
     """Say why a well-written number is refused; "" if it is not."""
     infinite = abs(number) == float("inf")
     if what == text_kernels.LABEL:
-        return _not_a_number(token) if infinite else merging(token, number)
+        return _not_a_number(token, targets) if infinite else merging(token, number, targets)
     elif what == text_kernels.WEIGHT:
         return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
     elif abs(number) >= FLOAT32_OVERFLOW:

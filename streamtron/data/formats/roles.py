@@ -29,10 +29,10 @@ ROLES: dict[Role, RoleKind] = {
     "features": RoleKind(
         "features",
         "lists of column numbers or of names, lists of pairs of one of them and a value, maps, "
-        "Spark vectors, or columns of numbers",
+        "lists of a number for every column, Spark vectors, or columns of numbers",
         (
             *("features", "indices", "index", "columns", "feature_indices", "features_indices"),
-            *("tokens", "words", "terms"),
+            *("tokens", "words", "terms", "embedding", "embeddings"),
         ),
     ),
     "values": RoleKind(
@@ -53,7 +53,8 @@ def fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
     type_ = plain(type_.value_type if role == "label" and several and is_list(type_) else type_)
     if role == "label":
         nothing = several and pa.types.is_null(type_)  # what pyarrow writes where all are empty
-        return bool(is_number(type_) or pa.types.is_boolean(type_) or is_string(type_) or nothing)
+        number = is_number(type_) or pa.types.is_decimal(type_)
+        return bool(number or pa.types.is_boolean(type_) or is_string(type_) or nothing)
     return is_number(type_)
 
 

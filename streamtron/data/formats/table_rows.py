@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.feature_names import Vocabulary
 from streamtron.core.kernels import COLUMN_MAX
-from streamtron.core.rows import LARGEST_WEIGHT, Label
+from streamtron.core.rows import LARGEST_WEIGHT, Codes, Label
 from streamtron.data.formats.layouts import (
     LAYOUTS,
     Columns,
@@ -23,6 +24,7 @@ from streamtron.data.formats.layouts import (
     items_of,
     no_nulls,
 )
+from streamtron.data.formats.text_labels import NUMBER, REGRESSION_TAKES
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import (
     Offsets,
@@ -157,9 +159,11 @@ def _falls(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> bool:
 
 def _labels(
     batch: pa.RecordBatch, column: str | None, reading: ReaderConfig, spot: Spot
-) -> tuple[NDArray[np.int32], Offsets | None, list[Label]]:
+) -> tuple[Codes, Offsets | None, list[Label]]:
     """Return class codes, their offsets where a row may have several, and their table in order of
-    appearance; -1, or no code at all, for a row without a label."""
+    appearance; -1, or no code at all, for a row without a label. Or targets, and no table."""
+    if column is None and reading.numbers:
+        return np.full(batch.num_rows, np.nan), None, []
     if column is None:
         count = 0 if reading.multilabel else batch.num_rows
         offsets = np.zeros(batch.num_rows + 1, np.int64) if reading.multilabel else None
@@ -172,8 +176,13 @@ def _labels(
         offsets, labels = items_of(labels, column, spot)
     elif reading.multilabel:
         offsets, labels = offsets_of(np.asarray(labels.is_valid())), labels.drop_null()
-    if is_number(labels.type):
-        labels = _float_labels(labels, offsets, spot)
+    if is_number(labels.type) or pa.types.is_decimal(labels.type):
+        numbers = _float_labels(labels, offsets, column, spot)
+        if reading.numbers:
+            return numbers, None, []
+        labels = pa.array(numbers, from_pandas=True)
+    elif reading.numbers:
+        _refuse_names(labels, column, spot)
     encoded = labels.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int32, copy=False)
     classes = encoded.dictionary.to_pylist()
@@ -184,21 +193,37 @@ def _labels(
     return codes, offsets, classes
 
 
-def _float_labels(labels: pa.Array, offsets: Offsets | None, spot: Spot) -> pa.Array:
-    """Convert labels to float64, -0.0 to 0.0; refuse one not finite or that would be rounded."""
-    present = np.asarray(labels.is_valid())
-    numbers = labels.fill_null(0).to_numpy(zero_copy_only=False)
-    floats = numbers.astype(np.float64) + 0.0
+def _float_labels(
+    labels: pa.Array, offsets: Offsets | None, column: str, spot: Spot
+) -> NDArray[np.float64]:
+    """Convert labels to float64, -0.0 to 0.0, a null to NaN; refuse one not finite or that would be
+    rounded to another integer."""
+    is_decimal, present = pa.types.is_decimal(labels.type), labels.fill_null(0)
+    if is_decimal:
+        present = present.cast(pa.string()).cast(pa.float64())  # the nearest one, always
+    floats: NDArray[np.float64] = np.asarray(present).astype(np.float64) + 0.0
     bad = ~np.isfinite(floats)
-    if numbers.dtype.kind in "iu":
+    if is_decimal or pa.types.is_integer(labels.type):
         bad |= np.abs(floats) >= 2.0**53  # beyond, two labels could become one float
     if bad.any():
         at = first(bad)
         spot.refuse(
             row_of(offsets, at),
-            f"label {numbers[at]}. Numbers as labels are finite, integers below 2**53.",
+            f"label {labels[at]} in column {column!r}. Numbers as labels are finite, integers "
+            "below 2**53.",
         )
-    return pa.array(floats, mask=~present)
+    floats[np.asarray(labels.is_null())] = np.nan
+    return floats
+
+
+def _refuse_names(labels: pa.Array, column: str, spot: Spot) -> NoReturn:
+    """Refuse labels that are no numbers: by the first that is none as it is written, either."""
+    texts = labels.cast(pa.string()).fill_null("0")
+    named = ~np.asarray(pc.match_substring_regex(texts, f"^(?:{NUMBER.pattern.decode()})$"))
+    row = first(named)
+    spot.refuse(
+        row, f"label {labels[row]} in column {column!r} of type {labels.type}. {REGRESSION_TAKES}"
+    )
 
 
 def _weights(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float64]:

@@ -29,11 +29,12 @@ _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
 _QID = (113, 105, 100, 58)
 
-_NO_NUMBER, _EXACT, _NEAR, _HARD = 0, 1, 2, 3
+_NO_NUMBER, _EXACT, _WHOLE, _NEAR, _HARD = 0, 1, 2, 3, 4
 _POWERS = np.array([float(f"1e{k}") for k in range(61)])
 _EXACT_POWER, _EXACT_MANTISSA, _EXACT_INTEGER = 22, 2**53, 2**24
 _WIDER, _NARROWER = 1.0 + 2.0**-50, 1.0 - 2.0**-50
 _NEAR_MAX = 2.0**127
+_SPLIT = 2.0**27 + 1.0
 _SAFE_DIGITS = 18
 _HUGE_EXPONENT = 10**_SAFE_DIGITS
 
@@ -102,13 +103,37 @@ def _exponent(text, at):
 
 
 @helper
+def _halves(number):
+    """Two numbers of 26 bits whose sum it is, so that their products are exact (Dekker, 1971)."""
+    large = _SPLIT * number
+    upper = large - (large - number)
+    return upper, number - upper
+
+
+@helper
+def _divided(mantissa, power):
+    """mantissa / 10^power for at most 18 digits and power ≤ 22, and whether it is correctly
+    rounded: the quotient of doubles plus that of the remainder is, but near a tie."""
+    dividend, divisor = np.float64(mantissa), _POWERS[power]
+    quotient = dividend / divisor
+    product = quotient * divisor
+    a, b = _halves(quotient)
+    c, d = _halves(divisor)
+    remainder = dividend - product - (((a * c - product) + a * d + b * c) + b * d)
+    remainder += np.float64(mantissa - np.int64(dividend))
+    number = quotient + remainder / divisor * _WIDER
+    return number, number == quotient + remainder / divisor * _NARROWER
+
+
+@helper
 def _number(text, at):
     """Return the decimal number at ``at`` as a double, its exactness, and the place after it.
 
     mantissa · 10^exponent is correctly rounded (_EXACT) where both factors are exact: mantissa
-    ≤ 2⁵³, |exponent| ≤ 22 (Clinger, PLDI 1990). With at most 18 digits and |exponent| ≤ 60 it is
-    off by no more than three roundings of 2⁻⁵³ each (_NEAR). The rest is _HARD, and so is an
-    integer beyond 2²⁴: float32 may not hold it, and the reader has to know.
+    ≤ 2⁵³, |exponent| ≤ 22 (Clinger, PLDI 1990); and where ``_divided`` says so. With at most 18
+    digits and |exponent| ≤ 60 it is off by no more than three roundings of 2⁻⁵³ each (_NEAR). The
+    rest is _HARD. An exact integer beyond 2²⁴ is _WHOLE: float32 may not hold it, and the reader
+    has to know.
     """
     negative = text[at] == _MINUS
     if negative or text[at] == _PLUS:
@@ -126,6 +151,9 @@ def _number(text, at):
         digits -= exponent
     if digits == 0:
         return 0.0, _NO_NUMBER, at
+    while text[start] == _ZERO or (text[start] == _POINT and digits > _SAFE_DIGITS):
+        digits -= np.int64(text[start] == _ZERO)  # it leads, and overflows nothing
+        start += np.uintp(1)
     if text[at] | 32 == _SMALL_E:
         integer = False
         shift, after = _exponent(text, at)
@@ -134,15 +162,21 @@ def _number(text, at):
         exponent += shift
         at = after
     power = abs(exponent)
-    if power >= len(_POWERS) or digits > _SAFE_DIGITS or (integer and mantissa > _EXACT_INTEGER):
+    wide = mantissa > _EXACT_MANTISSA
+    if power >= len(_POWERS) or digits > _SAFE_DIGITS or (integer and wide):
         return 0.0, _HARD, at
     number = np.float64(mantissa)
-    if exponent < 0:
+    exact = not wide and power <= _EXACT_POWER
+    if exponent < 0 and wide and power <= _EXACT_POWER:
+        number, exact = _divided(mantissa, power)
+    elif exponent < 0:
         number /= _POWERS[power]
     else:
         number *= _POWERS[power]
-    exact = mantissa <= _EXACT_MANTISSA and power <= _EXACT_POWER
-    return -number if negative else number, _EXACT if exact else _NEAR, at
+    sure = _EXACT if exact else _NEAR
+    if integer and mantissa > _EXACT_INTEGER:
+        sure = _WHOLE
+    return -number if negative else number, sure, at
 
 
 @helper
@@ -175,14 +209,14 @@ def _row_label(text, at, weighted, row, labels, weights, deferred, count):
     if sure == _NO_NUMBER:
         return BAD_LABEL, at, count
     labels[row] = number
-    if sure != _EXACT:
+    if sure > _WHOLE:
         count = _defer(deferred, count, LABEL, row, at, after)
     if weighted and text[after] == _COLON:
         start = after + np.uintp(1)
         weights[row], sure, after = _number(text, start)
         if sure == _NO_NUMBER or weights[row] < 0.0 or not _ends_token(text[after]):
             return BAD_WEIGHT, start, count
-        if sure != _EXACT:
+        if sure > _WHOLE:
             count = _defer(deferred, count, WEIGHT, row, start, after)
     if not _ends_token(text[after]):
         return BAD_LABEL, at, count

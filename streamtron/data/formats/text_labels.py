@@ -15,6 +15,11 @@ NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """A decimal number as text writes it."""
 NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
+REGRESSION_TAKES = (
+    "A loss of regression takes finite numbers: correct or remove the row, or use a loss of "
+    "classification, as --loss squared_hinge."
+)
+
 _INTEGER = re.compile(rb"[+-]?0*(\d+)")
 
 
@@ -88,13 +93,16 @@ def is_rounded(token: bytes, number: float) -> bool:
     return digits is not None and np.isfinite(number) and int(digits[1]) != abs(number)
 
 
-def merging(token: bytes, number: float) -> str:
+def merging(token: bytes, number: float, targets: bool = False) -> str:
     """Say why a number as a label would become the float of another one; "" if it would not."""
     if not is_rounded(token, number):
         return ""
+    what = f"label {shown(token)} is an integer beyond 2⁵³ that float64 cannot hold"
+    if targets:
+        return f"{what}. Rescale the labels."
     return (
-        f"label {shown(token)} is an integer beyond 2⁵³ that float64 cannot hold: another label "
-        "would be the same. Number the classes anew, or write names and use --multiclass."
+        f"{what}: another label would be the same. Number the classes anew, or write names and use "
+        "--multiclass."
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.text_labels import NUMBER
+from streamtron.data.formats.text_labels import NUMBER, merging
 from streamtron.data.formats.text_tables import Cut, TextTableReader
 
 SCHEMA = pa.schema(
@@ -81,6 +81,8 @@ class VowpalWabbitReader(TextTableReader):
                     "predictions, are not",
                 )
             label = float(words[0]) if words else None
+            if label is not None and (sentence := merging(words[0].encode(), label, True)):
+                self._refuse(line, sentence.removesuffix("."))
             importance = float(words[1]) if len(words) > 1 else 1.0
             for column, value in zip(cells, (label, importance, tag), strict=True):
                 column.append(value)

@@ -11,6 +11,10 @@ from 5 factors, normally distributed as is the rest; the mean of ‖x‖² is 1.
 a random hyperplane that the row lies on, after noise of a tenth of the scores' deviation; 3 % of
 labels are flipped. One row of 500 is an outlier: ten times as long, its label drawn by chance.
 
+With numbers to be predicted in the place of labels the rows have the same features. The number is
+w·x of normally distributed weights, with a deviation of about 1, plus noise of half that; of an
+outlier it is drawn by chance, ten times as large. It has six decimals.
+
 A corpus is infinite. Rows come in groups of 4,096, each from its own random numbers (a
 counter-based generator keyed by seed and group), and what groups share depends on seed and number
 of columns alone. So row i is the same whatever the number of rows or shards, and any range of rows
@@ -29,6 +33,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
 from streamtron.core.names import checks_keywords
+from streamtron.core.rows import are_targets
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
@@ -47,6 +52,8 @@ FACTORS = 5
 FACTORS_SHARE = 0.9
 """The part of a dense column's variance that comes from the factors."""
 NOISE = 0.1
+TARGET_NOISE = 0.5
+TARGET_DECIMALS = 6
 OUTLIERS, OUTLIER_LENGTH = 0.002, 10.0
 
 
@@ -77,6 +84,7 @@ def generate(
     columns: int | None = None,
     seed: int,
     kind: str = "text",
+    target: str = "class",
     shards: int = 8,
     format: Format = "libsvm",
     first_row: int = 0,
@@ -95,6 +103,7 @@ def generate(
         to 1,000. None = 30,000 or 50.
     seed : at least 0.
     kind : ``"text"`` or ``"dense"``.
+    target : ``"class"``, labels ±1, or ``"number"``.
     format : ``"libsvm"`` or ``"parquet"``.
     overwrite : replace the shards of an earlier corpus.
     executor : where the shards are made and written: here, or on workers that see the directory.
@@ -111,7 +120,7 @@ def generate(
     ...     generate(directory, rows=10, columns=2000, seed=1, shards=2).rows
     10
     """
-    columns = _check(kind, rows, shards, columns, seed, first_row)
+    columns = _check(kind, target, rows, shards, columns, seed, first_row)
     a_shard = -(-rows // shards)
     end = first_row + rows
     with new_shards(directory, format, overwrite) as shard_path:
@@ -120,7 +129,7 @@ def generate(
             for number, first in enumerate(range(first_row, end, a_shard))
         ]
         return sum_over_tree(
-            Written.plus, executor(write_range, parts, columns, seed, format, kind)
+            Written.plus, executor(write_range, parts, columns, seed, format, kind, target)
         )
 
 
@@ -133,32 +142,36 @@ class RowRange(NamedTuple):
 
 
 def write_range(
-    part: RowRange, columns: int, seed: int, format: Format, kind: str
+    part: RowRange, columns: int, seed: int, format: Format, kind: str, target: str
 ) -> Iterator[Written]:
     """Write one shard of a corpus."""
-    batches = corpus_rows(part.rows, columns, seed, part.first_row, kind)
+    batches = corpus_rows(part.rows, columns, seed, part.first_row, kind, target)
     style = ShardStyle(format, shift=1 if format == "libsvm" else 0)
     yield write_shards(batches, lambda _: part.name, style, part.rows)
 
 
 def corpus_rows(
-    rows: int, columns: int, seed: int, first_row: int = 0, kind: str = "text"
-) -> Iterator[RowBatch]:
-    """Generate the rows as batches of at most 4,096, columns counted from 0, labels ±1."""
+    rows: int, columns: int, seed: int, first_row: int = 0, kind: str = "text",
+    target: str = "class",
+) -> Iterator[RowBatch]:  # fmt: skip
+    """Generate the rows as batches of at most 4,096, columns counted from 0."""
     row, end = first_row, first_row + rows
     while row < end:
         group, start = divmod(row, GROUP_ROWS)
         stop = min(GROUP_ROWS, start + end - row)
-        yield slice_batch(KINDS[kind].group(columns, seed, group), start, stop)
+        batch = KINDS[kind].group(columns, seed, group, target == "number")
+        yield slice_batch(batch, start, stop)
         row += stop - start
 
 
 def _check(
-    kind: str, rows: int, shards: int, columns: int | None, seed: int, first_row: int
+    kind: str, target: str, rows: int, shards: int, columns: int | None, seed: int, first_row: int
 ) -> int:
     """Return the number of columns, once all numbers are in their ranges."""
     if kind not in KINDS:
         raise SettingsError(f"kind {kind!r}. A corpus is one of {', '.join(KINDS)}.")
+    if target not in ("class", "number"):
+        raise SettingsError(f"target {target!r}. The rows of a corpus have a class or a number.")
     if rows < 1 or shards < 1:
         raise SettingsError(f"rows {rows}, shards {shards}. Both must be at least 1.")
     fewest, most, usual, _ = KINDS[kind]
@@ -174,9 +187,11 @@ def _check(
     return columns
 
 
-def _random(seed: int, stream: Literal["model", "rows"], number: int) -> np.random.Generator:
+def _random(
+    seed: int, stream: Literal["model", "rows", "weights"], number: int
+) -> np.random.Generator:
     """Make a random generator for each (seed, stream, number)."""
-    key = np.random.SeedSequence([seed, ("model", "rows").index(stream), number])
+    key = np.random.SeedSequence([seed, ("model", "rows", "weights").index(stream), number])
     return np.random.Generator(np.random.Philox(key))
 
 
@@ -250,7 +265,19 @@ def _lengths(columns: int, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     return lengths
 
 
-def _text_group(columns: int, seed: int, group: int) -> RowBatch:
+@lru_cache(maxsize=1)
+def _weights(columns: int, seed: int) -> NDArray[np.float64]:
+    """Draw the weights of the numbers that go with texts, at which scores have a deviation of 1."""
+    return _random(seed, "weights", columns).standard_normal(columns)
+
+
+def _numbers(scores: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
+    """Draw the numbers to be predicted of rows with these scores w·x."""
+    noise = TARGET_NOISE * random.standard_normal(GROUP_ROWS)
+    return np.round(scores + noise, TARGET_DECIMALS) + 0.0  # -0 is 0
+
+
+def _text_group(columns: int, seed: int, group: int, number: bool) -> RowBatch:
     """Generate rows 4,096·group … 4,096·group + 4,095 of a text."""
     model, random = _model(columns, seed), _random(seed, "rows", group)
     lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
@@ -270,25 +297,29 @@ def _text_group(columns: int, seed: int, group: int) -> RowBatch:
     )
     norms = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
     values /= np.repeat(norms, np.diff(indptr))
-    positive = (topics[:, 0] % 2 == 0) != flipped
+    labels = (topics[:, 0] % 2 == 0) != flipped
     columns_held = keys[first].astype(np.uint32)  # the low half
-    return _batch(indptr.astype(np.int64), columns_held, values, positive, group)
+    if number:
+        products = values * _weights(columns, seed)[columns_held]
+        labels = _numbers(np.add.reduceat(products, indptr[:-1]), random)
+    return _batch(indptr.astype(np.int64), columns_held, values, labels, group)
 
 
 def _batch(
     indptr: NDArray[np.int64],
     columns: NDArray[np.uint32],
     values: NDArray[np.float64],
-    positive: NDArray[np.bool_],
+    labels: NDArray[np.bool_] | NDArray[np.float64],
     group: int,
 ) -> RowBatch:
-    """Make a batch of a group's rows."""
+    """Make a batch of a group's rows; ``labels`` : whether they are positive, or numbers."""
+    number = are_targets(labels)
     return RowBatch(
         indptr,
         columns,
         values.astype(np.float32),
-        np.where(positive, 0, 1).astype(np.int32),
-        [1.0, -1.0],
+        labels if number else np.where(labels, 0, 1).astype(np.int32),
+        [] if number else [1.0, -1.0],
         None,
         lambda i: f"generated corpus, row {group * GROUP_ROWS + i}",
     )
@@ -323,30 +354,35 @@ def _dense_model(columns: int, seed: int) -> tuple[NDArray[np.float64], NDArray[
     return loads, normal / np.sqrt(variance)
 
 
-def _dense_group(columns: int, seed: int, group: int) -> RowBatch:
+def _dense_group(columns: int, seed: int, group: int, number: bool) -> RowBatch:
     """Generate rows 4,096·group … 4,096·group + 4,095 of dense rows."""
     (loads, normal), random = _dense_model(columns, seed), _random(seed, "rows", group)
     factors = random.standard_normal((GROUP_ROWS, FACTORS))
     values = np.sqrt(1 - FACTORS_SHARE) * random.standard_normal((GROUP_ROWS, columns))
     for factor, load in zip(factors.T, loads, strict=True):
         values += factor[:, None] * load  # no matrix product: it would add in an order of its own
-    scores = (values * normal).sum(axis=1) + NOISE * random.standard_normal(GROUP_ROWS)
+    scores = (values * normal).sum(axis=1)
+    noisy = scores + NOISE * random.standard_normal(GROUP_ROWS)
     outlier = random.random(GROUP_ROWS) < OUTLIERS
     flipped = random.random(GROUP_ROWS) < np.where(outlier, 0.5, FLIPPED)
+    labels = (noisy > 0.0) != flipped
+    if number:
+        chance = OUTLIER_LENGTH * random.standard_normal(GROUP_ROWS)
+        labels = _numbers(np.where(outlier, chance, scores), random)
     values *= np.where(outlier, OUTLIER_LENGTH, 1.0)[:, None] / np.sqrt(columns)
     indptr = columns * np.arange(GROUP_ROWS + 1, dtype=np.int64)
     every = np.tile(np.arange(columns, dtype=np.uint32), GROUP_ROWS)
-    return _batch(indptr, every, values.ravel(), (scores > 0.0) != flipped, group)
+    return _batch(indptr, every, values.ravel(), labels, group)
 
 
 class Kind(NamedTuple):
     """How many columns a kind of corpus has, at least, at most and usually; ``group`` makes rows,
-    of (columns, seed, number of the group)."""
+    of (columns, seed, number of the group, whether they have numbers)."""
 
     fewest: int
     most: int
     usual: int
-    group: Callable[[int, int, int], RowBatch]
+    group: Callable[[int, int, int, bool], RowBatch]
 
 
 KINDS = {

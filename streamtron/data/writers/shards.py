@@ -32,7 +32,7 @@ from streamtron.core.files import (
     sync_directory,
     writing_to,
 )
-from streamtron.core.rows import Label
+from streamtron.core.rows import Label, are_targets
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter, join
 from streamtron.data.discover import NAMES, UNFINISHED
@@ -243,7 +243,8 @@ def _check(batch: RowBatch, style: ShardStyle) -> None:
     if style.to == "parquet":
         return
     if batch.code_offsets is None:
-        wrong, what = batch.codes < 0, "no label, and libsvm text needs one in every row"
+        missing = np.isnan(batch.codes) if are_targets(batch.codes) else batch.codes < 0
+        wrong, what = missing, "no label, and libsvm text needs one in every row"
     else:
         wrong = (np.diff(batch.code_offsets) == 0) & (np.diff(batch.indptr) == 0)
         what = "neither a label nor a nonzero, and in libsvm text that is no row"
@@ -295,8 +296,11 @@ def _schema(style: ShardStyle) -> pa.Schema:
 
 def _table(batch: RowBatch, schema: pa.Schema, style: ShardStyle) -> pa.Table:
     indptr, kind = pa.array(batch.indptr, pa.int32()), schema.field("label").type
-    classes = pa.array(batch.classes, kind.value_type if style.multilabel else kind)
-    labels = classes.take(pa.array(batch.codes, mask=batch.codes < 0))
+    if are_targets(batch.codes):
+        labels = pa.array(batch.codes, from_pandas=True)
+    else:
+        classes = pa.array(batch.classes, kind.value_type if style.multilabel else kind)
+        labels = classes.take(pa.array(batch.codes, mask=batch.codes < 0))
     if style.multilabel:
         labels = pa.ListArray.from_arrays(pa.array(batch.code_offsets, pa.int32()), labels)
     columns = [
@@ -310,8 +314,11 @@ def _table(batch: RowBatch, schema: pa.Schema, style: ShardStyle) -> pa.Table:
 
 def _text(batch: RowBatch, style: ShardStyle) -> pa.Buffer:
     """The rows as lines of libsvm text, by Arrow's string kernels: no Python loop over rows."""
-    names = [label_text(c if isinstance(c, str) else float(c)) for c in batch.classes]
-    heads = pa.array(names, pa.large_string()).take(pa.array(batch.codes))
+    if are_targets(batch.codes):
+        heads = _decimal(batch.codes)
+    else:
+        names = [label_text(c if isinstance(c, str) else float(c)) for c in batch.classes]
+        heads = pa.array(names, pa.large_string()).take(pa.array(batch.codes))
     if batch.code_offsets is not None:
         # A row without a label begins with a blank, as scikit-learn writes it.
         lists = pa.LargeListArray.from_arrays(pa.array(batch.code_offsets), heads)
