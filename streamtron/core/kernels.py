@@ -784,10 +784,10 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, 
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
                types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
-               types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
+               types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
 def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
-         scale, center, bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
+         scale, center, origin, bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
@@ -802,8 +802,8 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
     bias, w, length, scale : the fixed weights, ‖w‖, which bounds the rounding of margins, and s₀.
     threshold : rows with y·a ≤ threshold are violators.
     phi, b : φ, and counts to a unit of dual.
-    center : where t_k are numbers, what is taken off each of them in D: a bias that is not
-        penalised may be moved by any number.
+    center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
+        taken off it already: a bias that is not penalised may be moved by any number.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
@@ -835,7 +835,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
             target = targets[i] - center
             _add_to(sums, np.uintp(NORMS), cost * abs(target))
             z, off = scale * margin, scale * roundings * UNIT_ROUNDOFF * most
-            off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(targets[i]) + off)
+            off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(targets[i]) + abs(origin) + off)
             at = abs(z - targets[i]) + off  # φ rises on both sides of t
             _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         elif not quadratic:

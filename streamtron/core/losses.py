@@ -60,6 +60,18 @@ class Loss:
         """The loss as kernels take it."""
         return Phi(self.code, self.zone, self.epsilon)
 
+    @property
+    def sharp(self) -> Phi:
+        """The same without a zone: the loss of the objective."""
+        return Phi(self.code, 0.0, self.epsilon)
+
+    def shares(self, t: Vector) -> Vector:
+        """Return how many C_k are counted on as the most that |α_k| is, of labels that are numbers
+        ``t``, shape (rows,)."""
+        if self.code == kernels.EPSILON_INSENSITIVE:
+            return np.ones(len(t))
+        return np.clip(2.0 * np.abs(t), 1e-30, self.most)
+
 
 SQUARED_HINGE = Loss(
     "squared_hinge",

@@ -145,12 +145,15 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         def begin() -> list[Learner]:
             learners = self._learners(rows, settings)
             for number, learner in enumerate(learners if warm else ()):
-                bias = biases[number] / self._rho if self._rho > 0.0 else 0.0
+                moves = settings.regression and settings.free
+                learner.fix_center(center=biases[number] if moves else 0.0)
+                center = learner.targets.center
+                bias = (biases[number] - center) / self._rho if self._rho > 0.0 else 0.0
                 b, counts = 1.0, copy.deepcopy(self._counts[number])
                 if not learner.loss.quadratic:  # counts of another C prove nothing
                     heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
-                    if learner.loss.numbers:  # α = C |r| may be far above C
-                        heaviest *= min(learner.loss.most, 2.0 * rows.spread)
+                    if learner.loss.numbers:  # α may be far above C
+                        heaviest *= float(learner.loss.shares(rows.codes - center).max())
                     b, counts = resolution(learner) / heaviest, Counts()
                     set_resolution(learner, b)
                 set_weights(learner, b * weights[number], b * bias, counts)
@@ -183,6 +186,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         self._set_classes(classes)
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
         self._rho = settings.augmentation
+        self._centers = np.array([learner.extent.center or 0.0 for learner in learners])
         self._counts = [learner.counts for learner in learners]
         self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
         certificates = [certificate_of(learner) for learner in learners]
@@ -202,7 +206,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
         """Set weights and certificates."""
         weights = np.array([past.average for past in self._past])
-        self._set_weights(weights[:, :-1].copy(), self._rho * weights[:, -1])
+        self._set_weights(weights[:, :-1].copy(), self._rho * weights[:, -1] + self._centers)
         joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]
         self.certificate_ = ModelCertificate(joint)
 

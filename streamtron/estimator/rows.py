@@ -37,11 +37,6 @@ class MatrixRows(NamedTuple):
         return self.classes[self.codes] if len(self.classes) else self.codes
 
     @property
-    def spread(self) -> float:
-        """How far the numbers to be predicted lie from each other and from 0, at least 1e-30."""
-        return float(max(np.ptp(self.codes), np.abs(self.codes).max(), 1e-30))
-
-    @property
     def numbers(self) -> list[Label]:
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]

@@ -247,6 +247,7 @@ def _model(
     del sparse_weights
     values *= sign
     bias = np.array([sign * settings.augmentation * learner.best.bias for learner in learners])
+    bias += [learner.extent.center or 0.0 for learner in learners]
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,

@@ -276,8 +276,9 @@ def train_changed(
             weights_of = {positive: weights_of.get(positive, 1.0)}
         for plan, counts in zip(plans, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
-            label = source.labels[0] if positive is None else positive
-            write_first_state(path, counts, progress.b, label, weights_of)
+            label = next(iter(source.labels), None) if positive is None else positive
+            center = learner.extent.center or 0.0
+            write_first_state(path, counts, progress.b, label, weights_of, center)
     return train_on(training, plans, learners, open_parts)
 
 

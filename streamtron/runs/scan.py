@@ -168,7 +168,7 @@ def scan_request(learner: Learner) -> ScanRequest:
     rho, scale = learner.settings.augmentation, frozen.scan_sums.scale
     return ScanRequest(
         learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
-        frozen.scan_sums.b, loss=learner.loss,
+        frozen.scan_sums.b, loss=learner.loss, free=learner.settings.free,
     )  # fmt: skip
 
 
@@ -196,7 +196,10 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
         at = np.searchsorted(block.positions, violators.positions)
         signs, delta2 = np.zeros(len(block.positions), np.int8), np.zeros(len(block.positions))
         signs[at], delta2[at] = violators.signs, violators.delta2
-        targets = Targets(first_row + block.positions, signs, delta2, block.squares)
+        t = np.zeros(len(block.positions) if learner.loss.numbers else 0)
+        if learner.loss.numbers:
+            t[at] = violators.t
+        targets = Targets(first_row + block.positions, signs, delta2, block.squares, t)
         keep_violators(learner, block.held, at, targets, violators.rows)
 
 

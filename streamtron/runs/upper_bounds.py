@@ -125,7 +125,10 @@ def resolution(learner: Learner) -> float:
     after a scan."""
     if learner.loss.quadratic:
         return COUNT_OF_ONE * learner.settings.delta2
-    return resolution_of_c(min(learner.extent.least_delta2, learner.targets.least_delta2))
+    least = learner.extent.least_delta2
+    if not learner.loss.numbers or least == math.inf:
+        least = min(least, learner.targets.least_delta2)
+    return resolution_of_c(least)
 
 
 def _were_cut(learner: Learner) -> bool:

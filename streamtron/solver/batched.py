@@ -168,7 +168,7 @@ def _make(epochs: Sequence[MiniEpoch]) -> None:
     """Make mini-epochs of the same turn: together where they are over the same rows."""
     crowds: dict[object, list[MiniEpoch]] = {}
     for epoch in epochs:
-        kind = epoch.problem.active.place, epoch.live is None, epoch.problem.rule.loss.phi
+        kind = epoch.problem.active.place, epoch.live is None, epoch.problem.rule.loss.sharp
         crowds.setdefault(kind, []).append(epoch)
     for crowd in crowds.values():
         order = _common_order(crowd)
@@ -223,7 +223,7 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None
             active.rows, some,
             _side_by_side([signs_of[some] for signs_of in signs]),
             _side_by_side([problem.delta2[some] for problem in problems]), *rules,
-            problems[0].rule.loss.phi, active.t, active.squares,
+            problems[0].rule.loss.sharp, active.t, active.squares,
             counts, w, scalars, tallies, moved, room,
         )  # fmt: skip
         for k, problem in enumerate(problems):

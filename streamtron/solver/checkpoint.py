@@ -212,6 +212,7 @@ class RestoredLearner:
         chosen = places[: int(matches.argmin())]
         if not len(chosen):
             return
+        learner.fix_center(chunk)
         targets = learner.targets(chunk)
         if learner.regime == Regime.ALL_ROWS:
             learner.active.share(learner.pool, chunk.rows, targets)

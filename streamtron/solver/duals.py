@@ -170,7 +170,7 @@ def _stretches(ranges: Ranges) -> Iterator[_Run]:
             first, done = first + rows, done + rows
 
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -215,13 +215,14 @@ def write_first_state(
     path: str,
     counts: Counts,
     b: float,
-    positive: Label,
+    positive: Label | None,
     class_weights: Mapping[Label, float] | None,
+    center: float,
 ) -> None:
     """Write the state of a part that has counts, in units of b, and has read no row."""
     write_state(
-        path, counts, None, np.zeros(0, dtype=np.int64), b=b, positive=positive, shuffles=0,
-        regime=Regime.WORKING_SET, rows=0,
+        path, counts, None, np.zeros(0, dtype=np.int64), b=b, positive=positive, center=center,
+        shuffles=0, regime=Regime.WORKING_SET, rows=0,
         class_weights=None if class_weights is None else [*class_weights.items()],
     )  # fmt: skip
 

@@ -170,6 +170,18 @@ class Learner:
         self.widen(chunk.width)
         self.extent.add(targets, self.settings, chunk.width)
 
+    def fix_center(self, chunk: Chunk | None = None, center: float | None = None) -> None:
+        """Take ``center`` off labels that are numbers; if it is not given, where the bias is free
+        to move, the mean of those of the first chunk."""
+        extent, settings = self.extent, self.settings
+        if extent.center is None and center is None and chunk is not None:
+            center = 0.0
+            if settings.regression and settings.free and len(chunk):
+                center = float(chunk.codes.mean())
+        if extent.center is None:
+            extent.center = center
+        self.targets.center = extent.center or 0.0
+
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
@@ -201,8 +213,8 @@ def begin_stage(learner: Learner) -> None:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     progress.stage_number += 1
     stage = progress.stage
-    least = _least_delta2(learner)
-    if not learner.loss.quadratic:
+    least = extent.least_delta2
+    if not (learner.loss.quadratic or learner.loss.numbers):
         least = min(least, learner.targets.least_delta2)
     b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, least)
     if progress.b and not learner.loss.quadratic:
@@ -225,20 +237,12 @@ def choose_resolution_again(learner: Learner) -> None:
     progress, settings, extent = learner.progress, learner.settings, learner.extent
     if learner.loss.quadratic or learner.frozen is not None:
         return
-    least = _least_delta2(learner)
+    least = extent.least_delta2
     if progress.b <= kernels.COUNT_MAX * 2.0 * least:
         return
     restart(learner.running)
     learner.counts.clear()
     progress.refine(stages.choose_b(progress.stage, settings, extent.sq_radius, None, least))
-
-
-def _least_delta2(learner: Learner) -> float:
-    """The least Δ_k², over how many C_k the largest α_k may come to."""
-    loss, extent = learner.loss, learner.extent
-    if not loss.numbers:
-        return extent.least_delta2
-    return extent.least_delta2 / min(loss.most, 2.0 * extent.spread)
 
 
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:

@@ -27,12 +27,14 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, ManyClasses
 from streamtron.core.events import Listener, ReadingStarted, ignore
 from streamtron.core.executor import Each, Parts, Wanted
-from streamtron.core.rows import Label
+from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import Learner, begin_quadratic, begin_stage, enter, hold_elsewhere
@@ -136,8 +138,10 @@ class ManyParts(Data):
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner
         for two classes, else of one a label. DataError: there are not two labels."""
-        parts, settings, units = self._parts, self.settings, {}
-        labels_and_widths = parts(Part.start)
+        parts, settings, units, center = self._parts, self.settings, {}, 0.0
+        if settings.regression and settings.free:
+            center = float(np.mean(parts(Part.describe, first_mean).facts))
+        labels_and_widths = parts(Part.start, center)
         self._labels[:] = _labels(labels_and_widths, settings)
         width = max(labels_and_widths.widths)
         labels = [None] if settings.regression else self._labels
@@ -201,6 +205,11 @@ class ManyParts(Data):
         """Make a round of steps of so many problems, if there are any."""
         wanted = [*zip(numbers, steps, strict=True)]
         return self._parts(Each(wanted), wanted) if wanted else ()
+
+
+def first_mean(source: ChunkSource) -> float:
+    """Return the mean of the labels, which are numbers, of the first rows; 0 without rows."""
+    return next((float(chunk.codes.mean()) for chunk in source.chunks()), 0.0)
 
 
 def _plan(number: int, learner: Learner) -> ReadingPlan:

@@ -87,8 +87,9 @@ class Part:
         self._waits = self._ended = True  # for the next chunk; the last one
 
     @changes_part
-    def start(self) -> LabelsAndWidths:
-        """Train on the part's rows alone: one reading and the solution of the rows in memory."""
+    def start(self, center: float) -> LabelsAndWidths:
+        """Train on the part's rows alone: one reading and the solution of the rows in memory.
+        ``center`` : is taken off labels that are numbers."""
         labels, classes = self.source.labels, None
         if self.settings.one_vs_rest:
             classes = Classes(self.settings, labels, self.class_weights, self.pool)
@@ -96,6 +97,7 @@ class Part:
         else:
             learners = [Learner(self.settings, labels, self.class_weights, None, self.pool)]
             self.problems = [PartProblem(learners[0])]
+        learners[0].fix_center(center=center)
         self._classes = classes
         begin_reading(learners[0], 0)
         for chunk in self.source.chunks():

@@ -132,7 +132,7 @@ class PartProblem(HeldLoss):
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
-            counts = round_counts(alpha, plan.b, self.most)
+            counts = round_counts(alpha, plan.b, self.most, balanced=self.loss.numbers)
             learner.counts.put(learner.active.numbers, counts)
         loss, free = loss_of(learner.settings), learner.settings.free
         learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b, free)
@@ -167,7 +167,7 @@ class PartProblem(HeldLoss):
         weights = learner.targets.class_weights
         write_state(
             path, learner.counts, self._certified, held,
-            b=learner.progress.b, positive=learner.targets.positive,
+            b=learner.progress.b, positive=learner.targets.positive, center=learner.targets.center,
             shuffles=learner.shuffles, regime=learner.regime, rows=rows,
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
@@ -180,6 +180,7 @@ class PartProblem(HeldLoss):
         weights = content["class_weights"]
         learner.targets.class_weights = None if weights is None else dict(weights)
         learner.targets.positive = content["positive"]
+        learner.fix_center(center=content["center"])
         learner.regime = Regime(content["regime"])
         if "certified.gaps" in arrays:
             self._certified = arrays["certified.gaps"], arrays["certified.counts"]
@@ -222,9 +223,9 @@ class PartProblem(HeldLoss):
         ``relaxation`` times as far; return what that changes."""
         learner, numbers = self.learner, self.learner.active.numbers
         counts = learner.counts.take(numbers)
-        solution = round_counts(self.alpha(self.margins_of(v)), b, self.most)
+        alpha, signed = self.alpha(self.margins_of(v)), self.loss.numbers
+        solution = round_counts(alpha, b, self.most, balanced=signed)
         largest = largest_counts(b, self.most)
-        signed = self.loss.numbers
         moved = relax_counts(counts, solution, relaxation, largest, signed=signed)
         learner.counts.put(numbers, moved)
         columns = len(v) - 1

@@ -76,9 +76,9 @@ class Frozen:
         scan_sums.unfold()
         kernels.scan(
             rows, targets.signs, targets.delta2, targets.squares, targets.t, counts, rho, self.bias,
-            self.threshold, scan_sums.loss.phi, scan_sums.b, self.w, self.length,
-            scan_sums.scale, scan_sums.center(self.bias), scan_sums.bins, scan_sums.fresh,
-            scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
+            self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
+            scan_sums.scale, scan_sums.center(self.bias), targets.center, scan_sums.bins,
+            scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
         )  # fmt: skip
         return marked
 
@@ -106,6 +106,8 @@ class ScanRequest(NamedTuple):
     first: bool = False
     """whether R and the least Δ² are wanted"""
     loss: Loss = SQUARED_HINGE
+    free: float = 0.0
+    """ρ of a bias that is not penalised"""
 
 
 class Numbered(NamedTuple):
@@ -116,13 +118,14 @@ class Numbered(NamedTuple):
 
 
 class Violators(NamedTuple):
-    """The number of a block's violators; positions, signs and Δ_k² of those for which there is
+    """The number of a block's violators; positions, signs, Δ_k² and t_k of those for which there is
     room, the first ones."""
 
     rows: int
     positions: NDArray[np.int64]
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
+    t: NDArray[np.float64]
 
 
 class PartialSums(NamedTuple):
@@ -182,8 +185,9 @@ class _Scanner:
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
-            request.w, request.bias, request.scale, request.threshold, None, request.loss, request.b
-        )
+            request.w, request.bias, request.scale, request.threshold, None, request.loss,
+            request.b, request.free,
+        )  # fmt: skip
 
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen
@@ -192,8 +196,8 @@ class _Scanner:
             frozen.widen(chunk.width)
         extent = 0.0, math.inf
         if request.first:
-            least = targets.delta2[targets.present].min(initial=math.inf)
-            extent = float(targets.sq_lengths(request.rho).max(initial=0.0)), float(least)
+            least = targets.least_delta2(request.loss)
+            extent = float(targets.sq_lengths(request.rho).max(initial=0.0)), least
         counts = self._counts_of(rows, targets)
         marks = frozen.scan(rows, targets, counts, request.rho)
         support = np.flatnonzero(counts)
@@ -220,7 +224,8 @@ class _Scanner:
         fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
         self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
         fitting = chosen[:fits]
-        return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting])
+        t = targets.t[fitting] if len(targets.t) else targets.t
+        return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting], t)
 
 
 def margins_at(
@@ -230,8 +235,7 @@ def margins_at(
     v: NDArray[np.float64],
     scale: float = 1.0,
 ) -> NDArray[np.float64]:
-    """Return m_k of every row at augmented weights ``scale`` · v, shape (rows,); see
-    ``HeldLoss``."""
+    """Return m_k of every row at weights ``scale`` · v, augmented, shape (rows,)."""
     margins = scale * passes.margins(rows, targets.signs, rho, v)
     return margins - targets.t if len(targets.t) else margins
 
@@ -251,4 +255,4 @@ def counts_of_slacks(
     with np.errstate(over="ignore"):
         cost = costs(targets.signs, targets.delta2)
         alpha = cost * losses.slopes(loss, margins)
-        return round_counts(alpha, b, loss.most * cost)
+        return round_counts(alpha, b, loss.most * cost, balanced=loss.numbers)

@@ -93,7 +93,9 @@ def worthwhile_gap(learner: Learner) -> float:
     is not quadratic), if all others have no count; a twentieth of it, or SOLVED times the last gap,
     if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
-        return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
+        missed = learner.certificate is not None and not learner.loss.quadratic
+        part = MARGIN_OF_TOLERANCE * (0.1 if missed else 1.0)  # a free bias has its price in D
+        return max(part * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.regime == Regime.BLOCKS:
@@ -138,7 +140,7 @@ def _longest(learner: Learner) -> float:
     """The most, about, that a row has added to ‖a‖: R times b/Δ², the count at a slack of 1. Of
     losses with α ≤ C visits move many rows far from where they end: that of all rows."""
     extent = learner.extent
-    count = learner.progress.b / extent.least_delta2 * extent.spread
+    count = learner.progress.b / extent.least_delta2
     longest = math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
     return longest if learner.loss.quadratic else longest * extent.rows
 

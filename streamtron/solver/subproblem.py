@@ -146,7 +146,8 @@ class Subproblem:
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
-        self.set_counts(round_counts(alpha, self.rule.b, self.loss.most))
+        balanced = self.loss.loss.numbers
+        self.set_counts(round_counts(alpha, self.rule.b, self.loss.most, balanced=balanced))
 
     def set_counts(self, counts: NDArray[np.int32]) -> None:
         """Take these counts, and a of them."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import PRICES, Settings
 from streamtron.core.errors import DataError
-from streamtron.core.losses import NO_NUMBERS
+from streamtron.core.losses import NO_NUMBERS, Loss, loss_of
 from streamtron.core.rows import Chunk, Label
 
 
@@ -26,11 +26,16 @@ BELOW = 1.0 - 32.0 * kernels.UNIT_ROUNDOFF
 
 
 def round_counts(
-    alpha: NDArray[np.float64], b: float, most: NDArray[np.float64]
+    alpha: NDArray[np.float64], b: float, most: NDArray[np.float64], *, balanced: bool = False
 ) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋, |c_k| 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``."""
-    with np.errstate(over="ignore"):  # infinity is cut too
-        counts = np.floor(b * alpha + 0.5)
+    """c_k = ⌊b α_k + ½⌋, |c_k| 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``.
+    ``balanced`` : sums of consecutive α_k are rounded, so that Σ c_k is off by ½ at most: a bias
+    that is not penalised wants it to be 0."""
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is cut too
+        if balanced:
+            counts = np.diff(np.floor(np.cumsum(b * alpha) + 0.5), prepend=0.0)
+        else:
+            counts = np.floor(b * alpha + 0.5)
     largest = largest_counts(b, most)
     return np.clip(counts, -largest, largest).astype(np.int32)
 
@@ -66,11 +71,21 @@ class Targets:
     delta2: NDArray[np.float64]
     squares: NDArray[np.float64]
     t: NDArray[np.float64] = field(default_factory=lambda: NO_NUMBERS)
+    center: float = 0.0
+    """what has been taken off the labels in t"""
 
     @property
     def present(self) -> NDArray[np.bool_] | slice:
         """The rows that are not left out: an index for arrays of all of them."""
         return slice(None) if self.signs.all() else self.signs != 0
+
+    def least_delta2(self, loss: Loss) -> float:
+        """Return the least Δ_k² of the rows that are not left out; where labels are numbers over
+        ``loss.shares``. ∞ without rows."""
+        delta2 = self.delta2[self.present]
+        if len(self.t):
+            delta2 = delta2 / loss.shares(self.t[self.present])
+        return float(delta2.min(initial=math.inf))
 
     def sq_lengths(self, rho: float) -> NDArray[np.float64]:
         """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; DataError if one is 0."""
@@ -103,6 +118,8 @@ class TargetRule:
     labels: Sequence[Label]
     class_weights: Mapping[Label, float] | None
     positive: Label | None
+    center: float = 0.0
+    """is taken off labels that are numbers: the bias is less by it"""
 
     @property
     def least_delta2(self) -> float:
@@ -122,9 +139,10 @@ class TargetRule:
             with np.errstate(over="ignore"):
                 delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
             self._check_prices(chunk, weights, delta2)
-        numbers = chunk.codes.dtype == np.float64
-        t = np.asarray(chunk.codes, np.float64) if numbers else NO_NUMBERS
-        return Targets(chunk.numbers, signs, delta2, chunk.squares, t)
+        if chunk.codes.dtype != np.float64:
+            return Targets(chunk.numbers, signs, delta2, chunk.squares)
+        t = np.asarray(chunk.codes - self.center, np.float64)
+        return Targets(chunk.numbers, signs, delta2, chunk.squares, t, self.center)
 
     def _check_prices(
         self, chunk: Chunk, weights: NDArray[np.float64], delta2: NDArray[np.float64]
@@ -171,22 +189,16 @@ class TargetRule:
 
 @dataclass(slots=True)
 class Extent:
-    """What is known of the rows observed so far: width, R², the least Δ_k² > 0, how many rows,
-    and (hard margin only) the sum of their lengths; least and largest t_k, and 0 where the bias is
-    not free to move."""
+    """What is known of the rows observed so far: width, R², the least Δ_k² > 0 (see ``Targets``),
+    how many rows, and (hard margin only) the sum of their lengths; and what is taken off labels
+    that are numbers."""
 
     columns: int = 0
     sq_radius: float = 0.0
     least_delta2: float = math.inf
     rows: int = 0
     lengths: float = 0.0
-    least_t: float = math.inf
-    largest_t: float = -math.inf
-
-    @property
-    def spread(self) -> float:
-        """How far apart t_k are, at least 1e-30; 1 where labels are classes."""
-        return max(self.largest_t - self.least_t, 1e-30) if self.least_t < math.inf else 1.0
+    center: float | None = None
 
     def observe(self, sq_radius: float, least_delta2: float) -> None:
         """Update R² and the least Δ_k²."""
@@ -196,8 +208,7 @@ class Extent:
     def join(self, extent: Extent) -> None:
         """Add rows of another part."""
         self.observe(extent.sq_radius, extent.least_delta2)
-        self.least_t = min(self.least_t, extent.least_t)
-        self.largest_t = max(self.largest_t, extent.largest_t)
+        self.center = extent.center if self.center is None else self.center
         self.rows += extent.rows
         self.columns = max(self.columns, extent.columns)
 
@@ -207,14 +218,8 @@ class Extent:
         sq_lengths = targets.sq_lengths(settings.augmentation)
         if not len(sq_lengths):
             return
-        present = targets.delta2[targets.present]
-        least = math.inf if settings.hard else float(present.min())
+        least = math.inf if settings.hard else targets.least_delta2(loss_of(settings))
         self.observe(float(sq_lengths.max()), least)
         self.rows += len(sq_lengths)
-        if len(targets.t):
-            fixed = [] if settings.free else [0.0]
-            t = np.append(targets.t[targets.present], fixed)
-            self.least_t = min(self.least_t, float(t.min()))
-            self.largest_t = max(self.largest_t, float(t.max()))
         if settings.hard:
             self.lengths += math.fsum(np.sqrt(sq_lengths))

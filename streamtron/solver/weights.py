@@ -217,5 +217,5 @@ def visit(
     for some in passes.visits(rows, positions):
         kernels.visit(
             rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon,
-            rule.by_length, rule.ascent, rule.loss.phi, scale, t, *state,
+            rule.by_length, rule.ascent, rule.loss.sharp, scale, t, *state,
         )  # fmt: skip
