@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe as Recipe
     from streamtron.data.writers.corpus import generate as generate
     from streamtron.estimator.classifier import StreamtronClassifier as StreamtronClassifier
+    from streamtron.estimator.regressor import StreamtronRegressor as StreamtronRegressor
     from streamtron.model.display import ModelCertificate as ModelCertificate
     from streamtron.model.export import export as export
     from streamtron.model.import_model import load_any
@@ -48,6 +49,7 @@ _HOME = {
     "ModelCertificate": "model.display",
     "Settings": "core.config",
     "StreamtronClassifier": "estimator.classifier",
+    "StreamtronRegressor": "estimator.regressor",
     "Recipe": "data.formats.recipe",
     "calibrate": "runs.calibrate",
     "certify": "runs.certify",

@@ -26,8 +26,8 @@ FUNCTIONS = (
     "diff", "calibrate", "report",
 )  # fmt: skip
 CLASSES = (
-    "LinearModel", "ModelCertificate", "StreamtronClassifier", "Settings", "Machine", "Certificate",
-    "Recipe",
+    "LinearModel", "ModelCertificate", "StreamtronClassifier", "StreamtronRegressor", "Settings",
+    "Machine", "Certificate", "Recipe",
 )  # fmt: skip
 
 

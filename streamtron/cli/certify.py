@@ -12,6 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values, wrapped
+from streamtron.core.config import REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ def certify(
     places = {name: settings.pop(name) for name in options.PLACES if name in settings}
     loaded: LinearModel | str = model
     if shards or bias_last or base != "auto" or places:
-        loaded = load_any(model, index_base=None if base == "auto" else base, bias_last=bias_last)
+        numbers = settings.get("loss") in REGRESSION and (bias_last or base != "auto")
+        loaded = load_any(
+            model, index_base=None if base == "auto" else base, bias_last=bias_last,
+            loss=settings["loss"] if numbers else None,
+        )  # fmt: skip
         if places:
             loaded = with_places(loaded, options.settings_of(places))
     with progress(verbose=is_verbose(), log=log) as listen, executor_of(**given) as executor:

@@ -51,8 +51,8 @@ def evaluate(
     model: str, shards: tuple[str, ...], ranking: bool, worst: int, as_json: bool, **where: Any
 ) -> None:
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
-    AUC, average precision; log loss and Brier score of a model that has probabilities. MODEL is a
-    streamtron or LIBLINEAR model.
+    AUC, average precision; log loss and Brier score of a model that has probabilities; of numbers
+    R², RMSE, MAE and their standard deviation. MODEL is a streamtron or LIBLINEAR model.
 
     Of many classes: these metrics for each class, and their micro and macro averages; accuracy is
     the share of rows all of whose labels are right.
@@ -102,10 +102,11 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     if metrics.get("confusions"):
         yield from ("", *_confusions(metrics, classes))
     for row in metrics.get("worst", ()):
-        label, predicted = (label_text(row[name], quote=True) for name in ("label", "predicted"))
+        label, predicted = (label_text(row[name], quote=True) for name in _PAIR)
+        by = "decision" if "decision" in row else "residual"
         yield (
-            f"{row['shard']}, row {row['row']}: label {label}, predicted {predicted}, decision "
-            f"{row['decision']:.4g}"
+            f"{row['shard']}, row {row['row']}: label {label}, predicted {predicted}, {by} "
+            f"{row[by]:.4g}"
         )
 
 

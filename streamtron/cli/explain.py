@@ -47,19 +47,24 @@ def explain(
 
 def _model(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
-        label = label_text(direction["positive"])
-        yield from aligned([("class", label), ("bias", direction["bias"])])
+        yield from aligned([*_class(direction), ("bias", direction["bias"])])
         yield f"{'weight':>14}  feature"
         for feature in direction["features"]:
             yield f"{feature['weight']:>+14.6g}  {feature_text(feature)}"
         yield ""
 
 
+def _class(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the class of a direction as a line; none of regression."""
+    positive = direction["positive"]
+    return [] if positive is None else [("class", label_text(positive))]
+
+
 def _row(facts: Mapping[str, Any]) -> Lines:
     labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
     yield from aligned([
         ("shard", facts["shard"]), ("row", facts["row"]),
-        ("label", ", ".join(map(label_text, labels))),
+        *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
         *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
     ])  # fmt: skip
     ranked: Sequence[Any] = sorted(
@@ -68,7 +73,7 @@ def _row(facts: Mapping[str, Any]) -> Lines:
     for direction in ranked[:_CLASSES]:
         yield ""
         decision = f"{direction['decision']:+.6g}"
-        yield from aligned([("class", label_text(direction["positive"])), ("decision", decision)])
+        yield from aligned([*_class(direction), ("decision", decision)])
         yield f"{'adds':>14} {'value':>12} {'weight':>12}  feature"
         for feature in direction["features"]:
             numbers = f"{feature['contribution']:>+14.6g} {feature['value']:>12.6g}"

@@ -53,6 +53,7 @@ _DECIDES = {
     "two classes": "{1} where the decision is above 0, else {0}",
     "multiclass": "{n:,}, of which the one whose decision is highest is chosen",
     "multilabel": "{n:,}, each chosen where its decision is above 0",
+    "regression": "none: w·x + bias is the number predicted",
 }
 
 
@@ -62,7 +63,8 @@ def _model(facts: Mapping[str, Any]) -> Lines:
     decides = _DECIDES[facts["classification"]]
     yield from aligned([
         ("classes", decides.format(*map(label_text, names), n=len(names))),
-        ("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]]),
+        *([("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]])]
+          if names else []),
     ])  # fmt: skip
     yield ""
     learners, certificate = facts.get("learners"), facts["certificate"]

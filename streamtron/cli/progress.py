@@ -23,7 +23,7 @@ from streamtron.core.events import (
     ignore,
     log_events,
 )
-from streamtron.core.text import up
+from streamtron.core.text import metric_words, up
 
 _WIDTHS = {
     "time": 8, "reading": 7, "stage": 12, "what": 5, "updates": 12, "mini-epochs": 11,
@@ -108,9 +108,9 @@ def trial_words(event: TrialDone) -> str:
     """Return what became of a candidate in a few words."""
     fold = f", {event.fold}" if event.fold else ""
     worker = "" if event.worker == "local" else f" (worker {event.worker})"
-    value = event.metrics["accuracy"]
-    accuracy = "-" if value is None else f"{value:.5g}"
-    return f"{event.candidate}{fold}: accuracy {accuracy}, gap {up(event.gap, 3)}{worker}"
+    name, value = next(iter(event.metrics.items()))
+    measured = f"{metric_words(name)} {'-' if value is None else f'{value:.5g}'}"
+    return f"{event.candidate}{fold}: {measured}, gap {up(event.gap, 3)}{worker}"
 
 
 def _shown(width: int | None, *, several: bool) -> list[str]:

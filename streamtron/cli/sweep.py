@@ -10,7 +10,8 @@ import click
 from streamtron.cli import options, terminal
 from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
-from streamtron.core.text import METRICS, METRICS_OF_MANY, Lines, metric_words, up
+from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_words, up
+from streamtron.sweeps.grid import first_loss
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -29,12 +30,11 @@ Rows = Sequence[Mapping[str, Any]]
 @click.option("--two-stage", is_flag=True,
               help="Fit all candidates through the first of --stage, and through the next only "
               "those that may still be the most accurate.")  # fmt: skip
-@click.option("--metric", default="accuracy", show_default=True, metavar="NAME",
-              type=click.Choice(tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY)))),
-              help="Metric to choose the best by; of equals the smaller C wins. accuracy, "
-              "precision, recall, f1, roc_auc, average_precision; of many classes accuracy (all "
-              "labels of a row are right), micro_precision, micro_recall, micro_f1, or macro_ and "
-              "one of the six but accuracy.")  # fmt: skip
+@click.option("--metric", metavar="NAME", type=click.Choice(ALL_METRICS),
+              help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
+              "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
+              "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
+              "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.")  # fmt: skip
 @click.option("--table", type=click.Path(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False),
@@ -50,7 +50,7 @@ Rows = Sequence[Mapping[str, Any]]
 @options.cluster_options
 @options.verbose_option
 def sweep(
-    shards: tuple[str, ...], valid: tuple[str, ...], metric: str, table: str | None,
+    shards: tuple[str, ...], valid: tuple[str, ...], metric: str | None, table: str | None,
     plot: str | None, model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
@@ -62,7 +62,7 @@ def sweep(
     """
     names, machine = options.split(given)
     values = {name: names.pop(name) for name in options.LISTS if name in names}
-    settings = options.settings_of(names, config)
+    settings = options.settings_of({**first_loss(values.get("loss")), **names}, config)
     how: Any = {
         name: given[name] for name in ("folds", "random", "halving", "two_stage", "overwrite")
     }
@@ -96,8 +96,9 @@ def sweep(
     if table:
         write_table(table, rows)
     if plot:
-        plot_sweep(plot, rows, metric)
-    terminal.say([*_summary(rows, metric, proven), *(place_lines(model, machine) if model else ())])
+        plot_sweep(plot, rows, result.metric)
+    places = place_lines(model, machine) if model else ()
+    terminal.say([*_summary(rows, result.metric, proven), *places])
     if result.exit_code == STOPPED:
         terminal.complain(
             not_certified(proven, model) if proven and model else _best_not_certified(rows)
@@ -135,7 +136,8 @@ def _columns(rows: Rows, metric: str) -> dict[str, str]:
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     of_two = ("accuracy", "f1", "roc_auc", "average_precision")
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
-    metrics = [name for name in dict.fromkeys((metric, *of_two, *of_many)) if name in rows[0]]
+    known = dict.fromkeys((metric, *of_two, *of_many, *METRICS_OF_NUMBERS))
+    metrics = [name for name in known if name in rows[0]]
     heads = [metric_words(name).replace("average precision", "avg. prec.") for name in metrics]
     several = {"loss": "loss"} if len({row["loss"] for row in rows}) > 1 else {}
     return {**several, price: price, "rho": "rho", **dict(zip(heads, metrics, strict=True))}

@@ -23,10 +23,10 @@ from streamtron.core.text import digits, label_meant
 PRICES = (1e-40, 1e40)
 """Range of C_k = C · weight of the row · weight of its class."""
 
-REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
-"""The losses whose labels are numbers to be predicted."""
-
 DEFAULT_ACTIVE_SET = 10**9
+
+REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+"""Losses of labels that are numbers."""
 
 EPSILONS = {"huber": 1.35, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
 """Losses that have an ε, and its default."""

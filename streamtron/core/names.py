@@ -17,7 +17,7 @@ class Prices(TypedDict, total=False):
     """The settings of which a sweep takes several values."""
 
     C: float | None
-    loss: Literal["squared_hinge", "log_loss", "hinge"]
+    loss: str
     delta: float | None
     rho: float
     intercept: Literal["penalised", "free", "none"]
@@ -26,6 +26,7 @@ class Prices(TypedDict, total=False):
 class ProblemNames(Prices, total=False):
     """The settings that are the problem to solve."""
 
+    epsilon: float | None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
 
 
@@ -52,6 +53,7 @@ class ReadingNames(TypedDict, total=False):
 class SharedNames(ReadingNames, total=False):
     """The settings that all candidates of a sweep share."""
 
+    epsilon: float | None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
     stage: str | float
     variant: Literal["length", "steps"]

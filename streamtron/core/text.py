@@ -21,6 +21,14 @@ METRICS_OF_MANY = (
 )  # fmt: skip
 """Metrics by which a sweep of many classes can choose."""
 
+METRICS_OF_NUMBERS = ("r2", "rmse", "mae")
+"""Metrics by which a sweep of regression can choose."""
+
+ALL_METRICS = tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_NUMBERS)))
+
+ERRORS = ("rmse", "mae")
+"""Metrics of which less is better."""
+
 MANY = 20
 """Largest number of shards or labels that are listed one by one."""
 
@@ -131,6 +139,8 @@ def feature_text(feature: Mapping[str, Any]) -> str:
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
     """Return the names of the metrics that are printed: of probabilities where there are any; none
     that is the accuracy again, as the micro averages where each row has one class."""
+    if "r2" in metrics:
+        return [*METRICS_OF_NUMBERS, "target_deviation"]
     names: Sequence[str] = METRICS
     if "classes" in metrics:
         again = metrics["accuracy"] == metrics["micro_f1"] == metrics["micro_recall"]
@@ -145,6 +155,7 @@ def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     names = {"f1": "F1", "hamming": "Hamming", "newton": "Newton", "brier": "Brier"}
+    names |= {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}
     return re.sub("|".join(names), lambda match: names[match[0]], words)
 
 

@@ -1,45 +1,20 @@
-"""StreamtronClassifier: a scikit-learn estimator with a certificate.
-
-Rows in memory go through the same training loop as shards and give the same weights.
-"""
+"""StreamtronClassifier: a scikit-learn estimator of classes with a certificate."""
 
 from __future__ import annotations
 
-import copy
-import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  # as all of them
 from sklearn.utils.metaestimators import available_if
 
-from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.names import SharedNames, checks_keywords
-from streamtron.core.rows import Label
-from streamtron.core.text import label_text, up
-from streamtron.estimator.parameters import accepts_keywords, machine_of, parameters_of, settings_of
+from streamtron.estimator.base import StreamtronEstimator
+from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings_of
 from streamtron.estimator.partial import certificate_of_past, problem_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
-from streamtron.estimator.shards import train_on_shards
-from streamtron.estimator.watching import Watched, watched
-from streamtron.model.display import ModelCertificate, joint_certificate
-from streamtron.model.linear_model import LinearModel
-from streamtron.runs.inputs import as_model, as_paths
-from streamtron.runs.learners import one_vs_rest_learners, train_learners
-from streamtron.runs.outcome import certificate_of
-from streamtron.runs.upper_bounds import resolution
-from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner, set_resolution, set_weights
-from streamtron.solver.partial_fit import EarlierData
-
-if TYPE_CHECKING:
-    from streamtron.cluster.client import Client
 
 Method = TypeVar("Method")
 
@@ -55,7 +30,7 @@ def _only_with(loss: str, why: str) -> Callable[[Method], Method]:
     return cast(Callable[[Method], Method], available_if(has_loss))
 
 
-class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEstimator):  # type: ignore[misc]
     """Linear classifier with a proven duality gap; a replacement of ``LinearSVC`` and of
     ``LogisticRegression``.
 
@@ -116,7 +91,9 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
     True
     """
 
-    @accepts_keywords
+    _kinds = "two classes", "multiclass"
+
+    @accepts_keywords(KEYWORDS)
     def __init__(
         self,
         *,
@@ -133,18 +110,7 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
-        self.C = C
-        self.loss = loss
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.intercept = intercept
-        self.class_weight = class_weight
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        """Keep the parameters: the decorator does."""
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
@@ -244,145 +210,3 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         """Compute the logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
-
-    @checks_keywords(SharedNames)
-    def fit_shards(
-        self,
-        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        classes: Sequence[Label] | None = None,
-        machine: Machine | None = None,
-        workers: int | str | Client | None = None,
-        **names: Unpack[SharedNames],
-    ) -> Self:
-        """Train on shards on disk, as ``streamtron.fit`` does.
-
-        Parameters
-        ----------
-        shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of X in
-            ``predict`` is the shards' column j + index base.
-        classes : the labels if there are more than two; None = two, found in the shards.
-        machine : memory limit, threads, cache directory, which do not change the model.
-        workers : where the parts of the data are trained on: a number of new processes, the address
-            of a Dask scheduler or its file, or an open ``dask.distributed.Client``; None = here.
-            Without ``parts`` among the settings there is then one for each shard, up to 64.
-        names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
-        """
-        settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
-        name_of = label_text if classes is not None and len(classes) > 2 else None
-        with watched(self, name_of) as listen:
-            fit = train_on_shards(as_paths(shards), settings, machine, classes, workers, listen)
-        self.n_features_in_ = fit.columns.stop - fit.columns.start
-        self._name_features(fit.names)
-        self._rows = fit.rows
-        self._problem = problem_of(fit.learners, fit.settings, fit.labels)
-        labels = np.array(fit.labels)
-        return self._conclude(labels, fit.learners, fit.columns, fit.settings, fit.sign)
-
-    @classmethod
-    def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
-        """Return a fitted classifier of a model's weights, classes and certificate.
-
-        Parameters
-        ----------
-        model : a model or its file; its settings become parameters, as far as they are such.
-            Column j of X is its ``weights[…, j]``: it takes no documents and no records.
-
-        Raises
-        ------
-        SettingsError : a multilabel model; a model of the hard margin.
-        """
-        model = as_model(model)
-        if model.kind == "multilabel":
-            raise SettingsError(
-                "a multilabel model, and a classifier gives a row one label. Use its own predict."
-            )
-        fitted = cls(**parameters_of(model))
-        fitted.coef_ = np.atleast_2d(model.weights).copy()
-        fitted.intercept_ = np.atleast_1d(model.bias).copy()
-        fitted.classes_, fitted.n_iter_ = np.array(model.classes), 0
-        fitted.n_features_in_ = model.columns
-        fitted._name_features(model.feature_names[: model.columns])
-        fitted.certificate_ = ModelCertificate(model.certificate)
-        return fitted
-
-    def _name_features(self, names: Sequence[str]) -> None:
-        """Set or drop the names of the columns; they are kept where all have one."""
-        self.__dict__.pop("feature_names_in_", None)
-        if names and len(names) == self.n_features_in_:
-            self.feature_names_in_ = np.array(names, dtype=object)
-
-    def _fit_memory(self, rows: MatrixRows, settings: Settings) -> Self:
-        machine = machine_of(self.n_jobs)
-        warm = (
-            self.warm_start
-            and hasattr(self, "_counts")
-            and np.array_equal(rows.classes, self.classes_)
-            and (self._rows, self.coef_.shape[1]) == rows.X.shape
-        )
-
-        def begin() -> list[Learner]:
-            learners = self._learners(rows, settings)
-            for number, learner in enumerate(learners if warm else ()):
-                bias = float(self.intercept_[number]) / self._rho if self._rho > 0.0 else 0.0
-                b, counts = 1.0, copy.deepcopy(self._counts[number])
-                if not learner.loss.quadratic:  # counts of another C prove nothing
-                    heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
-                    b, counts = resolution(learner) / heaviest, Counts()
-                    set_resolution(learner, b)
-                set_weights(learner, b * self.coef_[number], b * bias, counts)
-            return learners
-
-        if warm:
-            self.densify()
-        classes = [label_text(label) for label in rows.classes.tolist()]
-        name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
-        with watched(self, name_of, X=rows.X, y=rows.classes[rows.codes]) as listen:
-            learners = train_learners(rows.source(), begin, settings, machine, listen)
-        self._rows = len(rows.codes)
-        self._problem = problem_of(learners, settings, rows.numbers)
-        return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
-
-    def _learners(self, rows: MatrixRows, settings: Settings) -> list[Learner]:
-        """Create one learner for two classes, else one a class; classes are given by number."""
-        return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(self.class_weight))
-
-    def _conclude(
-        self,
-        classes: NDArray[Any],
-        learners: Sequence[Learner],
-        columns: slice,
-        settings: Settings,
-        sign: float = 1.0,
-    ) -> Self:
-        """Set the fitted attributes, and warn if the tolerance was not reached."""
-        self.classes_ = classes
-        self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
-        self._rho = settings.augmentation
-        self._counts = [learner.counts for learner in learners]
-        self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
-        certificates = [certificate_of(learner) for learner in learners]
-        self._publish(certificates)
-        worst = max(certificate["relative_duality_gap"] for certificate in certificates)
-        limited = any(learner.finished == "epoch limit" for learner in learners)
-        if limited or worst > settings.tolerance > 0.0:
-            how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
-            warnings.warn(
-                f"{how} proved a relative duality gap of {up(worst, 3)}, tol={settings.tol} was "
-                f"wanted. Increase {'max_iter or ' if limited else ''}tol.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        return self
-
-    def _publish(self, certificates: list[dict[str, Any]]) -> None:
-        """Set weights and certificates."""
-        weights = np.array([past.average for past in self._past])
-        self.coef_, self.intercept_ = weights[:, :-1].copy(), self._rho * weights[:, -1]
-        joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]
-        self.certificate_ = ModelCertificate(joint)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags

@@ -1,4 +1,4 @@
-"""The classifier's parameters as settings, and scikit-learn's keywords that are not among them."""
+"""The parameters of estimators as settings, and scikit-learn's keywords that are not among them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.base import is_regressor
 
-from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, prices
+from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Machine, Settings, prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.limits import available_processors
 from streamtron.core.names import unexpected
@@ -18,7 +19,7 @@ from streamtron.core.text import short
 from streamtron.model.linear_model import LinearModel
 
 if TYPE_CHECKING:
-    from streamtron.estimator.classifier import StreamtronClassifier
+    from streamtron.estimator.base import StreamtronEstimator
 
 _L2 = "weights are penalised by ½‖w‖². Leave it out, or keep scikit-learn's estimator for l1"
 _STEPS = "there is no step size and no order of steps to choose. Leave it out"
@@ -40,24 +41,44 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 """Keyword of LinearSVC, LogisticRegression or SGDClassifier → values that say what is done anyway,
 and what to do instead of any other one."""
 
+REGRESSOR_KEYWORDS: dict[str, tuple[str, str]] = {
+    **{name: KEYWORDS[name] for name in KEYWORDS if name != "multi_class"},
+    "alpha": ("", "give C=1/alpha for the alpha of Ridge and HuberRegressor, C=1/(alpha * rows) "
+              "for that of SGDRegressor, whose loss is a mean"),
+    "solver": ("auto svd cholesky lsqr sparse_cg sag saga lbfgs",
+               "all solvers of Ridge have the same optimum. Leave it out"),
+    "positive": ("False", "weights may be negative. Leave it out, or keep scikit-learn's Ridge"),
+    "copy_X": ("True False", "X is never changed. Leave it out"),
+}  # fmt: skip
+"""The same of Ridge, LinearSVR, SGDRegressor and HuberRegressor."""
 
-def accepts_keywords(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``__init__``: accept scikit-learn's keywords that change nothing. Raise a
-    SettingsError for another problem, a TypeError for a name that scikit-learn has not either."""
-    known = [*signature(init).parameters][1:]
 
-    @wraps(init)  # so that scikit-learn sees the parameters alone
-    def called(model: Any, **given: Any) -> None:
-        for name in [name for name in given if name not in known]:
-            if name not in KEYWORDS:
-                raise unexpected(name, [*known, *KEYWORDS])
-            values, advice = KEYWORDS[name]
-            if str(given[name]) not in values.split():
-                raise SettingsError(f"{name}={short(given[name])}: {advice}.")
-            del given[name]
-        init(model, **given)
+def accepts_keywords(
+    keywords: Mapping[str, tuple[str, str]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate ``__init__``: keep its parameters as attributes, accept scikit-learn's keywords that
+    change nothing. Raise a SettingsError for another problem, a TypeError for a name that
+    scikit-learn has not either."""
 
-    return called
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        defaults = {name: entry.default for name, entry in signature(init).parameters.items()}
+        del defaults["self"]
+
+        @wraps(init)  # so that scikit-learn sees the parameters alone
+        def called(model: Any, **given: Any) -> None:
+            for name in [name for name in given if name not in defaults]:
+                if name not in keywords:
+                    raise unexpected(name, [*defaults, *keywords])
+                values, advice = keywords[name]
+                if str(given[name]) not in values.split():
+                    raise SettingsError(f"{name}={short(given[name])}: {advice}.")
+                del given[name]
+            for name, value in (defaults | given).items():
+                setattr(model, name, value)
+
+        return called
+
+    return decorate
 
 
 @contextmanager
@@ -78,14 +99,22 @@ def _with_sklearn_names(message: str) -> str:
     return message
 
 
-def settings_of(model: StreamtronClassifier, names: Mapping[str, Any] | None = None) -> Settings:
+def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings that the parameters are, with others by ``names``."""
     with _named_as_in_sklearn():
-        parameters = {name: getattr(model, key) for key, name in SKLEARN_NAMES.items()}
+        parameters = {
+            name: getattr(model, key) for key, name in SKLEARN_NAMES.items() if hasattr(model, key)
+        }
         parameters["seed"] = _seed(model.random_state)
         if not model.fit_intercept:
-            parameters["rho"] = 0.0
+            free = model.intercept == "free"
+            parameters |= {"rho": 0.0, "intercept": "none" if free else model.intercept}
         settings = Settings.from_dict({**parameters, **(names or {})})
+    if settings.regression != is_regressor(model):
+        raise SettingsError(
+            f"loss is {model.loss!r}: StreamtronRegressor has the losses of numbers, "
+            f"{', '.join(REGRESSION)}, and StreamtronClassifier the others."
+        )
     if model.fit_intercept and not settings.rho > 0:
         raise SettingsError(
             f"intercept_scaling is {model.intercept_scaling}: wanted a number above 0. For no "

@@ -21,6 +21,7 @@ def problem_of(
         weights |= learner.targets.class_weights or {}
     return {
         "loss": settings.loss,
+        "epsilon": settings.epsilon,
         "intercept": settings.intercept,
         "C": 0.5 / settings.delta2,
         "intercept_scaling": settings.rho,

@@ -1,4 +1,4 @@
-"""Rows in memory as the classifier takes them, and the checks of labels and row weights."""
+"""Rows in memory as estimators take them, and the checks of labels and row weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
+from sklearn.base import is_regressor
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
@@ -18,16 +19,27 @@ from streamtron.core.text import label_text
 from streamtron.data import MemorySource
 
 if TYPE_CHECKING:
-    from streamtron.estimator.classifier import StreamtronClassifier
+    from streamtron.estimator.base import StreamtronEstimator
 
 
 class MatrixRows(NamedTuple):
-    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``."""
+    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``, or, without
+    any, numbers to be predicted."""
 
     X: Any
-    codes: NDArray[np.intp]
+    codes: NDArray[Any]
     classes: NDArray[Any]
     weights: NDArray[np.float64] | None
+
+    @property
+    def y(self) -> NDArray[Any]:
+        """The labels of the rows."""
+        return self.classes[self.codes] if len(self.classes) else self.codes
+
+    @property
+    def spread(self) -> float:
+        """How far the numbers to be predicted lie from each other and from 0, at least 1e-30."""
+        return float(max(np.ptp(self.codes), np.abs(self.codes).max(), 1e-30))
 
     @property
     def numbers(self) -> list[Label]:
@@ -62,15 +74,25 @@ class MatrixRows(NamedTuple):
 
 
 def checked_matrix(
-    model: StreamtronClassifier, X: Any, y: Any, *, reset: bool
+    model: StreamtronEstimator, X: Any, y: Any, *, reset: bool
 ) -> tuple[Any, NDArray[Any]]:
-    """Return X in float32, by rows if it is sparse, and y; ``reset`` : whether names and number of
-    the columns are learned."""
+    """Return X in float32, by rows if it is sparse, and y, of a regressor as float64; ``reset`` :
+    whether names and number of the columns are learned."""
+    numeric = is_regressor(model)
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(
-            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset
+            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset,
+            y_numeric=numeric, multi_output=numeric,
+        )  # fmt: skip
+    if not numeric:
+        check_classification_targets(y)
+    elif y.ndim == 2 and y.shape[1] > 1:
+        raise DataError(
+            f"y: shape {y.shape}, and a regressor predicts one number a row. Fit one model a "
+            "column, as sklearn.multioutput.MultiOutputRegressor does."
         )
-    check_classification_targets(y)
+    else:
+        y = column_or_1d(y, warn=True, dtype=np.float64)
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()

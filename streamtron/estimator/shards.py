@@ -1,4 +1,4 @@
-"""Train the classifier's learners on shards, as ``streamtron.fit`` does."""
+"""Train an estimator's learners on shards, as ``streamtron.fit`` does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener
 from streamtron.core.rows import Label
 from streamtron.estimator.rows import sorted_labels
@@ -44,7 +44,9 @@ def train_on_shards(
     workers: int | str | Client | None,
     listen: Listener,
 ) -> ShardFit:
-    """Train on shards; see ``StreamtronClassifier.fit_shards``."""
+    """Train on shards; see ``StreamtronEstimator.fit_shards``."""
+    if settings.regression and classes is not None:
+        raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
     known = None if classes is None else sorted_labels(classes)
     with cache_directory(None, machine) as cache, ExitStack() as stack:
         [settings], _ = with_active_set(paths, [settings], machine, cache)
@@ -61,7 +63,7 @@ def train_on_shards(
             with _parts_opened(workers, machine) as open_parts:
                 learners, _ = train_in_parts(training, None, cache, None, open_parts)
         labels = sorted_labels(source.labels)
-        if len(labels) < 2:
+        if len(labels) < 2 and not settings.regression:
             raise DataError(
                 f"all {source.rows} rows have one class, {labels[0]!r}: wanted two. Add shards "
                 "that hold the other one, or check label."
@@ -71,9 +73,9 @@ def train_on_shards(
         namer = namer_of(source.reading.contract())
         names = tuple(getattr(namer, "names", ())[: columns.stop - base])
         # of two classes the first label met was the positive one
-        sign = -1.0 if not several and source.labels[0] == labels[0] else 1.0
+        turned = labels and not several and source.labels[0] == labels[0]
         rows = source.rows or 0
-    return ShardFit(list(learners), labels, rows, columns, names, sign, settings)
+    return ShardFit(list(learners), labels, rows, columns, names, -1.0 if turned else 1.0, settings)
 
 
 @contextmanager

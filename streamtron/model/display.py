@@ -137,7 +137,8 @@ def model_facts(model: LinearModel) -> list[tuple[str, str]]:
     """Return what a model is, in words."""
     names = [label_text(label) for label in model.classes]
     count_of_all = f", … ({len(names):,} in all)" if len(names) > MANY else ""
-    facts = [("classes", ", ".join(names[: 3 if count_of_all else MANY]) + count_of_all)]
+    shown = ", ".join(names[: 3 if count_of_all else MANY]) + count_of_all
+    facts = [("classes", shown)] if names else []
     if model.kind != "two classes":
         facts.append(("kind", model.kind))
     facts.append(("columns", number(model.columns)))

@@ -11,15 +11,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
-from streamtron.core.config import Settings, prices, settled
+from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.names import checks_keywords
 from streamtron.model.calibration import probability_map
-from streamtron.model.linear_model import LinearModel, stays_sparse
+from streamtron.model.linear_model import LinearModel
 
 Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
@@ -38,19 +37,22 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
       ``weights[…, j]``. Classes must be integers. It has no place for a calibration; of the
-      logistic loss ``predict -b 1`` gives the probabilities.
+      logistic loss ``predict -b 1`` gives the probabilities. Of ``squared_error`` and ``huber``,
+      which LIBLINEAR does not solve, it is an ``L2R_L2LOSS_SVR`` with the same predictions.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
       Of a calibrated model, and of the logistic loss, also ``probabilities``, float64
-      (rows, classes), as ``predict_proba``.
+      (rows, classes), as ``predict_proba``. Of regression the one output is ``prediction``, float64
+      of shape (rows,).
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
       ``skops.io.load``. Of the logistic loss it is a ``LogisticRegression``; of more than two
       classes a ``OneVsRestClassifier`` of these, which does not know the class weights. A
       calibrated model becomes a ``CalibratedClassifierCV`` of it, of which ``predict_proba`` is
       that of the model and ``predict`` takes the most probable class. Of many classes of which few
       weights are not 0, ``coef_`` is sparse. skops asks that the classes of the last two are named:
-      ``trusted=skops.io.get_untrusted_types(file=path)``.
+      ``trusted=skops.io.get_untrusted_types(file=path)``. Of regression it is a ``Ridge`` or
+      ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``).
 
@@ -114,12 +116,11 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
         )
     # LIBLINEAR's weights of two classes point to the label that it names first
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
-    head = (
-        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named)}\n"
-        f"label {' '.join(str(int(label)) for label in named)}\n"
+    labels = f"label {' '.join(str(int(label)) for label in named)}\n" if named else ""
+    yield (
+        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named) or 2}\n{labels}"
         f"nr_feature {model.columns}\nbias 1\nw\n"
-    )
-    yield head.encode()
+    ).encode()
     by_column = model.sparse_weights.T.tocsr()
     for start in range(0, model.columns, LINES):
         for weights in by_column[start : start + LINES].toarray():
@@ -145,6 +146,7 @@ _GRAPHS = {
         "code = ArgMax<axis=1, keepdims=0>(scores) label = Gather(classes, code)",
     ),
     "multilabel": ("bool[N, {K}] labels, double[N, {K}] scores", "labels = Greater(scores, zero)"),
+    "regression": ("double[N] prediction", "prediction = Identity(scores)"),
 }
 """Kind of model → outputs, and how the prediction follows from the scores, in ONNX's text syntax;
 the numbers of its types: 7 is int64, 11 is double."""
@@ -170,7 +172,7 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
         )
     from onnx import numpy_helper, parser
 
-    classes = _classes(model)
+    classes = class_array(model)
     outputs, nodes = _GRAPHS[model.kind]
     outputs = outputs.format(classes=_ONNX_TYPES[classes.dtype.kind], K=len(classes))
     constants: dict[str, Any] = {
@@ -234,9 +236,10 @@ def _isotonic(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
     return nodes, constants
 
 
-def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
+def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
     """Return the classes as an array: int64 if they are whole numbers."""
-    classes = np.array(model.classes, dtype=object if isinstance(model.classes[0], str) else None)
+    is_text = isinstance(next(iter(model.classes), None), str)
+    classes = np.array(model.classes, dtype=object if is_text else None)
     if classes.dtype.kind == "f" and not (classes % 1).any() and (np.abs(classes) < 2**53).all():
         return classes.astype(np.int64)
     return classes
@@ -246,125 +249,15 @@ def _classes(model: LinearModel) -> np.ndarray[Any, Any]:
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
-    """Return the classifier in the skops format."""
-    return [_library("skops.io", "sklearn").dumps(to_sklearn(model))]
-
-
-def to_sklearn(model: LinearModel) -> Any:
-    """Return a fitted classifier of scikit-learn, within a ``CalibratedClassifierCV`` if the model
-    is calibrated, and of raw rows, within a ``Pipeline``, if it has a recipe; see ``export``."""
-    if (recipe := model.recipe) is not None:
-        from sklearn.pipeline import Pipeline
-
-        from streamtron.model.pipelines import on_features
-
-        features, model = on_features(model, recipe)
-        return Pipeline([("features", features), ("classifier", to_sklearn(model))])
-    if model.kind == "multilabel":
-        raise SettingsError(
-            "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
-            "onnx or json."
-        )
-    if not model.columns:
-        raise SettingsError(
-            "format sklearn: a model without columns, and scikit-learn wants one. Export as json."
-        )
-    if loss_of(model.settings).logistic and model.kind == "multiclass":
-        linear = _one_vs_rest(model)
-    else:
-        linear = _fitted(model, model.sparse_weights, model.bias, _labels(model))
-        linear.class_weight = _class_weight(model)
-    calibrated = model.calibration is not None
-    classifier = _with_probabilities(linear, model.calibration or {}) if calibrated else linear
-    names = model.feature_names[: model.columns]
-    if len(names) == model.columns:
-        linear.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
-    return classifier
-
-
-def _labels(model: LinearModel) -> np.ndarray[Any, Any]:
-    """Return the classes as scikit-learn has them."""
-    classes = _classes(model)
-    return classes.astype(str) if classes.dtype == object else classes
-
-
-def _fitted(
-    model: LinearModel, weights: sparse.csr_array, bias: ArrayLike, classes: np.ndarray[Any, Any]
-) -> Any:
-    """Return a ``LinearSVC``, or a ``LogisticRegression``, with these weights."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.svm import LinearSVC
-
-    rho, loss = float(model.settings.get("rho") or 0.0), loss_of(model.settings)
-    price = prices(model.settings.get("C"), model.settings.get("delta"))["C"]
-    problem: dict[str, Any] = {
-        "C": np.inf if price is None else price, "fit_intercept": rho > 0.0,
-        "intercept_scaling": rho or 1.0,
-    }  # fmt: skip
-    if loss.logistic:
-        fitted = LogisticRegression(solver="liblinear", **problem)
-    else:
-        fitted = LinearSVC(loss=loss.name, dual="auto", **problem)
-    if stays_sparse(model):  # as LinearSVC.sparsify has it
-        fitted.coef_ = sparse.csr_matrix(weights, copy=True)
-    else:
-        fitted.coef_ = weights.toarray(order="C")
-    fitted.intercept_ = np.atleast_1d(np.array(bias, dtype=np.float64))
-    fitted.classes_ = classes
-    fitted.n_features_in_, fitted.n_iter_ = model.columns, 0
-    return fitted
-
-
-def _one_vs_rest(model: LinearModel) -> Any:
-    """Return a fitted ``OneVsRestClassifier``: of more than two classes, the probabilities of a
-    ``LogisticRegression`` would be those of another problem, the multinomial one."""
-    from sklearn.base import clone
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.preprocessing import LabelBinarizer
-
-    linear = [
-        _fitted(model, direction.nonzero, direction.bias, np.array([0, 1]))
-        for direction in model.directions()
-    ]
-    fitted = OneVsRestClassifier(clone(linear[0]))
-    fitted.label_binarizer_ = LabelBinarizer(sparse_output=True).fit(_labels(model))
-    fitted.classes_, fitted.estimators_ = fitted.label_binarizer_.classes_, linear
-    fitted.n_features_in_ = model.columns
-    return fitted
-
-
-def _with_probabilities(classifier: Any, calibration: Values) -> Any:
-    """Return a fitted ``CalibratedClassifierCV`` of a classifier."""
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.frozen import FrozenEstimator
-
-    calibrated = CalibratedClassifierCV(FrozenEstimator(classifier), method=calibration["method"])
-    # fitted to empty rows, five of each class for its five folds; then its functions become ours
-    labels = np.repeat(classifier.classes_, 5)
-    calibrated.fit(sparse.csr_array((len(labels), classifier.n_features_in_)), labels)
-    calibrators = calibrated.calibrated_classifiers_[0].calibrators
-    for calibrator, direction in zip(calibrators, calibration["directions"], strict=True):
-        if calibration["method"] == "sigmoid":
-            calibrator.a_, calibrator.b_ = direction["a"], direction["b"]
-        else:
-            calibrator.fit(direction["decisions"], direction["probabilities"])
-    return calibrated
-
-
-def _class_weight(model: LinearModel) -> Any:
-    """Return the class weights by label, as LinearSVC takes them."""
-    by_name = model.settings.get("class_weight")
-    if not isinstance(by_name, dict):
-        return by_name
-    weights = Settings(class_weight=by_name).label_weights
-    return {label: weights[label] for label in _classes(model).tolist() if label in weights}
+    """Return the estimator in the skops format."""
+    return [_library("skops.io", "sklearn").dumps(model.to_sklearn())]
 
 
 # --- JSON ----------------------------------------------------------------------------------------
 
 
 def _json(model: LinearModel) -> Iterator[bytes]:
-    """Yield an object with one entry of ``directions`` for two classes, else one a class."""
+    """Yield an object with one entry of ``directions``, of many classes one a class."""
     head = {
         "kind": model.kind,
         "classes": list(model.classes),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, reading_from, regular
 from streamtron.core.names import checks_keywords
@@ -22,6 +23,8 @@ _LIBLINEAR_CLASSIFIERS = {
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
     *("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL", "L1R_L2LOSS_SVC", "MCSVM_CS"),
 }
+
+_LIBLINEAR_REGRESSORS = {"L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL"}
 
 CLASSES_UNKNOWN = "classes_unknown"
 """Setting of coefficients of two classes that were not named: (−1, 1) stand for any two labels."""
@@ -37,12 +40,13 @@ def load_any(
     index_base: Literal[0, 1] | None = None,
     bias_last: bool = False,
     classes: Sequence[Label] | None = None,
+    loss: str | None = None,
 ) -> LinearModel:
     """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
 
-    * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more as ``train`` or
-      ``save_model`` writes it. Its labels, its bias and the base 1 of its features are taken from
-      it.
+    * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more, or a model of numbers
+      (``-s`` 11 to 13), as ``train`` or ``save_model`` writes it. Its labels, its bias and the
+      base 1 of its features are taken from it.
     * **Coefficients:** one vector, positive towards the larger class; a ``.npy`` array of shape
       (n,), (1, n) or (n, 1), or text with one number a line or all on one line, between blanks or
       commas, ``#`` begins a comment. Of K ≥ 3 classes, one against the rest: a ``.npy`` array of
@@ -57,16 +61,17 @@ def load_any(
     classes : coefficients only: (smaller, larger). If not given, (−1, 1), in whose place
         ``certify`` and ``evaluate`` take the two labels of the shards. Of K classes all, in the
         order of their coefficients, which rises; must be given.
+    loss : coefficients only, a loss of regression: they predict numbers, and have no classes.
 
     Returns
     -------
     Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
     for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias) and, of the solvers
-    of a problem that ``fit`` solves (``-s`` 0 to 3 and 7), ``loss``.
+    of a problem that ``fit`` solves (``-s`` 0 to 3, 7, 11 to 13), ``loss``.
 
     Raises
     ------
-    DataError : regression, one class, numbers missing or not finite; a damaged streamtron model.
+    DataError : one class, numbers missing or not finite; a damaged streamtron model.
     SettingsError : a keyword that the file contradicts, or one that is missing.
     MachineError : the file cannot be read.
     """
@@ -75,22 +80,27 @@ def load_any(
         start = file.read(4096)
     is_npy = start.startswith(b"\x93NUMPY")
     if start.startswith(b"solver_type"):
-        if bias_last or classes is not None:
-            _refuse(path, "a LIBLINEAR model, which has its own bias and classes")
+        if bias_last or (classes, loss) != (None, None):
+            _refuse(path, "a LIBLINEAR model, which has its own bias, classes and loss")
         return _from_liblinear(path, 1 if index_base is None else index_base)
     # streamtron's files have zeros in their first 8 bytes; text has none
     if not is_npy and (not start.isascii() or start == b"" or 0 in start):
-        if bias_last or (index_base, classes) != (None, None):
-            _refuse(path, "a file that holds its own index base, bias and classes")
+        if bias_last or (index_base, classes, loss) != (None, None, None):
+            _refuse(path, "a file that holds its own index base, bias, classes and loss")
         return LinearModel.load(path)
     numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
-    return _from_coefficients(path, numbers, index_base, bias_last, classes)
+    if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):
+        raise SettingsError(
+            f"{path}: loss {loss!r} of coefficients: wanted one of {', '.join(REGRESSION)}, one "
+            "vector and no classes."
+        )
+    return _from_coefficients(path, numbers, index_base, bias_last, classes, loss)
 
 
 def _refuse(path: Path, what: str) -> None:
     raise SettingsError(
-        f"{path}: {what}. --index-base, --bias-last and classes are for files of coefficients; "
-        "leave them out."
+        f"{path}: {what}. --index-base, --bias-last, classes and loss are for files of "
+        "coefficients; leave them out."
     )
 
 
@@ -100,6 +110,7 @@ def _from_coefficients(
     index_base: Literal[0, 1] | None,
     bias_last: bool,
     classes: Sequence[Label] | None,
+    loss: str | None,
 ) -> LinearModel:
     if not numbers.size:
         raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
@@ -116,9 +127,11 @@ def _from_coefficients(
     if bias_last:
         weights, bias = numbers[..., :-1], numbers[..., -1]
     settings: dict[str, Any] = {"source": "coefficients"}
-    if classes is None:
-        settings[CLASSES_UNKNOWN] = True
-    labels, reading = tuple(classes or (-1.0, 1.0)), {"index_base": index_base}
+    if loss is not None:
+        classes, settings["loss"] = (), loss
+    elif classes is None:
+        classes, settings[CLASSES_UNKNOWN] = (-1.0, 1.0), True
+    labels, reading = tuple(classes), {"index_base": index_base}
     return LinearModel(weights, bias, labels, settings, {}, reading)
 
 
@@ -176,7 +189,7 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
         solver, labels, columns, augmentation, lines = _liblinear_head(path, file)
         # Crammer and Singer's have one weight a column and class even for two classes
-        width = 1 if len(labels) == 2 and solver != "MCSVM_CS" else len(labels)
+        width = 1 if len(labels) in (0, 2) and solver != "MCSVM_CS" else len(labels)
         numbers = np.fromiter(_table(path, file, lines + 1, width), dtype=np.float64)
     table = numbers.reshape(-1, width)
     lines_of_weights = columns + (augmentation >= 0)
@@ -190,6 +203,8 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     from streamtron.core.losses import LOSSES  # loads numba
 
     settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
+    if not labels:
+        settings["intercept"] = "penalised"  # which is no default of regression
     return LinearModel(
         weights=by_class[:columns].T,
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
@@ -209,15 +224,16 @@ def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float],
         if key == "w":
             break
     solver, classes = head.get("solver_type", ""), head.get("nr_class", "")
-    if solver not in _LIBLINEAR_CLASSIFIERS or classes in ("0", "1"):
+    numeric = solver in _LIBLINEAR_REGRESSORS
+    if not (numeric or solver in _LIBLINEAR_CLASSIFIERS) or classes in ("0", "1"):
         raise DataError(
-            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class {classes}. "
-            "Only a classifier of two classes or more (-s 0 to 7) can be read."
+            f"{path}: a LIBLINEAR model with solver_type {solver} and nr_class {classes}. Only a "
+            "classifier of two classes or more (-s 0 to 7) or of numbers (-s 11 to 13) can be read."
         )
     try:
-        labels = [float(int(label)) for label in head["label"].split()]
+        labels = [float(int(label)) for label in ([] if numeric else head["label"].split())]
         columns, augmentation = int(head["nr_feature"]), float(head["bias"])
-        alike = len(set(labels)) == len(labels) == int(classes) > 0
+        alike = numeric or len(set(labels)) == len(labels) == int(classes) > 0
         if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
             raise ValueError
     except (KeyError, ValueError, OverflowError) as error:
@@ -241,7 +257,9 @@ def _table(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator
 
 
 def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:
-    """Return weights of shape (lines,) towards the larger of two labels, else (lines, labels)."""
+    """Return weights of shape (lines,), of two labels towards the larger, or (lines, labels)."""
+    if not labels:
+        return table[:, 0]
     if table.shape[1] == 1:  # positive towards the label that LIBLINEAR names first
         return table[:, 0] if labels[0] > labels[1] else -table[:, 0]
     rising = table[:, np.argsort(labels)]

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from streamtron.model.calibration import check_calibration, probabilities, probability_map
 from streamtron.model.display import model_html, model_text
-from streamtron.model.scoring import namer_of, rows_of
+from streamtron.model.scoring import namer_of, rows_of, stays_sparse
 from streamtron.model.validation import (
     Kind,
     checked_bias,
@@ -43,20 +44,15 @@ _CONTENT = ("classes", "settings", "certificate", "reading")
 FORMAT_VERSION = 3
 """Versions 1 and 2 held all weights, of two classes and of many."""
 
-SPARSE = 8
-"""Columns a weight that is not 0, from which on the weights of many classes stay sparse in memory:
-a product with rows is then as fast, and takes a fifth of the memory."""
-
-
 _NO_MODEL = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 """Errors that content raises which is not that of a model."""
 
 
 class Direction(NamedTuple):
-    """Weights of one class against the rest: where w·x + bias > 0. ``nonzero`` are those that are
-    not 0, shape (1, columns)."""
+    """Weights of one class against the rest: where w·x + bias > 0; of regression there is no class.
+    ``nonzero`` are those that are not 0, shape (1, columns)."""
 
-    positive: Label
+    positive: Label | None
     nonzero: sparse.csr_array
     bias: float
     certificate: Mapping[str, Any] | None
@@ -67,33 +63,28 @@ class Direction(NamedTuple):
         return np.asarray(self.nonzero.toarray()[0])
 
 
-def stays_sparse(model: LinearModel) -> bool:
-    """Return whether a model multiplies rows by its nonzero weights alone."""
-    kept = model.sparse_weights
-    return model.kind != "two classes" and SPARSE * kept.nnz <= kept.shape[0] * kept.shape[1]
-
-
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class LinearModel:
-    """A linear classifier of two classes, or of many.
+    """A linear model of two classes, of many, or of numbers.
 
     * **Two classes:** ``classes[1]`` where w·x + bias > 0, else ``classes[0]``.
     * **Multiclass:** K ≥ 3 classes, each with weights against the rest; a row gets the class with
       the highest decision, the first of equals.
     * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes; a row gets every class whose
       decision is above 0.
+    * **Regression** (a loss of numbers): no class; w·x + bias is predicted.
 
     Two models are equal if their files are equal, byte for byte.
 
     Parameters
     ----------
-    weights : float64, finite, shape (columns,) for two classes, else (K, columns), or scipy.sparse,
-        (1, columns) for two classes; copied. ``weights[…, j]`` belongs to the column that the
+    weights : float64, finite, shape (columns,), of many classes (K, columns), or scipy.sparse,
+        (1, columns) for (columns,); copied. ``weights[…, j]`` belongs to the column that the
         shards number ``j + index_base``.
     bias : what is added to w·x: ρ w_bias, in the unit of a decision value; float64, shape (K,),
         where there are K rows of weights.
     classes : in rising order, all numbers, all strings or all booleans; K of them where there are
-        K rows of weights.
+        K rows of weights; () of regression.
     settings : JSON; all that determines the model besides the data.
     certificate : JSON; what is proven (``directional_margin``, ``primal_margin``, ``upper_bound``,
         ``relative_duality_gap``, ``rows_scanned`` …), see ``ModelCertificate``; empty, or given as
@@ -124,6 +115,8 @@ class LinearModel:
     reading: Mapping[str, Any]
     calibration: Mapping[str, Any] | None
     offsets: NDArray[np.float16] | None = field(repr=False)
+    regression: bool
+    """whether w·x + bias is a number to be predicted: its loss is one of these"""
 
     def __init__(
         self,
@@ -141,6 +134,7 @@ class LinearModel:
         assign(self, "sparse_weights", kept)
         assign(self, "bias", checked_bias(bias, shape))
         assign(self, "settings", checked_settings(settings))
+        assign(self, "regression", self.settings.get("loss") in REGRESSION)
         assign(self, "reading", checked_reading(reading, shape))
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))
@@ -158,7 +152,9 @@ class LinearModel:
 
     @property
     def kind(self) -> Kind:
-        """``"two classes"``, ``"multiclass"`` or ``"multilabel"``."""
+        """``"two classes"``, ``"multiclass"``, ``"multilabel"`` or ``"regression"``."""
+        if self.regression:
+            return "regression"
         if isinstance(self.bias, float):
             return "two classes"
         return "multilabel" if self.reading.get("multilabel") else "multiclass"
@@ -170,7 +166,7 @@ class LinearModel:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """All weights, float64, shape (columns,) for two classes, else (K, columns); read-only.
+        """All weights, float64, shape (columns,), of many classes (K, columns); read-only.
         Where ``sparse_weights`` are few, they are made anew each time."""
         by_column = self._by_column
         if sparse.issparse(by_column):
@@ -179,10 +175,10 @@ class LinearModel:
 
     @cached_property
     def _by_column(self) -> Any:
-        """The weights as rows are multiplied by them, shape (columns,) for two classes, else
+        """The weights as rows are multiplied by them, shape (columns,), of many classes
         (columns, K), where a nonzero of a row meets K neighbours; sparse where few are not 0."""
         kept = self.sparse_weights
-        if self.kind == "two classes":
+        if isinstance(self.bias, float):
             return read_only(kept.toarray()[0])
         return kept.T.tocsr() if stays_sparse(self) else read_only(kept.toarray(order="F")).T
 
@@ -224,10 +220,11 @@ class LinearModel:
         return model_html(self)
 
     def directions(self) -> Iterator[Direction]:
-        """Yield one direction for two classes, else one a class, in the order of ``classes``."""
+        """Yield one direction, of many classes one a class, in the order of ``classes``."""
         kept, certificate = self.sparse_weights, self.certificate
         if isinstance(self.bias, float):
-            yield Direction(self.classes[1], kept, self.bias, certificate or None)
+            positive = None if self.regression else self.classes[1]
+            yield Direction(positive, kept, self.bias, certificate or None)
             return
         learners = certificate["learners"] if certificate else [None] * len(self.classes)
         for k, positive in enumerate(self.classes):
@@ -254,7 +251,7 @@ class LinearModel:
 
         Returns
         -------
-        float64, shape (rows,) for two classes, else (rows, K). The same bits from dense and from
+        float64, shape (rows,), of many classes (rows, K). The same bits from dense and from
         sparse X with sorted columns.
 
         Raises
@@ -289,7 +286,10 @@ class LinearModel:
         return decisions
 
     def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the class of every row; of a multilabel model a tuple of classes, in order."""
+        """Return the class of every row; of a multilabel model a tuple of classes, in order; of
+        regression the decisions, which are the numbers predicted."""
+        if self.regression:
+            return decisions
         if self.kind == "multilabel":
             sets = (tuple(compress(self.classes, row)) for row in (decisions > 0).tolist())
             return np.fromiter(sets, dtype=object, count=len(decisions))
@@ -298,7 +298,7 @@ class LinearModel:
         return np.asarray(np.array(self.classes, dtype=dtype)[codes])
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class, or the classes, of every row of X; see ``decision_function``."""
+        """Return the class, classes or number of every row of X; see ``decision_function``."""
         return self.labels(self.decision_function(X))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -348,7 +348,7 @@ class LinearModel:
     def to_sklearn(self) -> Any:
         """Return a fitted ``LinearSVC`` or ``LogisticRegression`` with these weights, calibrated if
         the model is; a SettingsError for a multilabel model. See ``streamtron.export``."""
-        from streamtron.model.export import to_sklearn
+        from streamtron.model.pipelines import to_sklearn
 
         return to_sklearn(self)
 
@@ -371,7 +371,7 @@ class LinearModel:
             "columns": kept.indices.astype(np.uint32),
             "values": kept.data,
         }
-        if self.kind != "two classes":
+        if not isinstance(self.bias, float):
             tensors["starts"] = kept.indptr.astype(np.int64)
         if self.offsets is not None:
             tensors["offsets"] = self.offsets

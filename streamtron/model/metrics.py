@@ -1,4 +1,4 @@
-"""Classification metrics of any number of rows.
+"""Metrics of any number of rows.
 
 A model is a list of one-vs-rest problems, of two classes a list of one. Precision, recall and F1
 come from four sums each. ROC AUC and average precision need the weights of the positive and of the
@@ -70,6 +70,12 @@ class Evaluation(Tabled):
       multilabel model the means over the classes; a class that is none of the model's has the
       probability 0. ``reliability``: of the (row, class) pairs whose probabilities are in the same
       tenth the ``weight``, the mean ``probability``, and the ``share`` that has the class.
+    * **Numbers** (regression): in place of all these ``rows``, ``weight``, ``r2``, ``rmse``,
+      ``mae``, ``target_mean``, ``target_deviation`` (square root of the mean squared distance from
+      the mean), and ``calibration``: of tenths of the weight, by rising prediction, the ``weight``
+      and the mean ``prediction`` and ``target``. R² is 1 − Σ w (t − z)² / Σ w (t − mean)²; where
+      all targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows of
+      the largest |t − z|, their ``residual`` is t − z.
 
     Parameters
     ----------
@@ -111,17 +117,20 @@ class Ranking:
     ones depends on the decisions alone, not on their order.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, columns: int = 2) -> None:
         self._limit = limit
         self.dropped_bits = 0
         self._keys = np.empty(0, np.int64)
-        self._sums = np.empty((0, 2))
+        self._sums = np.empty((0, columns))
 
     def add(self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats) -> None:
         """Add rows; ``truth`` : whether each is positive."""
+        self.add_sums(decisions, np.column_stack([weights * truth, weights * ~truth]))
+
+    def add_sums(self, decisions: Floats, sums: Floats) -> None:
+        """Add what is summed at each decision, shape (rows, columns)."""
         bits = (decisions + 0.0).view(np.int64)  # −0 + 0 is 0
         keys = np.where(bits < 0, bits ^ _MAGNITUDE, bits) >> self.dropped_bits
-        sums = np.column_stack([weights * truth, weights * ~truth])
         self._join(np.append(self._keys, keys), np.concatenate([self._sums, sums]))
         while len(self._keys) > self._limit and self.dropped_bits < 62:
             self.dropped_bits += 1
@@ -132,8 +141,8 @@ class Ranking:
         self._sums = np.column_stack([np.bincount(places, column) for column in sums.T])
 
     def records(self) -> Floats:
-        """Return rising decisions with the weights of their positive and of their negative rows,
-        shape (decisions, 3); for joined ones the middle."""
+        """Return rising decisions, for joined ones the middle, with their sums: the weights of
+        their positive and of their negative rows, shape (decisions, 3)."""
         keys = (self._keys << self.dropped_bits) + (1 << self.dropped_bits >> 1)
         largest = np.array(np.finfo(np.float64).max).view(np.int64)
         keys = np.clip(keys, ~largest, largest)
@@ -175,6 +184,15 @@ class Ranking:
             ):
                 metrics[name] = [low * (1 - rounding), min(high * (1 + rounding), 1.0)]
         return metrics
+
+
+def check_finite(decisions: Floats, rows: int) -> None:
+    """Raise a DataError unless the decisions are finite; ``rows`` : how many came before them."""
+    if not (finite := np.isfinite(decisions)).all():
+        raise DataError(
+            f"row {rows + np.argwhere(~finite)[0, 0]}: decision {decisions[~finite][0]}. "
+            "It must be finite; check the model and the values of that row."
+        )
 
 
 class Scores:
@@ -240,11 +258,7 @@ class Scores:
         chosen = decisions > 0.0 if chosen is None else chosen
         truth, chosen = truth.reshape(shape), chosen.reshape(shape)
         decisions = decisions.reshape(shape)
-        if not (finite := np.isfinite(decisions)).all():
-            raise DataError(
-                f"row {self._rows + np.argwhere(~finite)[0, 0]}: decision {decisions[~finite][0]}. "
-                "It must be finite; check the model and the values of that row."
-            )
+        check_finite(decisions, self._rows)
         right = (truth == chosen).all(axis=1)
         if others is not None:
             right &= ~others

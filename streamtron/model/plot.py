@@ -190,8 +190,8 @@ def plot_margins(
 
 def margins_of(model: LinearModel, decisions: NDArray[np.float64], y: ArrayLike) -> Any:
     """Return the margins of rows, shape (rows,), from their decisions and labels."""
-    if model.kind == "multilabel":
-        raise SettingsError("a multilabel model: a row has as many margins as classes.")
+    if model.kind in ("multilabel", "regression"):
+        raise SettingsError(f"a {model.kind} model: a row has no margin, or one for each class.")
     labels = np.asarray(y)
     if labels.shape != (len(decisions),):
         raise DataError(f"y: shape {labels.shape}. Wanted one label a row: ({len(decisions)},).")

@@ -235,6 +235,17 @@ def _number(value: Any, name: str, row: int) -> float:
     raise DataError(f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number.")
 
 
+SPARSE = 8
+"""Columns a weight that is not 0, from which on the weights of many classes stay sparse in memory:
+a product with rows is then as fast, and takes a fifth of the memory."""
+
+
+def stays_sparse(model: LinearModel) -> bool:
+    """Return whether a model multiplies rows by its nonzero weights alone."""
+    kept = model.sparse_weights
+    return np.ndim(model.bias) > 0 and SPARSE * kept.nnz <= kept.shape[0] * kept.shape[1]
+
+
 def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which of many classes are predicted, bool of shape (rows, K)."""
     if model.kind == "multilabel":

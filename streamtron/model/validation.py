@@ -16,7 +16,7 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
 from streamtron.model.display import ModelCertificate
 
-Kind = Literal["two classes", "multiclass", "multilabel"]
+Kind = Literal["two classes", "multiclass", "multilabel", "regression"]
 
 WIDEST = 1 << 32
 """Columns at most: their numbers have 32 bits."""
@@ -113,6 +113,13 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple[Label, ...]:
     """Return the labels, rising and all of one kind, as Python values, numbers as floats."""
     labels = tuple(_checked_label(label) for label in classes)
+    if kind == "regression":
+        if labels or len(shape) > 1:
+            raise SettingsError(
+                f"classes: {labels}, weights of shape {shape}, and the loss is one of numbers to "
+                "be predicted. Give no classes, and one model a number: weights of one row."
+            )
+        return labels
     size = 2 if kind == "two classes" else shape[0]
     if kind == "multiclass" and size < 3:
         raise SettingsError(

@@ -56,6 +56,8 @@ def calibrate(
     array([[0.52, 0.48],
            [0.24, 0.76]])
     """
+    if model.regression:
+        raise SettingsError("the model predicts numbers, which have no probabilities to calibrate.")
     if method not in METHODS:
         raise SettingsError(f"calibration {method!r}: wanted one of {', '.join(METHODS)}.")
     files = find_shards(as_paths(shards))

@@ -159,9 +159,13 @@ def certify(
     with cache_directory(None, machine) as scratch:
         cache = scratch if known is None else machine.cache_dir
         with open_shards(
-            as_paths(shards), reading_from_model(model), cache_dir=cache, classes=model.classes,
-            allow_duplicate=problem.allow_duplicate, threads=machine.threads,
-        ) as source:  # fmt: skip
+            as_paths(shards),
+            reading_from_model(model),
+            cache_dir=cache,
+            classes=model.classes or None,
+            allow_duplicate=problem.allow_duplicate,
+            threads=machine.threads,
+        ) as source:
             if known is not None:
                 source.exclude(known.deletions)
             scans = Scans(
@@ -220,7 +224,7 @@ def _proof(
             certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
         )
         proofs.append(proof)
-    if model.kind == "two classes":
+    if isinstance(model.bias, float):
         return proofs[0]
     widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
@@ -272,7 +276,7 @@ def _learners(
     learners = []
     for k, (direction, scale) in enumerate(directions):
         class_weights, positive = weights, direction.positive
-        if weights is not None and model.kind != "two classes":
+        if weights is not None and positive is not None and model.kind != "two classes":
             class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
         if problem.augmentation == 0.0 and direction.bias != 0.0:
             raise SettingsError(

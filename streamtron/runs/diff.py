@@ -76,11 +76,11 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
     }
 
 
-def _positives(model: LinearModel) -> set[Label]:
-    return {*(model.classes[1:] if model.kind == "two classes" else model.classes)}
+def _positives(model: LinearModel) -> set[Label | None]:
+    return {direction.positive for direction in model.directions()}
 
 
-def _of(model: LinearModel, positives: set[Label]) -> Iterator[Direction]:
+def _of(model: LinearModel, positives: set[Label | None]) -> Iterator[Direction]:
     """Yield the directions of some classes, by rising class; each has all its weights."""
     return (direction for direction in model.directions() if direction.positive in positives)
 

@@ -25,6 +25,7 @@ from streamtron.model.certainty import AccuracyBounds, OptimumBounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
+from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes
 from streamtron.runs.inputs import (
     Paths,
@@ -47,7 +48,7 @@ def evaluate(
     worst: int = 0,
     executor: Executor = serial,
 ) -> Evaluation:
-    """Measure a model's predictions against the labels of shards.
+    """Measure a model's predictions against the labels of shards; see ``Evaluation``.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def evaluate(
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
     limit_rows : distinct decisions held in memory, 24 bytes each; of more, ROC AUC and average
         precision are known within brackets, ``roc_auc_bracket`` and ``average_precision_bracket``.
-    ranking : whether to compute ROC AUC and average precision.
+    ranking : whether to compute ROC AUC and average precision, or ``calibration``.
     share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
     worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
@@ -125,7 +126,7 @@ def score_shards(
 def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iterator[ScoredRows]:
     """Yield scored rows; a DataError at the end if none has a class of the model."""
     labels = dict[Label, None]()
-    known = model.kind == "two classes"  # the reader refuses labels unknown to a model of two
+    known = isinstance(model.bias, float)  # the reader refuses labels unknown to a model of two
     for rows in scored:
         known = known or bool(rows.truth.any())
         labels.update(dict.fromkeys(rows.labels))
@@ -149,12 +150,13 @@ def _score_shard(
 
 class ScoredRows(NamedTuple):
     """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
-    classes (rows, 1) for the larger one; which rows have another label; bounds on the decisions of
+    classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
+    label; bounds on the decisions of
     the optima, if they are wanted and proven; all labels of their source so far; the first row's
     number; and their shard, if there is one."""
 
     decisions: tuple[NDArray[Any], ...]
-    truth: NDArray[np.bool_]
+    truth: NDArray[Any]
     weights: NDArray[Any]
     others: NDArray[np.bool_]
     bounds: tuple[tuple[NDArray[Any], NDArray[Any]] | None, ...]
@@ -219,6 +221,7 @@ class Evaluator:
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
+        self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
@@ -230,6 +233,9 @@ class Evaluator:
     ) -> None:
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
+        if self.residuals is not None:
+            self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
+            return
         chosen = None if self.two else chosen_classes(self.model, decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
         if self.mistakes is not None:
@@ -242,6 +248,8 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
+        if self.residuals is not None:
+            return Evaluation(self.residuals.metrics())
         metrics = self.scores.evaluation().to_dict()
         metrics |= self.worth.metrics() if self.worth else {}
         metrics |= self.mistakes.metrics() if self.mistakes else {}
@@ -250,10 +258,13 @@ class Evaluator:
 
 def _truth(
     chunk: Chunk, places: NDArray[np.int64], classes: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the classes of each row, shape (rows, classes), and which rows have another label."""
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the classes of each row, shape (rows, classes), and which rows have another label; of
+    numbers these, shape (rows,)."""
     truth, others = np.zeros((len(chunk), classes), bool), np.zeros(len(chunk), bool)
     rows, codes = np.arange(len(chunk)), chunk.codes
+    if codes.dtype.kind == "f":
+        return codes, others
     if (offsets := chunk.code_offsets) is not None:
         rows, codes = np.repeat(rows, np.diff(offsets)), codes[offsets[0] : offsets[-1]]
     of_row = places[codes]

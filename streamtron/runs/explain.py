@@ -57,14 +57,15 @@ def explain(
 
     Returns
     -------
-    ``directions``, a list with one entry for two classes, else one a class, with ``positive`` (the
-    class), ``bias`` and ``features``: ``column`` as the shards number it, ``name`` if it has one,
-    and ``weight``, what the first of its names counts: minus the column's where its values are
-    stored negated. Names that share a column are joined by " | ", and ``opposite:`` is before one
-    that counts the other way. Of a row also its ``shard`` and predicted ``label`` (a list of a
-    multilabel model), and of each direction the ``decision`` = Σ contribution + bias, of each
-    feature ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
-    ``other_contributions`` the number and the sum of those that are not listed.
+    ``directions``, a list with one entry, of many classes one a class, with ``positive`` (the
+    class; None of regression), ``bias`` and ``features``: ``column`` as the shards number it,
+    ``name`` if it has one, and ``weight``, what the first of its names counts: minus the column's
+    where its values are stored negated. Names that share a column are joined by " | ", and
+    ``opposite:`` is before one that counts the other way. Of a row also its ``shard`` and predicted
+    ``label`` (a list of a multilabel model, None of regression), and of each direction the
+    ``decision`` = Σ contribution + bias, of each feature ``value`` and ``contribution`` = value ·
+    weight, and as ``other_features`` and ``other_contributions`` the number and the sum of those
+    that are not listed.
 
     Raises
     ------
@@ -170,7 +171,7 @@ def _explain_row(
 ) -> Explanation:  # fmt: skip
     shard, rows = _find_row(model, as_paths([*paths]), number)
     decisions, out_of_range = model.decision_rows(rows)
-    label = model.labels(decisions)[0]
+    label = None if model.regression else model.labels(decisions)[0]
     start, stop = rows.indptr.tolist()
     columns = rows.indices[start:stop].astype(np.int64) - model.index_base
     inside = columns < model.columns

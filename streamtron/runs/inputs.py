@@ -83,14 +83,15 @@ def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
     not say C or rho."""
     if "source" not in model.settings:
         return Settings.from_dict(model.settings).but(**one_price(given))
-    known = {name: model.settings[name] for name in ("rho", "loss") if name in model.settings}
+    names = ("rho", "loss", "intercept")
+    known = {name: model.settings[name] for name in names if name in model.settings}
     known |= given
     if "C" not in known and "delta" not in known:
         raise SettingsError(
             "another program's model does not say the price of a slack. Give --C as it was trained "
             "with (LIBLINEAR's -c)."
         )
-    if "rho" not in known:
+    if "rho" not in known and not Settings.from_dict(known).free:  # of a free bias all are one
         raise SettingsError(
             "coefficients do not say with which constant feature their bias was trained. Give "
             "--rho: scikit-learn's intercept_scaling, which is 1 unless set; 0 = no bias."
@@ -147,7 +148,8 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
 def reading_from_model(model: LinearModel) -> ReaderConfig:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
-    return replace(ReaderConfig.from_contract(model.reading), of_text=text)
+    contract = {**model.reading, "numbers": model.regression}
+    return replace(ReaderConfig.from_contract(contract), of_text=text)
 
 
 def reading_to_score(

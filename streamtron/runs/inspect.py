@@ -95,7 +95,7 @@ def _describe_files(paths: list[str], settings: Settings, machine: Machine) -> d
 
 def describe_model(model: LinearModel) -> dict[str, Any]:
     """Describe a model, and of many classes each of its ``learners``."""
-    weights, two = model.sparse_weights, model.kind == "two classes"
+    weights, single = model.sparse_weights, isinstance(model.bias, float)
     learners = [
         {
             "label": direction.positive,
@@ -118,7 +118,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "probabilities": probability_map(model) is not None,
         "reading": _reading(model),
     }
-    if two:
+    if single:
         return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
     return facts | {"learners": learners}
 

@@ -365,7 +365,7 @@ def balanced(weighed: Iterable[tuple[float, Mapping[Label, float]]]) -> ClassWei
 def one_vs_rest_learners(
     settings: Settings, labels: Sequence[Label], weights: ClassWeights | None
 ) -> list[Learner]:
-    """Make the learners of known labels: one for two labels, else one a label."""
-    if len(labels) == 2:
-        return [Learner(settings, labels, weights, labels[1])]
+    """Make the learners of known labels: one for two labels or for numbers, else one a label."""
+    if settings.regression or len(labels) == 2:
+        return [Learner(settings, labels, weights, labels[1] if labels else None)]
     return [_learner(settings, labels, weights, label) for label in labels]

@@ -145,7 +145,7 @@ def outcome_of(
     }
     if deleted:
         report["forgotten_rows"] = excluded["rows_excluded"]
-    if model.kind == "two classes":
+    if isinstance(model.bias, float):
         report |= reports[0]
     else:
         report["certificate"] = {**(model.certificate or {}), **excluded}
@@ -217,7 +217,7 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
     """Return ±1, the factor of a learner's weights in the model.
 
     The model's positive class is the larger of two, the learner's is the first one met."""
-    return -1.0 if not settings.one_vs_rest and labels[0] == classes[0] else 1.0
+    return -1.0 if not settings.one_vs_rest and labels and labels[0] == classes[0] else 1.0
 
 
 def _model(

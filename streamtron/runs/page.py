@@ -43,8 +43,10 @@ from streamtron.model.candidates_page import candidates_section
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import bar, gap_cell, grid, numeric, paragraph, shown, table, tiles, wide
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.measured_page import residuals_section, worth_of
 from streamtron.model.metrics import Evaluation, Floats
 from streamtron.model.mistakes import confusion_matrix
+from streamtron.model.residuals import Residuals
 from streamtron.runs.explain import MOST, heaviest
 
 if TYPE_CHECKING:
@@ -63,11 +65,13 @@ class Measured:
     ``margins`` : rows by their margin, l f(x) of two classes and of more the decision of the row's
     class minus the highest other one, between ``EDGES``; None of a multilabel model.
     ``curve`` : see ``Scores.curve``; None for many classes, or if one of the two does not occur.
+    ``residuals`` : of regression, which has neither.
     """
 
     evaluation: Evaluation
     margins: NDArray[np.int64] | None
     curve: Floats | None
+    residuals: Residuals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,13 @@ class Facts:
 
 def render(facts: Facts) -> str:
     """Return the page."""
-    two = facts.model.kind == "two classes"
+    single = isinstance(facts.model.bias, float)
     sections = {
         "Held-out rows": _held_out,
         "Margins": _margins,
+        "Residuals": _residuals,
         "Ranking and probabilities": _curves,
-        "What speaks for each class": _features if two else _classes,
+        "What it has learned": _features if single else _classes,
         "The proof": _certificate,
         "Training": _training,
         "The sweep": _sweep,
@@ -120,8 +125,12 @@ def _hash_of(element: str, frame: str) -> str:
 def _head(facts: Facts) -> Iterator[str]:
     report, names = facts.report, [*map(label_text, facts.model.classes)]
     yield f"<header><h1>{escape(facts.name)}</h1>"
-    trained = f"Trained on {number(report['rows'])} rows of {len(names):,} classes"
-    yield paragraph(f"{trained} ({some(names, form=str)}). {_worth(facts)}", "verdict")
+    of_what = f"of {len(names):,} classes ({some(names, form=str)})" if names else "of numbers"
+    trained = f"Trained on {number(report['rows'])} rows {of_what}."
+    worth = "How good it is on other rows is not known: give held-out ones with --valid."
+    if facts.validation is not None:
+        worth = worth_of(facts.model, facts.validation.evaluation.to_dict())
+    yield paragraph(f"{trained} {worth}", "verdict")
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     good = meets(report["settings"], gap, report["stop_reason"])
     verdict = "Nothing is proven of the distance from the best possible training objective"
@@ -132,32 +141,6 @@ def _head(facts: Facts) -> Iterator[str]:
     yield paragraph(f"{verdict}{missed}.", "good" if good else "bad")
     yield from (paragraph(note, "soft") for note in facts.notes)
     yield "</header>"
-
-
-def _worth(facts: Facts) -> str:
-    """Say how good the model is on held-out rows, beside the share of the largest class."""
-    if facts.validation is None:
-        return "How good it is on other rows is not known: give held-out ones with --valid."
-    metrics = facts.validation.evaluation.to_dict()
-    by_weight = "" if metrics["weight"] == metrics["rows"] else ", by weight,"
-    right = f"Of {number(metrics['rows'])} held-out rows{by_weight} it gets "
-    right += _percent(metrics["accuracy"])
-    if facts.model.kind == "multilabel":
-        return f"{right} right in all their classes."
-    if "classes" in metrics:
-        supports = [row["support"] for row in metrics["classes"]]
-    else:
-        positive = metrics["true_positives"] + metrics["false_negatives"]
-        supports = [metrics["weight"] - positive, positive]
-    largest = int(np.argmax(supports))
-    share = supports[largest] / metrics["weight"] if metrics["weight"] else None
-    label = label_text(facts.model.classes[largest])
-    return f"{right} right; the largest class, {label}, is {_percent(share)} of them."
-
-
-def _percent(share: float | None) -> str:
-    """Format a share, of which 100 % are all."""
-    return "-" if share is None else f"{100.0 * float(shown(share)):.6g} %"
 
 
 def _held_out(facts: Facts) -> Iterator[str]:
@@ -195,6 +178,12 @@ def _margins(facts: Facts) -> Iterator[str]:
     )  # fmt: skip
 
 
+def _residuals(facts: Facts) -> Iterator[str]:
+    known = {"held-out": facts.validation, "training": facts.training}
+    of_rows = {name: m.residuals for name, m in known.items() if m and m.residuals}
+    yield from residuals_section(of_rows, "held-out")
+
+
 def _curves(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
@@ -227,9 +216,11 @@ def _features(facts: Facts) -> Iterator[str]:
     features = heaviest(facts.model, direction, MOST, facts.names)
     most = max((abs(feature["weight"]) for feature in features), default=1.0)
     opposite = " “opposite:” is before a name that counts the other way." if facts.names else ""
-    smaller, larger = map(label_text, facts.model.classes)
-    sides = f"The heaviest weights. Positive ones, blue, speak for {larger}, the others for "
-    yield paragraph(f"{sides}{smaller}.{opposite}", "soft")
+    sides = "raise the number that is predicted, the others lower it"
+    if not facts.model.regression:
+        smaller, larger = map(label_text, facts.model.classes)
+        sides = f"speak for {larger}, the others for {smaller}"
+    yield paragraph(f"The heaviest weights. Positive ones, blue, {sides}.{opposite}", "soft")
     yield table(["feature", "weight", ""], [
         [feature_text(feature), numeric(feature["weight"], f"{feature['weight']:+.3g}"),
          bar(feature["weight"] / most)]
@@ -262,7 +253,7 @@ def _certificate(facts: Facts) -> Iterator[str]:
     gap = f"{'largest ' if 'learners' in report else ''}gap is {up(proven[BOUNDS[2]], 3)}"
     yield paragraph(
         f"{report['stop_reason'].capitalize()}: the {gap}, the tolerance "
-        f"{number(report['settings']['tol'])}. No linear classifier has an objective "
+        f"{number(report['settings']['tol'])}. No linear model has an objective "
         "below the dual objective on these rows; that of this model is at most the primal "
         "objective, and the gap is 1 − dual / primal. It says nothing of other rows."
     )

@@ -39,12 +39,12 @@ class Scores(NamedTuple):
     """Predictions for some consecutive rows.
 
     ``labels`` : shape (rows,), float64, bool, or object where classes are strings; of a multilabel
-    model a tuple of classes each. ``decisions`` : w·x + bias, shape (rows,), or (rows, K) of many
-    classes. ``out_of_range`` : nonzeros in columns beyond the model's width, which weigh 0.
-    ``probabilities`` : of the shape of ``decisions``, of two classes of the larger one; and
-    ``certain`` : shape (rows,), labels that the best possible model gives too, and ``bounds`` on
-    its decisions, or its probabilities; None if not asked. ``kept`` : columns of the table, Arrow
-    arrays by name.
+    model a tuple of classes each; of regression the decisions. ``decisions`` : w·x + bias, shape
+    (rows,), or (rows, K) of many classes. ``out_of_range`` : nonzeros in columns beyond the model's
+    width, which weigh 0. ``probabilities`` : of the shape of ``decisions``, of two classes of the
+    larger one; and ``certain`` : shape (rows,), labels that the best possible model gives too (None
+    of regression), and ``bounds`` on its decisions, or its probabilities; None if not asked.
+    ``kept`` : columns of the table, Arrow arrays by name.
     """
 
     labels: NDArray[Any]
@@ -61,9 +61,10 @@ class Scores(NamedTuple):
         columns: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
-        if self.certain is not None and self.bounds is not None:
-            least, most = self.bounds
-            columns |= {"certain": self.certain, "at_least": least, "at_most": most}
+        if self.certain is not None:
+            columns["certain"] = self.certain
+        if self.bounds is not None:
+            columns |= zip(("at_least", "at_most"), self.bounds, strict=True)
         return columns
 
 
@@ -138,7 +139,7 @@ def predict_shard(
             sure = bounds = None
             if optimum is not None:
                 bounds = optimum.decisions(chunk.rows, chunk.squares)
-                sure = certain_rows(model, *bounds)
+                sure = None if model.regression else certain_rows(model, *bounds)
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
             labels, cells = model.labels(decisions), kept(len(decisions))
@@ -158,6 +159,7 @@ def write_predictions(
       Parquet ``label`` and the list ``decisions``.
     * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
       in Parquet the lists ``labels`` and ``decisions``.
+    * **Regression:** the number predicted; its column is ``prediction``.
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
     else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
@@ -178,7 +180,11 @@ def write_predictions(
             rows += len(score.decisions)
             out_of_range += score.out_of_range
             sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
-            yield PredictedRows(score.kept, score.labels, score.columns())
+            columns = score.columns()
+            if model.regression:
+                columns = {"prediction": columns.pop("decision"), **columns}
+            labels = None if model.regression else score.labels
+            yield PredictedRows(score.kept, labels, columns)
 
     name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""
     delimiter, header = ("," if name.endswith(".csv") else "\t"), name.endswith((".csv", ".tsv"))
@@ -193,4 +199,5 @@ def write_predictions(
         write_atomically(output, written)
     else:
         output.writelines(written)
-    return Predicted(rows, out_of_range, sure if how.get("certain") else None)
+    has_certain = how.get("certain") and not model.regression
+    return Predicted(rows, out_of_range, sure if has_certain else None)

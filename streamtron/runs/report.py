@@ -45,10 +45,10 @@ def report(
 ) -> None:
     """Write a page about a finished run: one HTML file that needs no network.
 
-    It begins with how good the model is on held-out rows, beside the share of the largest class,
-    and how far it is at most from the best training objective. Then come the confusion matrix,
-    margins, curves, the heaviest features, the proof, the training, settings and data; of the best
-    model of a sweep also its candidates.
+    It begins with how good the model is on held-out rows, beside the share of the largest class, or
+    the standard deviation of the numbers, and how far it is at most from the best training
+    objective. Then come the confusion matrix, margins, curves or residuals, the heaviest features,
+    the proof, the training, settings and data; of the best model of a sweep also its candidates.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ def report(
     output : path of the page, written completely or not at all.
     valid : labelled shards that were held out: adds metrics, the confusion matrix, their margins,
         and of two classes the ROC and precision-recall curves.
-    margins : read the run's shards once, for margins of two classes; if they changed, it is said.
+    margins : read the run's shards once, for margins of two classes, or residuals; if they changed,
+        it is said.
     names : directories where ``convert`` kept names of columns, if not beside the run's shards.
     run_dir : the run directory, if it is not ``MODEL.run``.
     executor : where shards are read and scored: ``serial``, or Dask's workers.
@@ -105,7 +106,7 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
         model = LinearModel.load(place.model)
         notes: list[str] = []
         training = None
-        if margins and model.kind == "two classes":
+        if margins and isinstance(model.bias, float):
             shards = shards_of(manifest, place.directory)
             try:
                 check_unchanged(shards, str(place.directory))
@@ -136,13 +137,13 @@ def _measure(
     model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
 ) -> Measured:
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
-    several = model.kind == "multilabel"
+    no_margin = model.kind in ("multilabel", "regression")
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
-    evaluator = Evaluator(model, ranking=ranked)
+    evaluator = Evaluator(model, ranking=ranked or model.regression)
     for rows in score_shards([model], shards, executor):
         [decisions] = rows.decisions
         evaluator.add(rows, decisions)
-        if several:
+        if no_margin:
             continue
         two = rows.truth.shape[1] == 1
         counts = (rows.weights > 0) & ~rows.others & (two or rows.truth.any(axis=1))
@@ -153,4 +154,4 @@ def _measure(
     evaluation = evaluator.evaluation()
     has_curve = model.kind == "two classes" and ranked and evaluation.roc_auc is not None
     curve = evaluator.scores.curve() if has_curve else None
-    return Measured(evaluation, None if several else margins, curve)
+    return Measured(evaluation, None if no_margin else margins, curve, evaluator.residuals)

@@ -134,6 +134,11 @@ def _at(share: float, values: Values) -> float | str:
     return min(max(float(f"{drawn:.{DIGITS}g}"), values.low), values.high)
 
 
+def first_loss(given: Given | None) -> dict[str, str | float]:
+    """Return the first of some losses as a setting, by which others get their defaults."""
+    return {} if given is None else {"loss": values_of("loss", given)[0]}
+
+
 def describe_candidate(settings: Settings) -> str:
     """Return a candidate in a few words, such as ``delta 0.5, rho 0``."""
     given = settings.delta

@@ -157,7 +157,7 @@ def schedule_of(
 
     Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
     """
-    check_metric(metric, settings)
+    check_metric(metric, candidates)
     stages = len(plan(settings))
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     refusals = (

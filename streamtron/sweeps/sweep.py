@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
@@ -27,7 +26,6 @@ from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
-from streamtron.model.certainty import at_least, at_most
 from streamtron.model.display import Tabled
 from streamtron.runs.directory import refuse_existing, run_directory
 from streamtron.runs.evaluate import evaluate_many
@@ -35,13 +33,14 @@ from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inputs import Paths, as_paths, cache_directory, check_outputs, settings_from
 from streamtron.runs.outcome import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of
-from streamtron.sweeps.grid import Given, candidates_of, describe_candidate
+from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.halving import Schedule, schedule_of
 from streamtron.sweeps.trial import (
     Costs,
     Trial,
     certificate_of,
     check_measured,
+    mean_trial,
     metrics_of,
     ranked,
 )
@@ -77,7 +76,7 @@ class Sweep(Tabled):
     Parameters
     ----------
     trials : one a candidate, in their order.
-    best : of those not dropped the one with the highest ``metric``; of equals the smallest C.
+    best : of those not dropped the one with the best ``metric``; of equals the smallest C.
     outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
         settings; None for a sweep over folds without a model.
     """
@@ -123,7 +122,7 @@ def sweep(
     folds: int | None = None,
     halving: bool = False,
     two_stage: bool = False,
-    metric: str = "accuracy",
+    metric: str | None = None,
     model: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
@@ -147,7 +146,8 @@ def sweep(
     valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
     halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
         only the better ones further.
-    metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of.
+    metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of; None =
+        accuracy, of numbers ``"r2"``. The best has least of ``"rmse"`` and ``"mae"``.
     model, report, witness : files of the best candidate, which is fitted on all shards.
     settings : what all candidates share, at once or by name (``tol=1e-3, multiclass=True, …``).
     machine, overwrite, listen : as in ``fit``.
@@ -164,9 +164,9 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    settings, machine = settings_from(settings, names), machine or Machine()
-    settings = with_guesses(settings, as_paths(shards), machine.threads)
+    settings, machine = _shared(settings, names, loss, as_paths(shards), machine or Machine())
     candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
+    metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
     paths = _from_the_root(shards)
     files: Any = {"model": model, "report": report, "witness": witness}
@@ -190,10 +190,19 @@ def sweep(
         trials = _all_iterations(candidates, schedule, metric, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
-    wanted = refit or valid is not None
-    outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
+    fit_it = fit_best if refit or valid is not None else None
+    outcome = _write_best(best, trials, metric, files, run_dir, fit_it)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
+
+
+def _shared(
+    settings: Settings | None, names: Mapping[str, Any], loss: Given | None, shards: list[str],
+    machine: Machine,
+) -> tuple[Settings, Machine]:  # fmt: skip
+    """Return what all candidates share, with the defaults of the first loss."""
+    by_name = names if settings else {**first_loss(loss), **names}
+    return with_guesses(settings_from(settings, by_name), shards, machine.threads), machine
 
 
 def _from_the_root(shards: Paths) -> list[str]:
@@ -252,7 +261,7 @@ def _all_iterations(
             for number in running
         }
         for number, of_folds in fit(settings, iteration).items():
-            trial = replace(_mean(settings[number], of_folds), iteration=iteration)
+            trial = replace(mean_trial(settings[number], of_folds), iteration=iteration)
             costs = [trials[number].costs] if number in trials else []
             trials[number] = replace(trial, costs=Costs.total([*costs, trial.costs]))
         check_measured([trials[number] for number in running], metric)
@@ -377,23 +386,6 @@ def _measured(
             at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
         ))  # fmt: skip
     return trials
-
-
-def _mean(settings: Settings, trials: Sequence[Trial]) -> Trial:
-    """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
-    worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
-    metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
-    least, most = (
-        _average([trial.at_optimum[end] for trial in trials], Fraction) for end in (0, 1)
-    )
-    bounds = (None, None) if least is None else (at_least(least), at_most(most))
-    costs = Costs.total([trial.costs for trial in trials])
-    return replace(worst, settings=settings, metrics=metrics, at_optimum=bounds, costs=costs)
-
-
-def _average(values: list[float | None], kind: Callable[[float], Any] = float) -> Any:
-    known = [kind(value) for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _now() -> str:

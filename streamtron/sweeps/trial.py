@@ -6,14 +6,23 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.core.text import METRICS, METRICS_OF_MANY, label_text
+from streamtron.core.text import (
+    ALL_METRICS,
+    ERRORS,
+    METRICS,
+    METRICS_OF_MANY,
+    METRICS_OF_NUMBERS,
+    label_text,
+)
+from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
 
 BOUNDS = (
@@ -29,14 +38,14 @@ COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "tol"), float),
     "stage": str, "b": str, "iteration": int,
-    **dict.fromkeys((*METRICS, *METRICS_OF_MANY), float),
+    **dict.fromkeys(ALL_METRICS, float),
     "class": str,
     **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
     "full_epochs": int, "stop_reason": str, "dropped": str, "best": bool, "seconds": float,
     **dict.fromkeys(("worker", "started", "finished"), str),
 }  # fmt: skip
-"""Column of a table → its type. Some metrics and the class are for many classes only, or for two
-only. All but the last four depend on data and settings alone."""
+"""Column of a table → its type. Some metrics and the class are for many classes only, for two, or
+for numbers. All but the last four depend on data and settings alone."""
 
 
 class Costs(NamedTuple):
@@ -122,16 +131,25 @@ class Trial:
 
 
 def metrics_of(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the metrics of a candidate."""
+    """Return the names of the metrics of a candidate, first the one that a sweep goes by."""
+    if settings.regression:
+        return METRICS_OF_NUMBERS
     return METRICS_OF_MANY if settings.one_vs_rest else METRICS
 
 
-def check_metric(metric: str, settings: Settings) -> None:
-    """Refuse a metric that candidates with these settings do not have, by a SettingsError."""
-    wanted = metrics_of(settings)
+def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
+    """Refuse a metric that candidates do not have, or that they do not share, by a
+    SettingsError."""
+    first, wanted = candidates[0], metrics_of(candidates[0])
+    if any(candidate.regression != first.regression for candidate in candidates):
+        raise SettingsError(
+            "losses of numbers beside losses of classes: they have no metric in common. Sweep "
+            "them one by one."
+        )
     if metric not in wanted:
-        classes = "many classes" if settings.one_vs_rest else "two classes"
-        raise SettingsError(f"metric {metric!r}: of {classes}, wanted one of {', '.join(wanted)}.")
+        kind = "many classes" if first.one_vs_rest else "two classes"
+        kind = "numbers" if first.regression else kind
+        raise SettingsError(f"metric {metric!r}: of {kind}, wanted one of {', '.join(wanted)}.")
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -143,14 +161,20 @@ def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
-    """Return the trials, the best first: by the metric, of equals the smaller C, then their order.
+    """Return the trials, the best first: by the metric, of which an error is to be small, of equals
+    the smaller C, then their order.
 
     A trial without the metric comes after all that have it.
     """
+    sign = 1.0 if metric in ERRORS else -1.0
 
     def key(trial: Trial) -> tuple[float, float, int]:
         found = trial.metrics[metric]
-        return (math.inf if found is None else -found, -trial.settings.delta2, trial.candidate)
+        return (
+            math.inf if found is None else sign * found,
+            -trial.settings.delta2,
+            trial.candidate,
+        )
 
     return sorted(trials, key=key)
 
@@ -159,9 +183,26 @@ def check_measured(trials: Sequence[Trial], metric: str) -> None:
     """Refuse to choose if no trial has the metric, by a DataError."""
     if all(trial.metrics[metric] is None for trial in trials):
         raise DataError(
-            f"no candidate has a {metric} on the validation rows: they lack a class, or nothing "
-            "is called positive. Choose another metric, or rows of both classes."
+            f"no candidate has a {metric} on the validation rows: they lack a class or a row, or "
+            "nothing is called positive. Choose another metric, or other rows."
         )
+
+
+def mean_trial(settings: Settings, trials: Sequence[Trial]) -> Trial:
+    """Combine a candidate's trials on all folds: mean metrics, the widest gap, total costs."""
+    worst = max(trials, key=lambda trial: (trial.exit_code, trial.gap))
+    metrics = {name: _average([trial.metrics[name] for trial in trials]) for name in worst.metrics}
+    least, most = (
+        _average([trial.at_optimum[end] for trial in trials], Fraction) for end in (0, 1)
+    )
+    bounds = (None, None) if least is None else (at_least(least), at_most(most))
+    costs = Costs.total([trial.costs for trial in trials])
+    return replace(worst, settings=settings, metrics=metrics, at_optimum=bounds, costs=costs)
+
+
+def _average(values: list[float | None], kind: Callable[[float], Any] = float) -> Any:
+    known = [kind(value) for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def check_table(path: str | os.PathLike[str]) -> None:

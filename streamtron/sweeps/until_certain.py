@@ -51,6 +51,11 @@ def fit_until_certain(
     """
     if not 0.0 < share <= 1.0:
         raise SettingsError(f"certain={share:g}: wanted a share above 0, at most 1.")
+    if settings.regression:
+        raise SettingsError(
+            f"certain={share:g}: certain are labels, and the loss {settings.loss} predicts "
+            "numbers. Leave --until out; predict --certain gives bounds on them."
+        )
     if settings.faithful or settings.tolerance == 0.0:
         raise SettingsError(
             "certain labels are waited for by tightening tol, and this fit has tol 0 already. "

@@ -57,7 +57,6 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
     ("solver", "y", "sentence"),
     [
         (1, [1, 1, 1, 1], "nr_class 1"),
-        (11, [1, 2, 1, 2], "solver_type L2R_L2LOSS_SVR"),
         (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
     ],
 )

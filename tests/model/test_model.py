@@ -403,7 +403,7 @@ def test_few_weights_of_many_classes_decide_to_the_bit_as_all_do(tmp_path, monke
     read = LinearModel.load(tmp_path / "m")
     rng = np.random.default_rng(6)
     dense = (rng.normal(size=(60, 5_000)) * (rng.random((60, 5_000)) < 0.02)).astype(np.float32)
-    monkeypatch.setattr("streamtron.model.linear_model.SPARSE", 10**9)
+    monkeypatch.setattr("streamtron.model.scoring.SPARSE", 10**9)
     whole = model.but()
     assert whole == read == model
     assert np.array_equal(whole.weights, model.sparse_weights.toarray())

@@ -28,7 +28,7 @@ from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import serial
-from streamtron.core.text import METRICS, METRICS_OF_MANY
+from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.plot import plot_sweep
@@ -135,7 +135,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
         ("--halving --faithful", "halving"),
         ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
-        ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss or hinge"),
+        ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
         ("--loss=", "loss is ''"),
         ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
         ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
@@ -268,8 +268,8 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
     for name in ("same.csv", "same.parquet"):
         assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
     text, binary = (table(place / name) for name in ("same.csv", "same.parquet"))
-    of_many = {*METRICS_OF_MANY, "class"} - {*METRICS}
-    columns = [name for name in COLUMNS if name not in of_many]
+    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class"} - {*METRICS}
+    columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]
     assert lasting(text) == lasting(binary)

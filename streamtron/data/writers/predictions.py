@@ -14,8 +14,8 @@ from streamtron.core.rows import Label
 from streamtron.core.text import down, label_text, up
 
 PREDICTED = (
-    "label", "labels", "decision", "decisions", "probability", "probabilities", "certain",
-    "at_least", "at_most",
+    "label", "labels", "decision", "decisions", "prediction", "probability", "probabilities",
+    "certain", "at_least", "at_most",
 )  # fmt: skip
 """Names of the columns of predictions."""
 
@@ -24,11 +24,11 @@ _ONE_OF = {"decisions": "decision", "probabilities": "probability"}
 
 class PredictedRows(NamedTuple):
     """Predictions of consecutive rows: columns ``kept`` of their table, as Arrow arrays by name;
-    ``labels``, of a multilabel model a tuple each; ``columns`` : decisions and what else there is
-    of each row, or of each class of it, by name."""
+    ``labels``, of a multilabel model a tuple each, of regression None; ``columns`` : decisions and
+    what else there is of each row, or of each class of it, by name."""
 
     kept: Mapping[str, Any]
-    labels: NDArray[Any]
+    labels: NDArray[Any] | None
     columns: Mapping[str, NDArray[Any]]
 
 
@@ -57,7 +57,8 @@ def text_predictions(
 def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
     """Yield the names of all fields; ``decision NAME`` is of that class."""
     yield from rows.kept
-    yield "labels" if isinstance(rows.labels.tolist()[0], tuple) else "label"
+    if rows.labels is not None:
+        yield "labels" if isinstance(rows.labels.tolist()[0], tuple) else "label"
     for name, column in rows.columns.items():
         if column.ndim == 1:
             yield name
@@ -68,15 +69,16 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
 
 def _lines(rows: PredictedRows, form: TextForm) -> bytes:
     quoted = partial(_quoted, delimiter=form.delimiter)
-    labels = rows.labels.tolist()
     fields: list[Iterable[str]] = [
         map(quoted, map(_cell, array.to_pylist())) for array in rows.kept.values()
     ]
-    texts = {label: quoted(_label(label)) for label in set(labels)}
-    fields.append(map(texts.__getitem__, labels))
+    if rows.labels is not None:
+        labels = rows.labels.tolist()
+        texts = {label: quoted(_label(label)) for label in set(labels)}
+        fields.append(map(texts.__getitem__, labels))
     for name, column in rows.columns.items():
         text = _rounding(name, form.digits) if column.dtype.kind == "f" else _flag
-        values = column.reshape(len(labels), -1).tolist()
+        values = column.reshape(len(column), -1).tolist()
         fields.append([form.delimiter.join(map(text, row)) for row in values])
     lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
     return "".join(lines).encode()

@@ -37,8 +37,8 @@ def parquet_predictions(
     """Yield the bytes of a Parquet file of predictions, with page checksums.
 
     The columns kept come first, then ``label``, or, where a row has many labels, ``labels``, a
-    list. The others have the names that they come with; those of shape (rows, K) are lists. Labels
-    come from ``classes``, or are ``multilabel`` tuples.
+    list, or neither of regression. The others have the names that they come with; those of shape
+    (rows, K) are lists. Labels come from ``classes``, or are ``multilabel`` tuples.
     """
     kind = pa.array(classes).type
 
@@ -49,7 +49,9 @@ def parquet_predictions(
         return pa.ListArray.from_arrays(ends, values.ravel())
 
     def table(rows: PredictedRows) -> pa.Table:
-        if multilabel:
+        if rows.labels is None:
+            labels = {}
+        elif multilabel:
             labels = {"labels": pa.array(rows.labels.tolist(), pa.list_(kind))}
         else:
             labels = {"label": pa.array(rows.labels, kind)}

@@ -1,0 +1,220 @@
+"""What the estimators of scikit-learn share: training in memory and on shards, and their results.
+
+Rows in memory go through the same training loop as shards and give the same weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import SettingsError
+from streamtron.core.names import SharedNames, checks_keywords
+from streamtron.core.rows import Label
+from streamtron.core.text import label_text, up
+from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
+from streamtron.estimator.partial import problem_of
+from streamtron.estimator.rows import MatrixRows
+from streamtron.estimator.shards import train_on_shards
+from streamtron.estimator.watching import Watched, watched
+from streamtron.model.display import ModelCertificate, joint_certificate
+from streamtron.model.linear_model import LinearModel
+from streamtron.runs.inputs import as_model, as_paths
+from streamtron.runs.learners import one_vs_rest_learners, train_learners
+from streamtron.runs.outcome import certificate_of
+from streamtron.runs.upper_bounds import resolution
+from streamtron.solver.duals import Counts
+from streamtron.solver.learner import Learner, set_resolution, set_weights
+from streamtron.solver.partial_fit import EarlierData
+
+if TYPE_CHECKING:
+    from streamtron.cluster.client import Client
+
+
+class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
+    """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which say what the parameters
+    are."""
+
+    C: float
+    loss: str
+    fit_intercept: bool
+    intercept_scaling: float
+    intercept: str
+    tol: float
+    max_iter: int
+    random_state: Any
+    warm_start: bool
+    n_jobs: int | None
+    verbose: int
+    class_weight: Mapping[Any, float] | str | None = None
+
+    coef_: Any
+    intercept_: Any
+
+    _kinds: ClassVar[tuple[str, ...]]
+    """the models that it can be made of"""
+
+    @checks_keywords(SharedNames)
+    def fit_shards(
+        self,
+        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        classes: Sequence[Label] | None = None,
+        machine: Machine | None = None,
+        workers: int | str | Client | None = None,
+        **names: Unpack[SharedNames],
+    ) -> Self:
+        """Train on shards on disk, as ``streamtron.fit`` does.
+
+        Parameters
+        ----------
+        shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of X in
+            ``predict`` is the shards' column j + index base.
+        classes : the labels if there are more than two; None = two, found in the shards.
+        machine : memory limit, threads, cache directory, which do not change the model.
+        workers : where the parts of the data are trained on: a number of new processes, the address
+            of a Dask scheduler or its file, or an open ``dask.distributed.Client``; None = here.
+            Without ``parts`` among the settings there is then one for each shard, up to 64.
+        names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
+        """
+        settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
+        name_of = label_text if classes is not None and len(classes) > 2 else None
+        with watched(self, name_of) as listen:
+            fit = train_on_shards(as_paths(shards), settings, machine, classes, workers, listen)
+        self.n_features_in_ = fit.columns.stop - fit.columns.start
+        self._name_features(fit.names)
+        self._rows = fit.rows
+        self._problem = problem_of(fit.learners, fit.settings, fit.labels)
+        return self._conclude(
+            np.array(fit.labels), fit.learners, fit.columns, fit.settings, fit.sign
+        )
+
+    @classmethod
+    def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
+        """Return a fitted estimator of a model's weights, classes and certificate.
+
+        Parameters
+        ----------
+        model : a model or its file; its settings become parameters, as far as they are such.
+            Column j of X is its ``weights[…, j]``: it takes no documents and no records.
+
+        Raises
+        ------
+        SettingsError : a multilabel model, or one of numbers where classes are predicted, or the
+            other way round; a model of the hard margin.
+        """
+        model = as_model(model)
+        if model.kind not in cls._kinds:
+            raise SettingsError(
+                f"a {model.kind} model, and {cls.__name__} is for {' and '.join(cls._kinds)}. Use "
+                "the model's own predict."
+            )
+        fitted = cls(**parameters_of(model))
+        fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
+        fitted._set_classes(np.array(model.classes))
+        fitted.n_iter_, fitted.n_features_in_ = 0, model.columns
+        fitted._name_features(model.feature_names[: model.columns])
+        fitted.certificate_ = ModelCertificate(model.certificate)
+        return fitted
+
+    def _name_features(self, names: Sequence[str]) -> None:
+        """Set or drop the names of the columns; they are kept where all have one."""
+        self.__dict__.pop("feature_names_in_", None)
+        if names and len(names) == self.n_features_in_:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _fit_memory(self, rows: MatrixRows, settings: Settings) -> Self:
+        machine = machine_of(self.n_jobs)
+        warm = (
+            self.warm_start
+            and hasattr(self, "_counts")
+            and np.array_equal(rows.classes, getattr(self, "classes_", ()))
+            and (self._rows, self.coef_.shape[-1]) == rows.X.shape
+        )
+
+        def begin() -> list[Learner]:
+            learners = self._learners(rows, settings)
+            for number, learner in enumerate(learners if warm else ()):
+                bias = biases[number] / self._rho if self._rho > 0.0 else 0.0
+                b, counts = 1.0, copy.deepcopy(self._counts[number])
+                if not learner.loss.quadratic:  # counts of another C prove nothing
+                    heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
+                    if learner.loss.numbers:  # α = C |r| may be far above C
+                        heaviest *= min(learner.loss.most, 2.0 * rows.spread)
+                    b, counts = resolution(learner) / heaviest, Counts()
+                    set_resolution(learner, b)
+                set_weights(learner, b * weights[number], b * bias, counts)
+            return learners
+
+        if warm:
+            coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
+            weights, biases = np.atleast_2d(coef), np.atleast_1d(self.intercept_).tolist()
+        classes = [label_text(label) for label in rows.classes.tolist()]
+        name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
+        with watched(self, name_of, X=rows.X, y=rows.y) as listen:
+            learners = train_learners(rows.source(), begin, settings, machine, listen)
+        self._rows = len(rows.codes)
+        self._problem = problem_of(learners, settings, rows.numbers)
+        return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
+
+    def _learners(self, rows: MatrixRows, settings: Settings) -> list[Learner]:
+        """Create one learner for two classes, else one a class; classes are given by number."""
+        return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(self.class_weight))
+
+    def _conclude(
+        self,
+        classes: NDArray[Any],
+        learners: Sequence[Learner],
+        columns: slice,
+        settings: Settings,
+        sign: float = 1.0,
+    ) -> Self:
+        """Set the fitted attributes, and warn if the tolerance was not reached."""
+        self._set_classes(classes)
+        self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
+        self._rho = settings.augmentation
+        self._counts = [learner.counts for learner in learners]
+        self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
+        certificates = [certificate_of(learner) for learner in learners]
+        self._publish(certificates)
+        worst = max(certificate["relative_duality_gap"] for certificate in certificates)
+        limited = any(learner.finished == "epoch limit" for learner in learners)
+        if limited or worst > settings.tolerance > 0.0:
+            how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
+            warnings.warn(
+                f"{how} proved a relative duality gap of {up(worst, 3)}, tol={settings.tol} was "
+                f"wanted. Increase {'max_iter or ' if limited else ''}tol.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return self
+
+    def _publish(self, certificates: list[dict[str, Any]]) -> None:
+        """Set weights and certificates."""
+        weights = np.array([past.average for past in self._past])
+        self._set_weights(weights[:, :-1].copy(), self._rho * weights[:, -1])
+        joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]
+        self.certificate_ = ModelCertificate(joint)
+
+    def _set_weights(self, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> None:
+        """Set the weights, shape (K, columns), and the bias, shape (K,), of K learners."""
+        self.coef_, self.intercept_ = weights, bias
+
+    def _set_classes(self, classes: NDArray[Any]) -> None:
+        """Set the labels, sorted."""
+        self.classes_ = classes
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags

@@ -1,0 +1,87 @@
+"""StreamtronRegressor: a scikit-learn estimator of numbers with a certificate."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.linear_model._base import LinearModel  # as all of them
+
+from streamtron.estimator.base import StreamtronEstimator
+from streamtron.estimator.parameters import REGRESSOR_KEYWORDS, accepts_keywords, settings_of
+from streamtron.estimator.rows import MatrixRows, checked_matrix, row_weights
+
+
+class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # type: ignore[misc]
+    """Linear regression with a proven duality gap; a replacement of ``Ridge``, ``LinearSVR`` and
+    ``HuberRegressor`` of a fixed scale.
+
+    Minimises ½‖w‖² + Σ C_k φ(w·x_k + bias − t_k), a sum and not a mean; C_k is C times the row's
+    weight. By ``loss``, φ(r) is
+
+    * ``squared_error`` : ½ r², the problem of ``Ridge(alpha=1/C)``;
+    * ``huber`` : ½ r² where |r| ≤ ε, else ε |r| − ½ ε², that of ``HuberRegressor(alpha=1/C)`` at
+      its scale 1;
+    * ``epsilon_insensitive``, ``squared_epsilon_insensitive`` : max(0, |r| − ε), or its square,
+      those of ``LinearSVR``, whose intercept is penalised.
+
+    X is rounded to float32 for training; y is not. Keywords of ``Ridge``, ``LinearSVR``,
+    ``SGDRegressor`` and ``HuberRegressor`` that say what is done anyway are accepted, others are
+    refused by a SettingsError: ``alpha`` is 1/C in two of these, and 1/(C · rows) in another.
+
+    Parameters
+    ----------
+    epsilon : ε; None = 1.35 for ``huber``, 0.1 for the insensitive losses.
+    C, loss and all others : as in ``StreamtronClassifier``; ``intercept`` is ``"free"``.
+
+    Attributes
+    ----------
+    coef_, intercept_ : float64 of shape (columns,), and a float.
+    certificate_ and all others : as in ``StreamtronClassifier``.
+
+    Examples
+    --------
+    >>> model = StreamtronRegressor(C=1e6).fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
+    >>> model.predict([[3.0]]).round(3)
+    array([7.])
+    """
+
+    _kinds = ("regression",)
+
+    @accepts_keywords(REGRESSOR_KEYWORDS)
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        loss: str = "squared_error",
+        epsilon: float | None = None,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        intercept: str = "free",
+        tol: float = 0.01,
+        max_iter: int = 100,
+        random_state: Any = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        """Keep the parameters: the decorator does."""
+
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on rows in memory until the gap is proven to be at most ``tol``.
+
+        y : shape (rows,): finite numbers; for several numbers a row fit one model a column. All
+        else is as in ``StreamtronClassifier.fit``.
+        """
+        settings = settings_of(self)
+        X, y = checked_matrix(self, X, y, reset=True)
+        rows = MatrixRows(X, y, np.empty(0), row_weights(sample_weight, X))
+        return self._fit_memory(rows, settings)
+
+    def _set_weights(self, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> None:
+        self.coef_, self.intercept_ = weights[0], float(bias[0])
+
+    def _set_classes(self, classes: NDArray[Any]) -> None:
+        """There are none."""

@@ -1,0 +1,108 @@
+"""Metrics of predicted numbers, of any number of rows: R², RMSE, MAE, and how residuals lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.model.metrics import FEWEST_HELD, Floats, Metrics, Ranking, check_finite
+
+
+class Residuals:
+    """Collect targets t and predictions z of rows of weights w, for the metrics of scikit-learn.
+
+    ``worst`` : how many rows of the largest |t − z| are listed. ``ranking`` : whether to keep what
+    ``calibration`` and ``histogram`` tell.
+
+    >>> residuals = Residuals()
+    >>> residuals.add(np.array([3.0, 5.0]), np.array([3.5, 4.5]), np.ones(2), "a.svm", 0)
+    >>> residuals.metrics()["r2"], residuals.metrics()["rmse"]
+    (0.75, 0.5)
+    """
+
+    def __init__(self, worst: int = 0, *, ranking: bool = True) -> None:
+        self._most, self._ranking = worst, ranking
+        self._rows = 0
+        self._sums = np.zeros(3)  # Σ w, Σ w (t − z)², Σ w |t − z|
+        self._origin: float | None = None
+        self._moments = np.zeros(2)  # mean of t − origin, Σ w (t − mean)²
+        self._predictions = Ranking(FEWEST_HELD, columns=3)
+        self._residuals = Ranking(FEWEST_HELD, columns=1)
+        self._worst: list[dict[str, Any]] = []
+
+    def add(
+        self, targets: Floats, predictions: Floats, weights: Floats, shard: str, first: int
+    ) -> None:
+        """Add rows of a shard from its row ``first`` on."""
+        check_finite(predictions, self._rows)
+        self._rows += len(targets)
+        residuals = targets - predictions
+        self._add_moments(targets, weights)
+        terms = np.ones(len(targets)), residuals**2, np.abs(residuals)
+        self._sums += [float((weights * term).sum()) for term in terms]
+        if self._ranking and (held := weights > 0.0).any():
+            w, t, z = weights[held], targets[held], predictions[held]
+            self._predictions.add_sums(z, np.column_stack([w, w * z, w * t]))
+            self._residuals.add_sums(residuals[held], np.ones((len(w), 1)))
+        largest = np.argsort(-np.abs(residuals), kind="stable")[: self._most]
+        self._worst += [
+            {"shard": shard, "row": first + k, "label": float(targets[k]),
+             "predicted": float(predictions[k]), "residual": float(residuals[k])}
+            for k in largest.tolist()
+        ]  # fmt: skip
+        self._worst = sorted(self._worst, key=lambda row: -abs(row["residual"]))[: self._most]
+
+    def _add_moments(self, targets: Floats, weights: Floats) -> None:
+        """Join the mean and the squares around it of more targets (Chan, Golub and LeVeque, 1983,
+        eq. 1.5), counted from the first one: equal targets have none."""
+        added, earlier = float(weights.sum()), float(self._sums[0])
+        if not added:
+            return
+        if self._origin is None:
+            self._origin = float(targets[weights > 0.0][0])
+        shifted = targets - self._origin
+        mean = float((weights * shifted).sum()) / added
+        squares = float((weights * (shifted - mean) ** 2).sum())
+        apart = mean - self._moments[0]
+        share = added / (earlier + added)
+        self._moments += [share * apart, squares + earlier * share * apart**2]
+
+    def metrics(self) -> Metrics:
+        """Return the metrics by name, see ``Evaluation``."""
+        weight, squared, absolute = self._sums.tolist()
+        mean, spread = self._moments.tolist()
+        metrics: Metrics = {"rows": self._rows, "weight": weight}
+        if not weight:
+            names = ("r2", "rmse", "mae", "target_mean", "target_deviation")
+            return metrics | dict.fromkeys(names)
+        explained = 1.0 - squared / spread if spread else float(not squared)
+        metrics |= {
+            "r2": explained if self._rows > 1 else None,
+            "rmse": math.sqrt(squared / weight), "mae": absolute / weight,
+            "target_mean": (self._origin or 0.0) + mean,
+            "target_deviation": math.sqrt(spread / weight),
+        }  # fmt: skip
+        metrics |= {"calibration": self._calibration()} if self._ranking else {}
+        return metrics | ({"worst": self._worst} if self._most else {})
+
+    def _calibration(self) -> list[dict[str, float]]:
+        """Return tenths of the weight by rising prediction."""
+        sums = self._predictions.records()[:, 1:]
+        below = np.cumsum(sums[:, 0]) - sums[:, 0]
+        tenths = np.minimum(10.0 * below / sums[:, 0].sum(), 9.0).astype(np.intp)
+        joined = np.column_stack([np.bincount(tenths, column, 10) for column in sums.T])
+        return [
+            {"weight": w, "prediction": z / w, "target": t / w} for w, z, t in joined.tolist() if w
+        ]
+
+    def histogram(self, bars: int = 60) -> tuple[list[float], NDArray[np.int64]]:
+        """Return the edges of bars within three RMSE of 0, and the rows whose t − z is between
+        them; the first and the last bar hold those beyond, too. Needs a row of a weight above 0."""
+        reach = 3.0 * math.sqrt(self._sums[1] / self._sums[0]) or 1.0
+        edges = np.linspace(-reach, reach, bars + 1)
+        values, rows = self._residuals.records().T
+        counts, _ = np.histogram(np.clip(values, -reach, reach), edges, weights=rows)
+        return edges.tolist(), counts.astype(np.int64)

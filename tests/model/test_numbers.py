@@ -1,0 +1,158 @@
+"""Models of numbers: their metrics, their files, and the programs that predict as they do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import skops.io
+from liblinear import liblinearutil
+from scipy import sparse
+from sklearn.linear_model import HuberRegressor, Ridge
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.svm import LinearSVR
+
+import streamtron
+from streamtron.core.config import REGRESSION
+from streamtron.core.errors import SettingsError
+from streamtron.model.export import FORMATS, export
+from streamtron.model.linear_model import LinearModel
+from streamtron.model.residuals import Residuals
+from tests.helpers.models import make_model, random_matrix, refused
+
+SKLEARN: dict[str, dict[str, Any]] = {
+    "squared_error": {"alpha": 10.0},
+    "huber": {"alpha": 10.0, "epsilon": 1.35},
+    "epsilon_insensitive": {"C": 0.1, "epsilon": 0.1, "loss": "epsilon_insensitive"},
+    "squared_epsilon_insensitive": {"C": 0.1, "epsilon": 0.5},
+}
+
+
+def _model(loss: str = "squared_error", **settings: Any) -> tuple[LinearModel, np.ndarray]:
+    dense, weights = random_matrix()
+    settings = {"loss": loss, "C": 0.1, "rho": 1.0, **settings}
+    return make_model(weights, 2.5, (), settings=settings, certificate=None), dense
+
+
+def _measured(targets: Any, predictions: Any, weights: Any, cut: int = 7, **how: Any) -> Residuals:
+    residuals = Residuals(**how)
+    for start in range(0, len(targets), cut):
+        rows = (x[start : start + cut] for x in (targets, predictions, weights))
+        residuals.add(*rows, "a.svm", start)
+    return residuals
+
+
+def test_the_metrics_are_scikit_learn_s_however_far_from_0_the_numbers_lie() -> None:
+    rng = np.random.default_rng(0)
+    for origin in (0.0, 1e8):
+        targets = origin + rng.normal(size=500)
+        predictions, weights = targets + rng.normal(size=500), rng.choice([0.0, 0.5, 2.0], 500)
+        metrics = _measured(targets, predictions, weights, worst=3).metrics()
+        for name, metric in (
+            ("r2", r2_score), ("rmse", root_mean_squared_error), ("mae", mean_absolute_error)
+        ):  # fmt: skip
+            wanted = metric(targets, predictions, sample_weight=weights)
+            assert metrics[name] == pytest.approx(wanted, rel=1e-9), name
+        spread = np.average((targets - targets.mean()) ** 2, weights=weights) ** 0.5
+        assert metrics["target_deviation"] == pytest.approx(spread, rel=1e-2)
+        order = np.argsort(-np.abs(targets - predictions))[:3]
+        assert [row["row"] for row in metrics["worst"]] == order.tolist()
+        assert metrics["worst"][0]["residual"] == (targets - predictions)[order[0]]
+
+
+def test_equal_numbers_have_the_r2_of_scikit_learn_and_one_row_has_none() -> None:
+    same, ones = np.full(9, 0.1), np.ones(9)
+    assert _measured(same, same, ones).metrics()["r2"] == r2_score(same, same) == 1.0
+    assert _measured(same, same + 1, ones).metrics()["r2"] == r2_score(same, same + 1) == 0.0
+    assert _measured(same[:1], same[:1], ones[:1]).metrics()["r2"] is None
+    assert _measured(same, same, 0 * ones).metrics()["rmse"] is None
+
+
+def test_tenths_and_bars_hold_all_rows() -> None:
+    rng = np.random.default_rng(1)
+    targets = rng.normal(size=40_000)
+    residuals = _measured(targets, 0.5 * targets, np.ones(40_000), cut=4096)
+    tenths = residuals.metrics()["calibration"]
+    assert [tenth["weight"] for tenth in tenths] == pytest.approx([4000] * 10, rel=0.02)
+    for tenth in tenths:
+        assert tenth["target"] == pytest.approx(2 * tenth["prediction"], rel=1e-9)
+    assert sum(tenth["prediction"] for tenth in tenths) == pytest.approx(
+        5 * targets.mean(), abs=0.1
+    )
+    edges, rows = residuals.histogram()
+    inside = np.histogram(np.clip(0.5 * targets, edges[0], edges[-1]), edges)[0]
+    assert rows.sum() == 40_000
+    assert np.abs(rows - inside).max() <= 40
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_every_program_predicts_the_numbers_that_we_predict(tmp_path: Path, loss: str) -> None:
+    extra = {"epsilon": 0.5} if loss == "squared_epsilon_insensitive" else {}
+    model, dense = _model(loss, **extra)
+    wanted = model.predict(dense)
+    model.save(tmp_path / "model")
+    assert LinearModel.load(tmp_path / "model") == model
+    assert "kind regression" in repr(model)
+    for format_ in FORMATS:
+        export(model, tmp_path / format_, format_)
+    close = {"rel": 0, "abs": 1e-12}
+    liblinear = liblinearutil.load_model(str(tmp_path / "liblinear"))
+    assert liblinear.is_regression_model()
+    _, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), liblinear, "-q")
+    assert np.ravel(values) == pytest.approx(wanted, **close)
+    session = onnxruntime.InferenceSession(tmp_path / "onnx", providers=["CPUExecutionProvider"])
+    [of_onnx] = session.run(["prediction"], {"X": dense.astype(np.float32)})
+    assert (of_onnx.dtype, of_onnx.tolist()) == (np.float64, pytest.approx(wanted, **close))
+    theirs = skops.io.load(tmp_path / "sklearn")
+    kinds = {"squared_error": Ridge, "huber": HuberRegressor}
+    assert type(theirs) is kinds.get(loss, LinearSVR)
+    assert {name: getattr(theirs, name) for name in SKLEARN[loss]} == SKLEARN[loss]
+    assert theirs.predict(dense) == pytest.approx(wanted, **close)
+    [direction] = json.loads((tmp_path / "json").read_text())["directions"]
+    assert (direction["positive"], direction["bias"]) == (None, 2.5)
+
+
+@pytest.mark.parametrize("solver", [11, 12, 13])
+@pytest.mark.parametrize("bias", [-1, 2])
+def test_a_liblinear_model_of_numbers_is_read_with_its_loss(
+    tmp_path: Path, solver: int, bias: int
+) -> None:
+    dense, weights = random_matrix()
+    rows = sparse.csr_matrix(dense)
+    theirs = liblinearutil.train(dense @ weights + 1.0, rows, f"-s {solver} -B {bias} -q")
+    liblinearutil.save_model(str(tmp_path / "m"), theirs)
+    ours = streamtron.load(tmp_path / "m")
+    _, _, values = liblinearutil.predict([], rows, theirs, "-q")
+    assert ours.predict(dense) == pytest.approx(np.ravel(values), rel=0, abs=1e-12)
+    assert ours.settings["loss"] == ("" if solver == 13 else "squared_") + "epsilon_insensitive"
+    assert (ours.kind, ours.classes, ours.settings["intercept"]) == ("regression", (), "penalised")
+
+
+def test_coefficients_of_numbers_need_their_loss(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", [1.0, -2.0, 0.5])
+    model = streamtron.load(tmp_path / "w.npy", index_base=0, bias_last=True, loss="huber")
+    assert model.predict(np.eye(2)).tolist() == [1.5, -1.5]
+    sentence = refused(
+        lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"), SettingsError
+    )
+    assert "wanted one of squared_error" in sentence
+
+
+def test_a_model_of_numbers_has_no_classes_and_one_row_of_weights() -> None:
+    for weights, bias, classes in (
+        ([1.0], 0.0, (0.0, 1.0)), (np.eye(3), np.zeros(3), ())
+    ):  # fmt: skip
+        sentence = refused(
+            lambda w=weights, b=bias, c=classes: make_model(w, b, c, settings={"loss": "huber"}),
+            SettingsError,
+        )
+        assert "one model a number" in sentence
+    model, dense = _model()
+    for action in (
+        lambda: model.predict_proba(dense), lambda: model.plot_margins(dense, np.zeros(50))
+    ):  # fmt: skip
+        refused(action, SettingsError)

@@ -1,0 +1,169 @@
+"""Models of numbers on disk: predicted, measured, reported, swept, explained, certified."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from liblinear import liblinearutil
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score, root_mean_squared_error
+
+import streamtron
+from streamtron import StreamtronRegressor
+from streamtron.core.config import REGRESSION
+from streamtron.core.errors import SettingsError
+from tests.helpers.models import refused
+from tests.helpers.processes import here
+
+Floats = NDArray[np.float64]
+
+ROWS = {"train": 600, "held-out": 200}
+
+
+def _rows(name: str) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(ROWS[name])
+    X = rng.normal(size=(ROWS[name], 5)).astype(np.float32).astype(np.float64)
+    return X, np.round(X @ [3.0, -2.0, 0.0, 1.0, 0.5] + 20.0 + rng.normal(size=len(X)), 3)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards, and a model of each loss whose intercept is penalised."""
+    directory = tmp_path_factory.mktemp("numbers")
+    for name in ROWS:
+        lines = (
+            f"{t} " + " ".join(f"{j + 1}:{x!r}" for j, x in enumerate(row))
+            for row, t in zip(_rows(name)[0].tolist(), _rows(name)[1].tolist(), strict=True)
+        )
+        (directory / f"{name}.svm").write_text("\n".join(lines) + "\n")
+    for loss in REGRESSION:
+        how = {"intercept": "penalised", "tol": 1e-5, "model": directory / loss}
+        streamtron.fit(directory / "train.svm", loss=loss, **how)
+    return directory
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_shards_and_memory_have_the_same_optimum_and_evaluate_says_how_good_it_is(
+    place: Path, loss: str
+) -> None:
+    model = streamtron.load(place / loss)
+    ours = StreamtronRegressor(loss=loss, intercept="penalised", tol=1e-5)
+    for fitted in (ours.fit(*_rows("train")), ours.fit_shards(place / "train.svm")):
+        assert fitted.coef_ == pytest.approx(model.weights, rel=1e-2, abs=1e-2)
+    X, t = _rows("held-out")
+    predicted = model.predict(X)
+    measured = streamtron.evaluate(model, place / "held-out.svm", worst=2)
+    assert measured.r2 == pytest.approx(r2_score(t, predicted), rel=1e-6)
+    assert measured.rmse == pytest.approx(root_mean_squared_error(t, predicted), rel=1e-6)
+    order = np.argsort(-np.abs(t - predicted))
+    assert [(row["shard"], row["row"]) for row in measured.worst] == [
+        ("held-out.svm", row) for row in order[:2].tolist()
+    ]
+    assert StreamtronRegressor.from_model(model).predict(X) == pytest.approx(predicted)
+    done = here(place, "evaluate", loss, "held-out.svm", "--worst", "1")
+    assert "R²" in done.stdout
+    assert "target deviation" in done.stdout
+    assert f"held-out.svm, row {order[0]}: label " in done.stdout
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_one_number_a_row_is_written_between_bounds_of_what_the_optimum_predicts(
+    place: Path, loss: str
+) -> None:
+    X, _ = _rows("held-out")
+    model = streamtron.load(place / loss)
+    here(place, "predict", loss, "held-out.svm", "-o", "out.txt")
+    assert np.loadtxt(place / "out.txt") == pytest.approx(model.predict(X), rel=1e-12)
+    here(place, "predict", loss, "held-out.svm", "-o", "out.csv", "--certain")
+    here(place, "predict", loss, "held-out.svm", "-o", "out.parquet", "--certain")
+    with (place / "out.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["prediction", "at_least", "at_most"]
+    assert pq.read_table(place / "out.parquet").column_names == list(rows[0])
+    how: dict[str, Any] = {"loss": loss, "intercept": "penalised", "tol": 1e-9}
+    best = streamtron.fit(place / "train.svm", **how).predict(X)
+    for row, prediction in zip(rows, best.tolist(), strict=True):
+        assert float(row["at_least"]) - 1e-3 <= prediction <= float(row["at_most"]) + 1e-3
+        assert float(row["at_most"]) - float(row["at_least"]) < 1.0
+
+
+def test_what_is_said_of_labels_is_refused_of_numbers(place: Path) -> None:
+    shards = place / "train.svm"
+    free = streamtron.fit(shards, loss="squared_error")
+    [sentence] = {
+        refused(lambda: list(streamtron.predict(free, shards, certain=True)), SettingsError)
+    }
+    assert "a bias that is not penalised" in sentence
+    assert "predicts numbers" in refused(lambda: streamtron.calibrate(free, shards), SettingsError)
+    done = here(place, "fit", "train.svm", "--model", "n", "--loss", "huber", "--valid",
+                "held-out.svm", "--until", "certain=0.9")  # fmt: skip
+    assert done.returncode == 2
+    assert "predicts numbers" in done.stderr
+
+
+def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(
+    place: Path,
+) -> None:
+    streamtron.report(place / "huber", place / "page.html", valid=place / "held-out.svm")
+    page = (place / "page.html").read_text()
+    measured = streamtron.evaluate(place / "huber", place / "held-out.svm")
+    words = ("On 200 held-out rows its R² is ", "(RMSE)", "(standard deviation)",
+             "Predicted and true", "Residuals of the held-out rows",
+             "raise the number")  # fmt: skip
+    for text in (*words, f"{measured.rmse:.3g}", f"{measured.target_deviation:.3g}"):
+        assert text in page, text
+    for text in ("ROC", "true class", "speak for", "Margins"):
+        assert text not in page, text
+
+
+def test_explain_and_inspect_speak_of_no_class(place: Path) -> None:
+    row = here(place, "explain", "huber", "held-out.svm", "--row", "3").stdout
+    wanted = streamtron.load(place / "huber").predict(_rows("held-out")[0])[3]
+    assert f"{wanted:+.6g}" in row
+    for text in (row, here(place, "explain", "huber").stdout):
+        assert "class" not in text
+        assert "label" not in text
+    assert "the number predicted" in here(place, "inspect", "huber").stdout
+    assert "cosine" in here(place, "diff", "huber", "squared_error", "--json").stdout
+
+
+def test_a_sweep_goes_by_r2_or_by_the_least_error(place: Path) -> None:
+    how: dict[str, Any] = {"valid": place / "held-out.svm", "C": [1e-6, 1e-4, 1.0]}
+    for metric in (None, "rmse", "mae"):
+        found = streamtron.sweep(place / "train.svm", loss="squared_error", metric=metric, **how)
+        assert found.metric == metric or found.metric == "r2"
+        assert (found.best.settings.C, found.best.settings.intercept) == (1.0, "free")
+    for extra, sentence in (
+        ({"loss": "huber", "metric": "f1"}, "of numbers, wanted one of r2, rmse, mae"),
+        ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
+    ):
+        action = lambda e=extra: streamtron.sweep(place / "train.svm", **how, **e)  # noqa: E731
+        assert sentence in refused(action, SettingsError)
+    done = here(place, "sweep", "train.svm", "--valid", "held-out.svm", "--loss", "huber", "--C",
+                "0.01,1", "--metric", "rmse")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "RMSE" in done.stdout
+
+
+def test_models_of_other_programs_are_certified_for_their_loss(place: Path) -> None:
+    X, t = _rows("train")
+    for solver, loss in ((12, "squared_epsilon_insensitive"), (13, "epsilon_insensitive")):
+        theirs = liblinearutil.train(
+            t, sparse.csr_matrix(X), f"-s {solver} -c 0.5 -B 1 -p 0.2 -e 1e-6 -q"
+        )
+        liblinearutil.save_model(str(place / "theirs"), theirs)
+        proof = streamtron.certify(place / "theirs", place / "train.svm", C=0.5, epsilon=0.2)
+        assert proof.certificate.relative_duality_gap < 1e-3, loss
+    ridge = Ridge(alpha=2.0).fit(X, t)
+    np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
+    done = here(place, "certify", "ridge.npy", "train.svm", "--loss", "squared_error", "--C", "0.5",
+                "--index-base", "1", "--bias-last", "--json")  # fmt: skip
+    assert json.loads(done.stdout)["certificate"]["relative_duality_gap"] < 1e-6
