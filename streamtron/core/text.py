@@ -155,7 +155,7 @@ def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     names = {"f1": "F1", "hamming": "Hamming", "newton": "Newton", "brier": "Brier"}
-    names |= {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+    names |= {"r2": "R²", "rmse": "RMSE", "mae": "MAE", "target deviation": "standard deviation"}
     return re.sub("|".join(names), lambda match: names[match[0]], words)
 
 

@@ -121,7 +121,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
             )
         fitted = cls(**parameters_of(model))
         fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
-        fitted._set_classes(np.array(model.classes))
+        if model.classes:
+            fitted.classes_ = np.array(model.classes)
         fitted.n_iter_, fitted.n_features_in_ = 0, model.columns
         fitted._name_features(model.feature_names[: model.columns])
         fitted.certificate_ = ModelCertificate(model.certificate)
@@ -183,7 +184,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         sign: float = 1.0,
     ) -> Self:
         """Set the fitted attributes, and warn if the tolerance was not reached."""
-        self._set_classes(classes)
+        if len(classes):
+            self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
         self._rho = settings.augmentation
         self._centers = np.array([learner.extent.center or 0.0 for learner in learners])
@@ -213,10 +215,6 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
     def _set_weights(self, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> None:
         """Set the weights, shape (K, columns), and the bias, shape (K,), of K learners."""
         self.coef_, self.intercept_ = weights, bias
-
-    def _set_classes(self, classes: NDArray[Any]) -> None:
-        """Set the labels, sorted."""
-        self.classes_ = classes
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

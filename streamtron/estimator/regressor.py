@@ -82,6 +82,3 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
 
     def _set_weights(self, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> None:
         self.coef_, self.intercept_ = weights[0], float(bias[0])
-
-    def _set_classes(self, classes: NDArray[Any]) -> None:
-        """There are none."""

@@ -125,7 +125,9 @@ def _hash_of(element: str, frame: str) -> str:
 def _head(facts: Facts) -> Iterator[str]:
     report, names = facts.report, [*map(label_text, facts.model.classes)]
     yield f"<header><h1>{escape(facts.name)}</h1>"
-    of_what = f"of {len(names):,} classes ({some(names, form=str)})" if names else "of numbers"
+    of_what = (
+        f"of {len(names):,} classes ({some(names, form=str)})" if names else "to predict a number"
+    )
     trained = f"Trained on {number(report['rows'])} rows {of_what}."
     worth = "How good it is on other rows is not known: give held-out ones with --valid."
     if facts.validation is not None:

@@ -70,7 +70,7 @@ def test_shards_and_memory_have_the_same_optimum_and_evaluate_says_how_good_it_i
     assert StreamtronRegressor.from_model(model).predict(X) == pytest.approx(predicted)
     done = here(place, "evaluate", loss, "held-out.svm", "--worst", "1")
     assert "R²" in done.stdout
-    assert "target deviation" in done.stdout
+    assert "standard deviation" in done.stdout
     assert f"held-out.svm, row {order[0]}: label " in done.stdout
 
 
