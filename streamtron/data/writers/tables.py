@@ -40,7 +40,7 @@ def parquet_predictions(
     list. The others have the names that they come with; those of shape (rows, K) are lists. Labels
     come from ``classes``, or are ``multilabel`` tuples.
     """
-    kind = pa.array(classes).type if classes else pa.float64()  # numbers are predicted
+    kind = pa.array(classes).type
 
     def column(values: NDArray[Any]) -> pa.Array:
         if values.ndim == 1:
