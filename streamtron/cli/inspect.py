@@ -157,7 +157,7 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
     yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
     yield from and_more(labels)
-    yield from aligned([(f"{name} label", x) for name, x in (facts["targets"] or {}).items()])
+    yield from aligned([(f"label {name}", x) for name, x in (facts["targets"] or {}).items()])
     if facts["remark"]:
         yield f"the labels are {facts['remark']}"
     if facts["unlabelled_rows"]:

@@ -86,6 +86,11 @@ def are_targets(codes: Codes) -> bool:
     return codes.dtype == np.float64
 
 
+def without_label(codes: Codes) -> NDArray[np.bool_]:
+    """Tell which codes stand for no label."""
+    return np.isnan(codes) if are_targets(codes) else codes < 0
+
+
 def freeze(*arrays: NDArray) -> None:  # type: ignore[type-arg]
     """Make arrays read-only in place; the kernels' signatures demand it inside a Chunk."""
     for array in arrays:

@@ -120,23 +120,21 @@ class Targets(NamedTuple):
         if not len(numbers):
             return self
         rows, mean = self.rows + len(numbers), float(numbers.mean())
-        apart = mean - self.mean
+        share, apart = len(numbers) / rows, mean - self.mean
+        squares = float(np.sum((numbers - mean) ** 2)) + apart**2 * self.rows * share
+        least, largest = float(numbers.min()), float(numbers.max())
         return Targets(
-            rows,
-            self.mean + apart * len(numbers) / rows,
-            self.squares
-            + float(np.sum((numbers - mean) ** 2))
-            + apart**2 * self.rows * len(numbers) / rows,
-            min(self.least, float(numbers.min())),
-            max(self.largest, float(numbers.max())),
-        )
+            rows, self.mean + apart * share, self.squares + squares,
+            min(self.least, least), max(self.largest, largest),
+        )  # fmt: skip
 
-    def described(self) -> dict[str, float | None]:
-        """Return mean, standard deviation, least and largest; None of no numbers."""
-        deviation = (self.squares / self.rows) ** 0.5 if self.rows else np.nan
-        known = {"mean": self.mean, "deviation": deviation, "least": self.least,
-                 "largest": self.largest}  # fmt: skip
-        return {name: value if self.rows else None for name, value in known.items()}
+    def described(self) -> dict[str, float] | None:
+        """Return mean, standard deviation, least and largest; None where there are no numbers."""
+        if not self.rows:
+            return None
+        deviation = (self.squares / self.rows) ** 0.5
+        known = {"mean": self.mean, "deviation": deviation}
+        return {**known, "least": self.least, "largest": self.largest}
 
 
 class ShardLabels:

@@ -13,7 +13,7 @@ from streamtron.core.config import Machine, Settings, settled
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
-from streamtron.core.rows import Chunk, are_targets
+from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
@@ -294,14 +294,14 @@ def describe_shards(
             if chunk.width > len(occurs):
                 occurs = np.append(occurs, np.zeros(chunk.width - len(occurs) // 2, dtype=bool))
             occurs[chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]] = True
+            missing, offsets = without_label(chunk.codes), chunk.code_offsets
+            unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
             if reading.numbers:
-                targets = targets.plus(chunk.codes[np.isfinite(chunk.codes)])
+                targets = targets.plus(chunk.codes[~missing])
             else:
-                labels = chunk.codes[chunk.codes >= 0]
-                chunk_counts = np.bincount(labels, minlength=len(source.labels))
+                chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(source.labels))
                 chunk_counts[: len(counts)] += counts
                 counts = chunk_counts
-            unlabelled += _unlabelled(chunk)
             tell(chunk.ranges[-1][1], source.nonzeros_read)
         assert source.manifest is not None
         columns = max(source.width - (source.index_base or 0), 0)
@@ -321,20 +321,12 @@ def describe_shards(
                 label_text(label): int(n) for label, n in zip(source.labels, counts, strict=True)
             },
             "remark": QUANTITY if are_quantity(source.labels) else None,
-            "targets": targets.described() if reading.numbers else None,
+            "targets": targets.described(),
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
             "plan": plan,
         }
-
-
-def _unlabelled(chunk: Chunk) -> int:
-    """Return the number of rows without a label."""
-    codes, offsets = chunk.codes, chunk.code_offsets
-    if offsets is not None:
-        return int(np.sum(np.diff(offsets) == 0))
-    return int(np.sum(np.isnan(codes) if are_targets(codes) else codes < 0))
 
 
 def _plan(

@@ -72,11 +72,8 @@ class Entry(NamedTuple):
     def of(cls, block: RowBatch, offset: int = 0, checksum: int = 0) -> Entry:
         """Make the entry of a block."""
         labels = None if block.code_offsets is None else len(block.codes)
-        has_values, has_weights = block.values is not None, block.weights is not None
-        return cls(
-            offset, block.rows, block.nonzeros, labels, has_values, has_weights,
-            are_targets(block.codes), checksum,
-        )  # fmt: skip
+        flags = block.values is not None, block.weights is not None, are_targets(block.codes)
+        return cls(offset, block.rows, block.nonzeros, labels, *flags, checksum)
 
     @property
     def head(self) -> list[tuple[type[np.generic], int]]:

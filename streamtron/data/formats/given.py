@@ -19,7 +19,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.files import scratch_directory
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.layouts import decoded
+from streamtron.data.formats.layouts import decoded, stored
 from streamtron.data.row_batch import RowBatch
 
 BATCH = 1 << 16
@@ -174,7 +174,7 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
             f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
             "are a matrix, (rows, columns), and one label a row."
         )
-    matrix = X  # of a memory map a batch at a time is in memory
+    matrix = X  # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
         matrix = sparse.csr_array(X)
         if not matrix.has_canonical_format:
@@ -182,11 +182,12 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
             matrix.sum_duplicates()
     step = min(BATCH, max(1, BATCH_VALUES // max(X.shape[1], 1)))
     for start in range(0, X.shape[0], step):
-        rows = sparse.csr_array(matrix[start : start + step])
-        arrays = (pa.array(rows.indices.astype(np.int64)), pa.array(rows.data))
-        lists = [
-            pa.LargeListArray.from_arrays(rows.indptr.astype(np.int64), array) for array in arrays
-        ]
+        rows = matrix[start : start + step]
+        if sparse.issparse(rows):
+            indptr, *arrays = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+        else:
+            indptr, *arrays = stored(np.asarray(rows))
+        lists = [pa.LargeListArray.from_arrays(indptr, pa.array(array)) for array in arrays]
         yield pa.RecordBatch.from_arrays(
             [*lists, pa.array(labels[start : start + step].tolist())],
             ["indices", "values", "label"],

@@ -258,12 +258,16 @@ def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
             f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}. All "
             "lists of numbers need one length.",
         )
-    values = float32(indptr, _numbers(items), spot)
-    within = np.tile(np.arange(width, dtype=np.uint32), len(batch))
-    if (stored := values != 0).all():
-        return Entries(indptr, within, values)
-    indptr = offsets_of(np.count_nonzero(stored.reshape(len(batch), width), axis=1))
-    return Entries(indptr, within[stored], values[stored])
+    return stored(float32(indptr, _numbers(items), spot).reshape(len(batch), width))
+
+
+def stored(matrix: NDArray[Any]) -> Entries:
+    """Return what is not 0 in a matrix."""
+    is_stored = matrix != 0
+    indptr = offsets_of(np.count_nonzero(is_stored, axis=1))
+    kept = slice(None) if indptr[-1] == matrix.size else is_stored.ravel()
+    columns = np.tile(np.arange(matrix.shape[1], dtype=np.uint32), len(matrix))
+    return Entries(indptr, columns[kept], matrix.ravel()[kept])
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -279,9 +283,7 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
             values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
         else:
             values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
-    stored = values != 0
-    rows, within = np.nonzero(stored)
-    return Entries(offsets_of(np.bincount(rows, minlength=len(batch))), within, values[stored])
+    return stored(values)
 
 
 def by_recipe(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:

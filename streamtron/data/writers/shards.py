@@ -32,7 +32,7 @@ from streamtron.core.files import (
     sync_directory,
     writing_to,
 )
-from streamtron.core.rows import Label, are_targets
+from streamtron.core.rows import Label, are_targets, without_label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter, join
 from streamtron.data.discover import NAMES, UNFINISHED
@@ -243,8 +243,8 @@ def _check(batch: RowBatch, style: ShardStyle) -> None:
     if style.to == "parquet":
         return
     if batch.code_offsets is None:
-        missing = np.isnan(batch.codes) if are_targets(batch.codes) else batch.codes < 0
-        wrong, what = missing, "no label, and libsvm text needs one in every row"
+        wrong = without_label(batch.codes)
+        what = "no label, and libsvm text needs one in every row"
     else:
         wrong = (np.diff(batch.code_offsets) == 0) & (np.diff(batch.indptr) == 0)
         what = "neither a label nor a nonzero, and in libsvm text that is no row"
@@ -300,7 +300,7 @@ def _table(batch: RowBatch, schema: pa.Schema, style: ShardStyle) -> pa.Table:
         labels = pa.array(batch.codes, from_pandas=True)
     else:
         classes = pa.array(batch.classes, kind.value_type if style.multilabel else kind)
-        labels = classes.take(pa.array(batch.codes, mask=batch.codes < 0))
+        labels = classes.take(pa.array(batch.codes, mask=without_label(batch.codes)))
     if style.multilabel:
         labels = pa.ListArray.from_arrays(pa.array(batch.code_offsets, pa.int32()), labels)
     columns = [
