@@ -85,7 +85,9 @@ class Certificate:
     @property
     def relative_duality_gap(self) -> float:
         """Return 1 − D/P, as wide as that of the margins, rounding included; 1 if nothing is
-        proven."""
+        proven; 0 where P is at most NOTHING, as of numbers that are all alike, for P* ≥ 0."""
+        if 0.0 < self.primal <= NOTHING:
+            return 0.0
         return min(1.0 - self.dual / self.primal + 5.0 * FEW, 1.0) if self.primal else 1.0
 
     @property
