@@ -401,7 +401,7 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(
             ]
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 39, 40, 41, 1000])
+@pytest.mark.parametrize("size", [1, 9, 10, 11, 39, 40, 41, 1000])
 def test_an_object_arrives_in_order_however_many_requests_it_takes(
     size: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

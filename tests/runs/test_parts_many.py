@@ -26,7 +26,6 @@ CLASSES = (1.0, 3.0, 4.0, 7.0)
 ALL, WORKING_SET, BLOCKS = 10**9, 200_000, 60_000
 """Active sets that hold all rows, those that matter to each class, and some of these."""
 
-regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
 some_regimes = pytest.mark.parametrize(
     "active_set", [ALL, WORKING_SET, pytest.param(BLOCKS, marks=pytest.mark.slow)]
 )
