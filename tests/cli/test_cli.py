@@ -415,35 +415,10 @@ def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(
         assert proof["certificate"][bound] == pytest.approx(report["certificate"][bound], rel=1e-5)
 
 
-def test_certify_with_a_witness_file_is_one_reading_and_without_it_more(
-    run: Run, model: Path
-) -> None:
-    with_it = json.loads(run("certify", model, "train", "--witness", "w", "--json").stdout)
-    without = json.loads(run("certify", model, "train", "--json").stdout)
-    assert with_it["readings"] == 1.0
-    assert 1.0 < without["readings"] <= 5.0
-    lower = max(proof["certificate"]["primal_margin"] for proof in (with_it, without))
-    assert lower <= min(proof["certificate"]["upper_bound"] for proof in (with_it, without))
-
-
-def test_a_liblinear_model_needs_c_and_is_bracketed_by_the_same_upper_bound(
-    run: Run, model: Path, place: Path
-) -> None:
-    from streamtron.model.linear_model import LinearModel
-
-    ours = LinearModel.load(model)
-    numbers = "".join(f"{weight:.17g}\n" for weight in (*ours.weights, ours.bias))
-    head = f"solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature {ours.columns}\n"
-    (place / "liblinear").write_text(f"{head}bias 1\nw\n{numbers}")
+def test_a_liblinear_model_needs_c(run: Run, place: Path) -> None:
+    head = "solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n1\n"
+    (place / "liblinear").write_text(head)
     one_sentence(run("certify", "liblinear", "train"), 2, "--C")
-    done = run("certify", "liblinear", "train", "--C", 1, "--json")
-    assert done.returncode == 0, done.stderr
-    proven = json.loads(done.stdout)["certificate"]
-    assert ours.certificate is not None
-    # the bounds of one problem: no lower bound is above any upper bound
-    assert proven["primal_margin"] == pytest.approx(ours.certificate["primal_margin"], rel=1e-6)
-    assert proven["primal_margin"] <= ours.certificate["upper_bound"]
-    assert ours.certificate["primal_margin"] <= proven["upper_bound"]
 
 
 # --- inspect, convert, generate, cache -----------------------------------------------------------
@@ -507,20 +482,6 @@ def test_a_corpus_skipped_into_continues_the_one_before(
     assert (" 50:" in whole.splitlines()[0]) == ("dense" in kind)
 
 
-def test_parquet_shards_give_the_same_weights_as_the_text_they_were_made_from(
-    run: Run, model: Path
-) -> None:
-    from streamtron.model.linear_model import LinearModel
-
-    words = ("convert", "train", "parquet", "--format", "parquet", "--rows-per-shard", ROWS // 2)
-    assert run(*words).returncode == 0
-    done = run("fit", "parquet", "--model", "from-parquet")
-    assert done.returncode == 0, done.stderr
-    ours = LinearModel.load(model.parent / "from-parquet")
-    assert (ours.weights == LinearModel.load(model).weights).all()
-    one_sentence(run(*words), 2, "not empty")
-
-
 def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Path) -> None:
     run("fit", "train", "--model", "cached")
     cache = place / "cached.run" / "cache"
@@ -532,36 +493,6 @@ def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Pat
 
 
 # --- signals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_a_fit_that_is_interrupted_says_so_and_leaves_nothing_half_written(
-    number: signal.Signals, place: Path
-) -> None:
-    name = f"stopped-{number.name}"
-    (place / name).write_text("the model before")
-    process = subprocess.Popen(
-        [
-            STREAMTRON, "fit", "train", "--model", name, "--tol", "0", "--stage", "0.01",
-            "--max-epochs", "1000000", "-v", "--witness", f"{name}.witness",
-        ],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    for _ in range(3):  # it is at work
-        process.stderr.readline()
-    process.send_signal(number)
-    out, err = process.communicate(timeout=100)
-    assert process.returncode == 128 + number
-    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
-    assert "Traceback" not in err
-    assert out == ""
-    assert (place / name).read_text() == "the model before"
-    left = {path.name for path in place.iterdir() if name in path.name or path.name[0] == "."}
-    assert left == {name, f"{name}.run"}
-    assert not list((place / f"{name}.run").rglob("*.tmp"))
 
 
 def test_a_second_signal_right_behind_the_first_does_not_disturb_the_tidying(

@@ -82,6 +82,17 @@ NOT_OURS: dict[str, bytes] = {
     "offsets below 0": stranger(weights=tensor([2], [-16, 0])),
     "a gap": stranger(bytes(32), bias=tensor([], [0, 8]), weights=tensor([2], [16, 32])),
     "unknown dtype": stranger(weights=tensor([2], [0, 16], "F128")),
+    "dtype of others": stranger(bytes(2), x=tensor([1], [0, 2], "BF16")),
+    "dtype that is no text": stranger(bytes(8), x={**tensor([1], [0, 8]), "dtype": ["F64"]}),
+    "fewer bytes than numbers": stranger(bytes(4), x=tensor([1], [0, 4])),
+    "a byte beyond": stranger(bytes(17), weights=tensor([2], [0, 16])),
+    "a tensor that is a number": sealed_by_hand(
+        {"__metadata__": {"streamtron": "{}"}, "y": 3}, b""
+    ),
+    **{
+        f"metadata of {content!r}": sealed_by_hand({"__metadata__": {"streamtron": content}}, b"")
+        for content in ("[]", "3", '"a"', "{", 3)
+    },
     "no metadata": length_first(b'{"weights":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}}'),
     "metadata that is a list": length_first(b'{"__metadata__":["streamtron"]}'),
     "a list": length_first(b"[1,2,3]{"),

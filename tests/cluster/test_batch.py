@@ -21,11 +21,13 @@ from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
 from streamtron.cluster.client import Workers
+from streamtron.cluster.connect import connect
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from tests.helpers.jobs import in_process
-from tests.helpers.processes import until
+from tests.helpers.processes import Process, until
+from tests.helpers.runs import write_corpus
 
 JOBS = """
 [[job]]
@@ -95,7 +97,7 @@ def _started(directory: Path, text: str, **how: Any) -> list[str]:
         if status.state == "running":
             started.append(status.name)
 
-    _run(directory, text, execute=in_process, tell=note, **how)
+    _run(directory, text, tell=note, **{"execute": in_process, **how})
     return started
 
 
@@ -527,6 +529,96 @@ def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
     assert process.wait() == -signal.SIGTERM
 
 
+# --- changes of a run ----------------------------------------------------------------------------
+
+CHANGES = """
+[[job]]
+name = "fit"
+command = "fit"
+shards = ["data/0.svm"]
+model = "m"
+
+[[job]]
+name = "add"
+command = "update"
+run = "m"
+shards = "data/1.svm"
+report = "add.json"
+after = "fit"
+
+[[job]]
+name = "take"
+command = "forget"
+run = "m"
+shards = "0.svm"
+after = "add"
+"""
+OF_CHANGES = ["fit", "add", "take"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with three shards in ``data``."""
+    write_corpus(tmp_path / "data", rows=3000, columns=60, noise=0.1)
+    for number, shard in enumerate(sorted((tmp_path / "data").iterdir())):
+        shard.rename(tmp_path / "data" / f"{number}.svm")
+    return tmp_path
+
+
+def _shards_of(place: Path) -> list[str]:
+    """The shards that the run has, by name."""
+    manifest = json.loads((place / "m.run" / "manifest.json").read_text())
+    return [shard["name"] for shard in manifest["shards"]]
+
+
+def _all_done(place: Path, expected: list[str], text: str = CHANGES, **how: Any) -> None:
+    """One call starts these jobs, the next one none; the run has the shards that are wanted."""
+    for names in (expected, []):
+        assert _started(place, text, **how) == names
+        assert {*_states(place).values()} == {"done"}
+        assert _shards_of(place) == ["1.svm"]
+        how.pop("again", None)
+
+
+def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(
+    place: Path,
+) -> None:
+    _all_done(place, OF_CHANGES)
+    _all_done(place, OF_CHANGES, again=True)
+    _all_done(place, OF_CHANGES, CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1))
+
+
+KILLED_BATCH = """
+import os, signal, sys
+from streamtron.cli import main
+from streamtron.cluster import jobs
+job, when = sys.argv[1:3]
+
+real = jobs._write_status
+def write(path, statuses):
+    [state] = [status.state for status in statuses if status.name == job]
+    if when == "has ended" and state == "done":
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(path, statuses)
+    if when == "has begun" and state == "running":
+        os.kill(os.getpid(), signal.SIGKILL)
+jobs._write_status = write
+sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", OF_CHANGES)
+@pytest.mark.parametrize("when", ["has begun", "has ended"])
+def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_called_again(
+    place: Path, job: str, when: str
+) -> None:
+    (place / "night.toml").write_text(CHANGES)
+    done = Process(KILLED_BATCH, job, when, cwd=place).end()
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    _all_done(place, OF_CHANGES[OF_CHANGES.index(job) :])
+
+
 # --- on workers ----------------------------------------------------------------------------------
 
 
@@ -564,3 +656,16 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
 
 class _Enough(BaseException):
     """As a signal would."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
+def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_again(
+    place: Path,
+) -> None:
+    (place / "night.toml").write_text(CHANGES)
+    done = Process(KILLED_BATCH, "add", "has ended", "--workers", "1", cwd=place).end()
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert _shards_of(place) == ["0.svm", "1.svm"]
+    with connect(1) as workers:
+        _all_done(place, ["add", "take"], workers=workers)

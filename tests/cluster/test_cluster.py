@@ -31,7 +31,7 @@ from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
-from tests.helpers.dask_processes import BIN, LOCAL, dask_scheduler, dask_worker, said, started
+from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, said, started
 from tests.helpers.processes import COMMAND, Process, command, until
 
 COLUMNS = 200
@@ -461,21 +461,6 @@ def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -
     """Kill a process, or the one that says in the mark who it is."""
     until(lambda: mark.exists() and mark.read_text() != "")
     os.kill(process.pid if process else int(mark.read_text()), signal.SIGKILL)
-
-
-@pytest.mark.slow  # it is Dask that does so; of our own workers the test above is not slow
-def test_the_work_of_a_worker_that_is_stopped_in_mid_task_goes_to_another_one(
-    tmp_path: Path,
-) -> None:
-    soon = "import dask; dask.config.set({'distributed.scheduler.worker-ttl': '3s'})"
-    with (
-        dask_scheduler(soon) as address,
-        dask_worker(address),
-        dask_worker(address),
-        connect(scheduler=address) as workers,
-    ):
-        assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
-    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task, _tasks
-from tests.helpers.killed_workers import Cut, Dying, killed_once
+from tests.helpers.killed_workers import Cut, Dying
 from tests.helpers.processes import here, until
 from tests.helpers.sweep_rows import Rows, by, lasting
 
@@ -200,33 +199,6 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
 def undisturbed(place: Path) -> dict[str, Rows]:
     """The tables of the candidates that take long, from one process."""
     return {kind: lasting(swept(place, kind, **how)) for kind, how in LONG.items()}
-
-
-@pytest.fixture(scope="module")
-def seconds(place: Path, workers: Workers) -> dict[str, float]:
-    """Seconds that they take warm workers without a disturbance."""
-
-    def taken(kind: str) -> float:
-        began = time.perf_counter()
-        swept(place, kind, **LONG[kind], **by(workers))
-        return time.perf_counter() - began
-
-    return {kind: min(taken(kind), taken(kind)) for kind in LONG}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in LONG for seed in range(12)])
-def test_a_worker_killed_at_a_random_moment_of_a_sweep_never_costs_a_result(
-    place: Path, undisturbed: dict[str, Rows], workers: Workers, seconds: dict[str, float],
-    kind: str, seed: int,
-) -> None:  # fmt: skip
-    pick = random.Random(seed)
-    workers.client.wait_for_workers(2)
-    found = killed_once(
-        workers, pick.uniform(0.0, seconds[kind]), pick,
-        lambda machine: swept(place, kind, machine=machine, **LONG[kind], **by(workers)),
-    )  # fmt: skip
-    assert lasting(found) == undisturbed[kind]
 
 
 @pytest.mark.parametrize(

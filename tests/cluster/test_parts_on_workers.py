@@ -36,6 +36,7 @@ from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, Run, until
+from tests.runs import test_parts_many as many
 
 ALL, BLOCKS = 10**9, 300_000
 SHARDS, COLUMNS = 7, 400
@@ -79,17 +80,6 @@ def test_workers_find_the_bits_of_one_process(
     assert holds_optimum(found.report, sorted((place / "train").glob("*.svm")))
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_one_three_and_four_workers_find_the_same_bits(
-    place: Path, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
-    for number in (1, 3, 4):
-        with connect(number) as found:
-            trained(place, tmp_path / f"{number}", parts_on(found), active_set)
-        assert (tmp_path / f"{number}").read_bytes() == alone
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 // 2)]
 )
@@ -114,19 +104,19 @@ def test_a_round_sends_a_vector_of_the_columns_each_way_or_half_a_square_of_few(
 
 
 class Killing(WorkerParts):
-    """Parts of which a worker is killed before round ``at``, or within it, or is stopped."""
+    """Parts of which a worker gets a signal before round ``at``, or, with a ``mark``, within it."""
 
-    def __init__(self, at: int, within: bool, mark: Path, number: int, *how: Any) -> None:
+    def __init__(self, *how: Any, at: int, mark: Path | None = None, number: int = 9) -> None:
         super().__init__(*how)
-        self.number = number
-        self.left, self.within, self.mark = at, within, mark
-        self.pick = random.Random(at)
+        self.at = self.left = at
+        self.mark, self.number = mark, number
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         self.left -= 1
-        if self.left == 0 and not self.within:
-            os.kill(self.pick.choice([*self._workers.client.run(os.getpid).values()]), 9)
-        if self.left == 0 and self.within:
+        if self.left == 0 and self.mark is None:
+            pick = random.Random(self.at)
+            os.kill(pick.choice([*self._workers.client.run(os.getpid).values()]), self.number)
+        elif self.left == 0:
             short = getattr(step, "short", False)
             name, step = step.__name__, partial(_signalled, step, str(self.mark), self.number)
             step.__name__, step.short = name, short
@@ -144,110 +134,87 @@ def _signalled(step: Callable[..., Any], mark: str, number: int, part: Any, *arg
     return found
 
 
-@contextmanager
-def _killing(
-    workers: Workers, at: int, within: bool, mark: Path,
-    plans: Sequence[PartPlan], scans: Scans, number: int = signal.SIGKILL,
-) -> Iterator[Parts]:  # fmt: skip
-    parts = Killing(at, within, mark, number, workers, plans, scans)
-    parts.open()
-    yield parts
-    parts.close()
+def disturbed(workers: Workers, kind: type[WorkerParts], **how: Any) -> OpenParts:
+    """What opens parts of this kind; its ``last`` are those that it has opened."""
 
+    @contextmanager
+    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
+        parts = opened.last = kind(workers, plans, scans, **how)
+        parts.open()
+        yield parts
+        parts.close()
 
-def killed_at(
-    rounds: Sequence[tuple[int, bool]], place: Path, workers: Workers, tmp_path: Path,
-    active_set: int, wanted: bytes,
-) -> None:  # fmt: skip
-    for at, within in rounds:
-        model, mark = tmp_path / f"{at}-{within}", tmp_path / f"dead-{at}"
-        found = trained(place, model, partial(_killing, workers, at, within, mark), active_set)
-        assert model.read_bytes() == wanted, at
-        assert not within or mark.exists()
-        assert found.report["steps"]["start"]["rounds"] == 1, at
+    return opened
 
 
 def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
     place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
 ) -> None:
-    rounds = [(1, True), (5, False)] if active_set == ALL else [(5, True)]
-    killed_at(rounds, place, workers, tmp_path, active_set, alone)
+    for at, within in [(1, True), (5, False)] if active_set == ALL else [(5, True)]:
+        model, mark = tmp_path / f"{at}", tmp_path / f"dead-{at}"
+        killing = disturbed(workers, Killing, at=at, mark=mark if within else None)
+        found = trained(place, model, killing, active_set)
+        assert model.read_bytes() == alone, at
+        assert mark.exists() == within
+        assert found.report["steps"]["start"]["rounds"] == 1, at
 
 
 class KilledInTurn(Killing):
     """Parts of which a worker is killed within a round, and then the other one, which has made the
     step already and was to take over the parts."""
 
-    both = False
+    done = False
 
     def _find_homes(self, numbers: Sequence[int]) -> None:  # no public moment is just there
         super()._find_homes(numbers)
         others = [home for k, home in enumerate(self._homes) if k not in numbers]
-        if others and not self.both:
-            self.both = True
+        if others and not self.done:
+            self.done = True
             for number in numbers:
                 self._homes[number] = others[0]
             os.kill(self._workers.client.run(os.getpid, workers=others[:1])[others[0]], 9)
 
 
-@pytest.mark.parametrize("at", [1, 3])
-def test_workers_killed_one_after_the_other_within_a_round_change_no_bit(
-    place: Path, workers: Workers, tmp_path: Path, at: int
-) -> None:
-    made = []
-
-    @contextmanager
-    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
-        made.append(KilledInTurn(at, True, tmp_path / "dead", 9, workers, plans, scans))
-        made[0].open()
-        yield made[0]
-        made[0].close()
-
-    trained(place, tmp_path / "alone", None)
-    trained(place, tmp_path / "m", opened)
-    assert made[0].both
-    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
-
-
 class KilledOnceMade(WorkerParts):
     """Parts of which a worker dies when its actor is there, and nobody has asked for it yet."""
 
-    died = False
+    done = False
 
     def _answer(self, home: str, actor: Any, waiting: Any) -> Any:  # no public moment is that early
-        if waiting is actor and not self.died:
-            self.died = True
+        if waiting is actor and not self.done:
+            self.done = True
             until(lambda: actor.status == "finished")
             os.kill(self._workers.client.run(os.getpid, workers=[home])[home], signal.SIGKILL)
             until(lambda: actor.status == "error")
         return super()._answer(home, actor, waiting)
 
 
-def test_a_worker_killed_before_its_actor_is_asked_for_changes_no_bit(
-    place: Path, workers: Workers, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "at"), [(KilledInTurn, 1), (KilledInTurn, 3), (KilledOnceMade, None)]
+)
+def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
+    place: Path, workers: Workers, tmp_path: Path, kind: Any, at: int | None
 ) -> None:
-    made = []
-
-    @contextmanager
-    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
-        made.append(KilledOnceMade(workers, plans, scans))
-        made[0].open()
-        yield made[0]
-        made[0].close()
-
+    killing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
     trained(place, tmp_path / "alone", None)
-    trained(place, tmp_path / "m", opened)
-    assert made[0].died
+    trained(place, tmp_path / "m", killing)
+    assert killing.last.done
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-@pytest.mark.slow
-def test_twenty_workers_killed_change_no_bit(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
+def test_workers_find_the_bits_of_one_process_for_all_classes_also_when_one_dies(
+    workers: Workers, tmp_path: Path
 ) -> None:
-    pick = random.Random(3)
-    rounds = [(at, pick.random() < 0.5) for at in range(2, 12)]
-    killed_at(rounds, place, workers, tmp_path, active_set, alone)
+    X, scores = many.rows_of(many.CLASSES)
+    (tmp_path / "one").mkdir()
+    many.written(tmp_path / "one", X, [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)])
+    balanced: dict[str, Any] = {"class_weight": "balanced", "parts": many.SHARDS, "tol": 0.02}
+    rounds = many.trained(tmp_path, model=tmp_path / "alone", **balanced).report["rounds"]
+    killing = disturbed(workers, Killing, at=rounds // 2)
+    for name, open_parts in (("m", parts_on(workers)), ("k", killing)):
+        found = many.trained(tmp_path, model=tmp_path / name, open_parts=open_parts, **balanced)
+        assert (tmp_path / name).read_bytes() == (tmp_path / "alone").read_bytes()
+        assert found.report["rounds"] == rounds
 
 
 @pytest.mark.slow
@@ -258,7 +225,7 @@ def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
         return  # the same, in more readings
     mark = tmp_path / "stopped"
     with connect(2, worker_timeout=12.0) as workers:
-        stopping = partial(_killing, workers, 3, True, mark, number=signal.SIGSTOP)
+        stopping = disturbed(workers, Killing, at=3, mark=mark, number=signal.SIGSTOP)
         found = trained(place, tmp_path / "m", stopping)
     assert mark.exists()
     assert (tmp_path / "m").read_bytes() == alone
@@ -313,26 +280,6 @@ def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
             command.process.kill()
             assert command.process.end().returncode == -signal.SIGKILL
         until(lambda: left_on(scheduler) == ([], [0]))
-
-
-@pytest.mark.slow
-def test_deaths_of_client_and_worker_leave_no_trace(
-    place: Path, alone: bytes, active_set: int, scheduler: str, tmp_path: Path
-) -> None:
-    if active_set == ALL:
-        return  # it ends with its first scan
-    model = tmp_path / "m"
-    with dask_worker(scheduler), dask_worker(scheduler) as second:
-        again = Command(place, model, scheduler)
-        again.wait_for(1)
-        second.kill()
-        again.wait_for(2)
-        again.process.kill()
-        assert again.process.end().returncode == -signal.SIGKILL
-        last = Command(place, model, scheduler).process.end()
-        assert last.returncode == 0, last.stderr
-        assert left_on(scheduler)[0] == []
-    assert model.read_bytes() == alone
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import itertools
 import math
 import random
@@ -19,20 +18,13 @@ from hypothesis import strategies as st
 from streamtron.core import theory
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.fit import run as fit
-from tests.helpers import paper
 from tests.helpers.examples import examples
-from tests.helpers.optimum import of_margins
-from tests.helpers.oracle import Oracle, Row, explicit, gamma_d
+from tests.helpers.oracle import Oracle, Row, gamma_d
 
 SLACK = 1e-9
 """Relative room for rounding in sums of at most a few thousand terms; no bound is that tight."""
 
 prove = settings(max_examples=examples(150), deadline=None, derandomize=True)
-
-
-def objective_of(margin: float) -> float:
-    """P of a primal margin, D of an upper bound."""
-    return 0.5 / margin**2
 
 
 # --- small sets of positive margin by construction ---
@@ -86,7 +78,6 @@ def problems(draw: st.DrawFn, soft: bool | None = None) -> Problem:
 epsilons = st.one_of(st.sampled_from([0.05, 0.1, 0.5, 1.0, 1.8]), st.floats(0.05, 1.8))
 epsilons_to_one = st.one_of(st.sampled_from([0.05, 0.1, 0.5, 1.0]), st.floats(0.05, 1.0))
 deltas = st.sampled_from([0.1, 0.3, 1.0, 5.0])
-variants = st.sampled_from(["steps", "length"])
 
 
 def affordable_b(problem: Problem, epsilon: float, variant: str, delta: float) -> float:
@@ -155,23 +146,10 @@ def finished(
 
 # --- Theorems 1 to 3 and 5, Remark 1 ---
 
-UPDATES = {"steps": paper.updates_bound_steps, "length": paper.updates_bound_length}
-PROMISE = {"steps": paper.fraction_bound_steps, "length": paper.fraction_bound_length}
 DIRECT = {"steps": theory.direct_fraction_steps, "length": theory.direct_fraction_length}
 
 
-@pytest.mark.parametrize("variant", UPDATES)
-@prove
-@given(st.data())
-def test_a_run_ends_within_its_updates_at_the_fraction_promised_before_it(
-    variant: str, data: st.DataObject
-) -> None:
-    run = data.draw(finished(variant))
-    assert run.t <= UPDATES[variant](*run.settings, run.gamma[0]) * (1 + SLACK)
-    assert run.fraction >= PROMISE[variant](*run.settings, run.gamma[0])
-
-
-@pytest.mark.parametrize("variant", UPDATES)
+@pytest.mark.parametrize("variant", DIRECT)
 @prove
 @given(st.data())
 def test_the_fraction_is_above_margin_over_U_above_direct(
@@ -229,43 +207,6 @@ def test_b_length_gives_its_promise_at_the_lower_bound_of_its_proof(
 
 
 # --- what holds at every moment ---
-
-
-@settings(prove, max_examples=examples(60))
-@given(problems(soft=True), epsilons, variants, deltas, orders)
-def test_directional_primal_gamma_d_U_are_in_order_after_every_update(
-    problem, epsilon, variant, delta, order
-) -> None:
-    low, high = problem.gamma
-    oracle = problem.oracle(affordable_b(problem, epsilon, variant, delta), epsilon, variant)
-    for epoch in range(6):
-        for k in order(epoch, list(range(len(problem.rows)))):
-            if oracle.visit(k):
-                proven = oracle.certificate()
-                assert proven.directional_margin <= proven.primal_margin * (1 + SLACK)
-                assert proven.primal_margin <= high * (1 + SLACK)
-                assert low <= proven.upper_bound * (1 + SLACK)
-
-
-@settings(prove, max_examples=examples(60))
-@given(problems(soft=True), epsilons, variants, orders, st.booleans())
-def test_the_implicit_extension_is_the_explicit_one(
-    problem, epsilon, variant, order, faithful
-) -> None:
-    b = affordable_b(problem, epsilon, variant, 1.0)
-    implicit = problem.oracle(b, epsilon, variant)
-    patterns = explicit(*problem.data)
-    written = Oracle(
-        [[(j, v) for j, v in enumerate(y) if v] for y in patterns],
-        [1] * len(patterns),
-        [0.0] * len(patterns),
-        b=b,
-        epsilon=epsilon,
-        variant=variant,
-    )
-    assert implicit.run(order, faithful=faithful) == written.run(order, faithful=faithful)
-    assert implicit.counts == written.counts
-    assert implicit.sq_norm == written.sq_norm
 
 
 @settings(prove, max_examples=examples(60))
@@ -340,21 +281,6 @@ def ascent(oracle: Oracle, order: Callable[[int, list[int]], list[int]]) -> Iter
 
 @prove
 @given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_unlearning_raises_F_or_keeps_F_and_raises_t_and_so_ends(problem, beta, order) -> None:
-    b = math.ceil(beta * problem.R**2)
-    oracle = problem.oracle(b, 1.0, "steps")
-    before = (0.0, 0)
-    for _ in ascent(oracle, order):
-        now = (b * oracle.t - 0.5 * oracle.sq_norm, oracle.t)  # exact: all in binary fractions
-        assert now > before
-        assert now[1] <= 2.0 * b / problem.gamma[0] ** 2 * (1 + SLACK)
-        assert min(oracle.counts) >= 0
-        before = now
-    assert sum(oracle.counts) == oracle.t
-
-
-@prove
-@given(problems(), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
 def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> None:
     R, b = problem.R, beta * problem.R**2
     oracle = problem.oracle(b, 1.0, "steps")
@@ -364,46 +290,6 @@ def test_unlearning_stalls_at_the_fraction_promised(problem, beta, order) -> Non
     stop = b - R * R / 2
     direct = theory.direct_fraction_steps(stop, 1.0, oracle.t, proven.length)
     assert proven.directional_margin / proven.upper_bound * (1 + SLACK) >= direct
-
-
-@prove
-@given(problems(soft=True), st.sampled_from([0.75, 1.5, 5.0, 40.0]), orders)
-def test_the_gap_where_unlearning_stalls_is_within_its_bound(problem, beta, order) -> None:
-    b = beta * problem.R**2
-    oracle = problem.oracle(b, 1.0, "steps")
-    list(ascent(oracle, order))
-    proven = oracle.certificate()
-    margins = oracle.margins(*oracle.rebuilt())
-    support = [k for k, m in enumerate(margins) if oracle.counts[k] > 0 or m / b < 1.0]
-    stall_sum = sum(oracle.sq_length(k) ** 2 / oracle.delta2[k] for k in support)
-    gap = proven.relative_duality_gap
-    primal = objective_of(proven.primal_margin)
-    assert gap * primal <= stall_sum / (8.0 * b * b) * (1 + SLACK)
-
-
-# --- the strongly convex primal ---
-
-
-@settings(prove, max_examples=examples(60))
-@given(problems(soft=True), st.sampled_from([1.0, 5.0]), orders)
-def test_the_optimum_lies_within_the_radius_of_the_scaled_weights(problem, beta, order) -> None:
-    coarse, fine = (problem.oracle(x * problem.R**2, 1.0, "steps") for x in (beta, 1e5))
-    coarse.run(order)
-    list(ascent(fine, order))
-    far = fine.certificate()
-    gap = far.relative_duality_gap
-    assume(gap < 1e-8)
-    near = coarse.certificate()
-    radius = theory.decision_radius(*map(objective_of, (near.primal_margin, near.upper_bound)))
-    w, bias = coarse.rebuilt()
-    best, best_bias = fine.rebuilt()
-    ours = [near.scale * x for x in (*w, bias)]
-    optimum = [far.scale * x for x in (*best, best_bias)]
-    doubt = math.sqrt(2.0 * gap * objective_of(far.primal_margin))
-    assert math.dist(ours, optimum) <= radius + doubt + SLACK
-
-
-# --- the procedure ---
 
 
 # --- the traps ---
@@ -452,14 +338,6 @@ def test_each_gamma_errs_on_the_side_its_docstring_asks_for(
     assert longest(1.0, b, epsilon, low, 50, 1) >= longest(1.0, b, epsilon, up, 50, 1) * (1 - SLACK)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.5])
-def test_the_length_threshold_is_0_where_a_has_returned_to_0(epsilon: float) -> None:
-    oracle = Oracle([[(0, 1.0)], [(0, 1.0)]], [1, -1], [0.0, 0.0], b=1.0, epsilon=epsilon)
-    assert oracle.visit(0)
-    assert oracle.visit(1)
-    assert (oracle.t, oracle.sq_norm, oracle.threshold()) == (2, 0.0, 0.0)
-
-
 # --- figures ---
 
 
@@ -481,19 +359,7 @@ def test_adults_first_stage_upper_bound_is_remark_1_at_b_5_R2() -> None:
     assert up == pytest.approx(gamma_up, rel=1e-6)
 
 
-@prove
-@given(st.floats(0.1, 10.0), st.floats(0.1, 1.0))
-def test_the_relative_gap_is_primal_less_dual_over_primal(upper: float, part: float) -> None:
-    P, D = objective_of(part * upper), objective_of(upper)
-    gap = of_margins(0.0, part * upper, upper).relative_duality_gap
-    assert gap == pytest.approx((P - D) / P, abs=1e-12)
-
-
 # --- the module ---
-
-
-def test_the_examples_of_the_helpers_hold() -> None:
-    assert doctest.testmod(paper).failed == 0
 
 
 def test_the_oracle_imports_nothing_of_the_package() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.data import MemorySource, open_shards
+from streamtron.data import MemorySource
 from tests.helpers.shard_rows import bits, small_blocks
-from tests.helpers.sources import RowsInMemory
 
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 
@@ -37,25 +35,6 @@ def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array(kind: Any, index: A
     [chunk] = of(X).chunks()
     assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
     assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
-
-
-def test_the_chunks_are_bit_for_bit_those_of_a_shard(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    X = sparse.random_array((5000, 300), density=0.02, format="csr", rng=rng)
-    y = rng.integers(0, 2, 5000)
-    with (tmp_path / "a.svm").open("w") as file:
-        for k in range(5000):
-            here = slice(X.indptr[k], X.indptr[k + 1])
-            pairs = zip(X.indices[here], X.data[here], strict=True)
-            file.write(f"{y[k]} {' '.join(f'{c}:{float(v)!r}' for c, v in sorted(pairs))}\n")
-    memory = RowsInMemory(X, y)
-    with open_shards([str(tmp_path)], cache_dir=str(tmp_path / "_c")) as source:
-        assert [bits(chunk) for chunk in source.chunks()] == all_bits(memory)
-        order = [[1, 0]]
-        wanted = [bits(chunk) for chunk in source.chunks(order)]
-        assert [bits(chunk) for chunk in memory.chunks(order)] == wanted
-    assert memory.labels == source.labels
-    assert (memory.width, memory.blocks) == (source.width, source.blocks)
 
 
 def test_zeros_stored_in_a_sparse_array_are_kept() -> None:

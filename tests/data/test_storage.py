@@ -413,11 +413,6 @@ def test_an_object_arrives_in_order_however_many_requests_it_takes(
     assert all(0 < len(part) <= 7 for part in parts)
 
 
-def test_an_object_of_no_bytes_gives_none(s3: Server, bucket: str) -> None:
-    s3.put(f"{bucket}/a")
-    assert list(storage.blocks(f"s3://{bucket}/a", "")) == []
-
-
 def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     class Short(io.BytesIO):
         def size(self) -> int:
@@ -909,32 +904,6 @@ def test_a_server_that_goes_away_in_mid_file_does_not_make_the_file_damaged(
 
 
 # A file for the Parquet library ------------------------------------------------------------------
-
-
-@pytest.fixture(params=["disk", "store"])
-def opener(
-    request: pytest.FixtureRequest, tmp_path: Path, bucket: str, s3: Server
-) -> Callable[[bytes], pa.NativeFile]:
-    def open_with(data: bytes) -> pa.NativeFile:
-        (tmp_path / "a").write_bytes(data)
-        s3.put(f"{bucket}/a", data)
-        return storage.open_arrow(str(tmp_path / "a") if request.param == "disk" else uri)
-
-    uri = f"s3://{bucket}/a"
-    return open_with
-
-
-def test_a_file_opened_for_arrow_reads_at_any_place(
-    opener: Callable[[bytes], pa.NativeFile],
-) -> None:
-    data = bytes(range(200))
-    with opener(data) as file:
-        assert file.size() == 200
-        assert file.read_at(10, 5) == data[5:15]
-        assert file.seek(-4, 2) == 196
-        assert (file.read(100), file.tell()) == (data[196:], 200)
-        assert not file.closed
-    assert file.closed
 
 
 def test_a_file_that_is_not_there_fails_as_it_is_opened(s3: Server, bucket: str) -> None:

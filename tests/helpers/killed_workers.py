@@ -3,56 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamtron.cluster.client import Workers
 from streamtron.cluster.sweep import fit_on_worker
-from streamtron.core.config import Machine
 from streamtron.runs import directory as runs
-from streamtron.sweeps.sweep import Sweep, Task
-
-
-def killed_once(
-    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep]
-) -> Sweep:
-    """A sweep during which, so many seconds after it began, a worker is killed; checkpoints are
-    taken all the time, so half of the kills fall into one. One that ends before its kill is no
-    trial: there is another, with half of the seconds."""
-    amid: list[bool] = []
-    while not any(amid):
-        found = _killed(workers, after, pick, sweep, amid)
-        after /= 2.0
-    return found
-
-
-def _killed(
-    workers: Workers, after: float, pick: random.Random, sweep: Callable[[Machine], Sweep],
-    amid: list[bool],
-) -> Sweep:  # fmt: skip
-    """The sweep; ``amid`` gets whether it was killed before its end."""
-    over = threading.Event()
-
-    def kill() -> None:
-        if not over.wait(after):
-            pids = list(workers.client.run(os.getpid).values())
-            os.kill(pick.choice(pids), signal.SIGKILL)
-            amid.append(not over.is_set())
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        return sweep(Machine(checkpoint_every=pick.choice([0.0, 300.0])))
-    finally:
-        over.set()
-        killer.join()
+from streamtron.sweeps.sweep import Task
 
 
 class Dying:

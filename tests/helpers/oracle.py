@@ -112,12 +112,6 @@ def words_of(document: str) -> list[str]:
     return words
 
 
-def ngrams_of(words: Sequence[bytes], low: int, high: int) -> list[bytes]:
-    """n-grams of words, the short ones first, with blanks between words."""
-    sizes = range(low, high + 1)
-    return [b" ".join(words[k : k + n]) for n in sizes for k in range(len(words) - n + 1)]
-
-
 class Oracle:
     """One learner over rows held in lists; ``variant`` is "steps" or "length"."""
 

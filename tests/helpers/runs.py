@@ -131,12 +131,6 @@ def content(directory: Path, model: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
 
 
-def files_of(place: Path) -> list[bytes]:
-    """The bytes of every file of the run ``m``, its cache too, and of the model."""
-    paths = [path for path in (place / "m.run").rglob("*") if path.is_file()]
-    return [path.read_bytes() for path in (*paths, place / "m")]
-
-
 def state(place: Path) -> dict[str, bytes]:
     """Every file of the run, but for what tells how long it took and what it read."""
     found = content(place / "m.run", place / "m")

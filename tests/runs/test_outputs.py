@@ -54,24 +54,16 @@ FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
 @pytest.mark.parametrize(
     "words",
     [
-        FIT + "--report link",
-        FIT + "--report duplicate",
         FIT + "--report data/../n",
         FIT + "--report r --witness ./r",
         FIT + "--run-dir data",
         FIT + "--run-dir n",
         FIT + "--cache-dir n",
-        "fit data --model m --overwrite --report m.run/witness",
-        "fit data/*.svm --model n --report data/a.svm",
         SWEEP + "--table table.csv",
         SWEEP + "--plot plot.png",
         SWEEP + "--model n.csv --table n.csv",
         SWEEP + "--table t.csv --witness t.csv",
-        "predict m data -o link",
         "update m duplicate --report duplicate",
-        "update m duplicate --report m.run/run.json",
-        "report m.run -o data/a.svm",
-        "export m --format json -o m.run/cache/new",
     ],
 )
 def test_an_output_that_would_replace_an_input_or_another_output_is_refused_before_anything_is_read(
@@ -293,13 +285,6 @@ def test_a_new_file_is_never_less_private_than_the_old_one(
     monkeypatch.setattr(os, "fchmod", noted)
     write_atomically(tmp_path / "m", [b"secret"])
     assert modes == [0o600]
-
-
-def test_the_settings_vocabulary_is_an_input_too(place: Path) -> None:
-    (place / "words").write_text("1\n2\n")
-    settings = Settings(vocabulary=str(place / "words"))
-    with pytest.raises(SettingsError, match=r"the input .*words"):
-        streamtron.fit(place / "data", model=place / "words", settings=settings)
 
 
 # --- what is local -------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from streamtron.runs.outcome import Outcome
 from streamtron.runs.update import update
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
-from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
@@ -43,11 +42,13 @@ def trained(
     listen: Callable[[Event], None] = lambda _: None,
     open_parts: parts.OpenParts | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     **names: Any,
 ) -> Outcome:
     return fit.run(
         corpus, Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 5} | names), model=model,
         machine=Machine(threads=threads), listen=listen, open_parts=open_parts, resume=resume,
+        overwrite=overwrite,
     )  # fmt: skip
 
 
@@ -87,14 +88,6 @@ def test_rounds_tell_how_the_gap_closes_which_a_scan_then_proves_and_the_stage_e
     assert (ended.stage, ended.stop_reason) == ("ascent", "the certificate meets the tolerance")
 
 
-@regimes
-def test_threads_never_change_a_bit(corpus: list[Path], active_set: int, tmp_path: Path) -> None:
-    few = {"active_set": active_set, "max_epochs": 4}
-    for threads in (1, 3):
-        trained(corpus, tmp_path / f"{threads}", threads=threads, **few)
-    assert (tmp_path / "1").read_bytes() == (tmp_path / "3").read_bytes()
-
-
 class Forgetful(LocalParts):
     """Parts of which some die in a round, as they do with a worker: their state is gone, and they
     are opened again by their plans."""
@@ -124,42 +117,52 @@ def forgetful(plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> Iterato
         one.close()
 
 
-@regimes
-def test_parts_lost_in_any_round_change_no_bit(
-    corpus: list[Path], active_set: int, tmp_path: Path
-) -> None:
-    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4}
-    alone = trained(corpus, tmp_path / "alone", **few)
-    wanted, rounds = (tmp_path / "alone").read_bytes(), alone.report["rounds"]
-    ends = {1, 2, rounds - 2, rounds - 1} if active_set == ALL else {rounds - 2}
-    for at in sorted({4, rounds // 2, *ends}):
-        model = tmp_path / f"{at}"
-        found = trained(corpus, model, open_parts=partial(forgetful, at=at), **few)
-        assert model.read_bytes() == wanted, at
-        assert found.report["rounds"] == rounds, at
-
-
 class Stopped(Exception):
     """As the death of the client would."""
 
 
-@pytest.mark.parametrize("active_set", slow_but([ALL, WORKING_SET, BLOCKS], ALL, BLOCKS))
-def test_a_client_that_died_after_any_reading_resumes_to_the_same_bits(
-    corpus: list[Path], active_set: int, tmp_path: Path
-) -> None:
-    few = {"active_set": active_set, "tol": 1e-5, "max_epochs": 5}
-    readings = int(trained(corpus, tmp_path / "alone", **few).report["readings"])
-    for last in sorted({1, 2, readings // 2, readings - 1}.intersection(range(1, readings))):
+Training = Callable[..., Outcome]
+"""``trained`` of a model at a path, with these names beside."""
 
-        def stop(event: Event, last: int = last) -> None:
+
+def no_bit_changes(
+    train: Training, place: Path, rounds: Callable[[int], set[int]], last: Sequence[int] = ()
+) -> Outcome:
+    """Other threads, parts lost in some of the rounds, and a client that died after the ``last``
+    readings change no bit of a fit."""
+    alone = train(place / "alone", threads=2)
+    wanted = (place / "alone").read_bytes()
+    train(place / "threads", threads=3)
+    assert (place / "threads").read_bytes() == wanted
+    for at in sorted(rounds(alone.report["rounds"])):
+        found = train(place / "lost", open_parts=partial(forgetful, at=at), overwrite=True)
+        assert (place / "lost").read_bytes() == wanted, at
+        assert found.report["rounds"] == alone.report["rounds"], at
+    for reading in last:
+
+        def stop(event: Event, last: int = reading) -> None:
             if isinstance(event, ReadingDone) and event.reading == last:
                 raise Stopped
 
-        model = tmp_path / f"{last}"
         with pytest.raises(Stopped):
-            trained(corpus, model, listen=stop, **few)
-        trained(corpus, model, resume=True, **few)
-        assert model.read_bytes() == (tmp_path / "alone").read_bytes(), last
+            train(place / f"{reading}", listen=stop)
+        train(place / f"{reading}", resume=True)
+        assert (place / f"{reading}").read_bytes() == wanted, reading
+    return alone
+
+
+@pytest.mark.parametrize(
+    ("active_set", "last"), [(ALL, [1]), (WORKING_SET, [1, 2]), (BLOCKS, [1, 3])]
+)
+def test_threads_lost_parts_and_deaths_of_the_client_change_no_bit(
+    corpus: list[Path], active_set: int, last: list[int], tmp_path: Path
+) -> None:
+    def rounds(number: int) -> set[int]:
+        ends = {1, 2, number - 2, number - 1} if active_set == ALL else {number - 2}
+        return {4, number // 2, *ends}
+
+    few = {"active_set": active_set, "tol": 1e-4, "max_epochs": 4}
+    no_bit_changes(partial(trained, corpus, **few), tmp_path, rounds, last)
 
 
 def test_the_witness_proves_the_model_in_one_reading_and_the_report_counts_steps(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from streamtron.core.events import Event, ReadingDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.certify import certify
 from streamtron.runs.outcome import Outcome
@@ -46,23 +45,8 @@ def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_pro
 def test_threads_lost_parts_and_a_death_of_the_client_change_no_bit(
     corpus: list[Path], tmp_path: Path
 ) -> None:
-    alone = trained(corpus, tmp_path / "alone", tol=1e-6)
-    wanted = (tmp_path / "alone").read_bytes()
-    trained(corpus, tmp_path / "threads", tol=1e-6, threads=1)
-    assert (tmp_path / "threads").read_bytes() == wanted
-    for at in range(2, alone.report["rounds"]):
-        open_parts = partial(of_parts.forgetful, at=at)
-        trained(corpus, tmp_path / f"{at}", tol=1e-6, open_parts=open_parts)
-        assert (tmp_path / f"{at}").read_bytes() == wanted, at
-
-    def stop(event: Event) -> None:
-        if isinstance(event, ReadingDone) and event.reading == 1:
-            raise of_parts.Stopped
-
-    with pytest.raises(of_parts.Stopped):
-        trained(corpus, tmp_path / "resumed", tol=1e-6, listen=stop)
-    trained(corpus, tmp_path / "resumed", tol=1e-6, resume=True)
-    assert (tmp_path / "resumed").read_bytes() == wanted
+    train = partial(trained, corpus, tol=1e-6)
+    of_parts.no_bit_changes(train, tmp_path, lambda rounds: {*range(2, rounds)}, [1])
 
 
 def test_the_witness_proves_the_certificate_and_a_run_takes_more_rows(

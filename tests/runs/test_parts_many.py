@@ -18,7 +18,7 @@ from streamtron.runs.forget import forget
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.update import update
 from tests.helpers.optimum import holds, holds_optimum, least_primal
-from tests.runs.test_parts import Stopped, forgetful
+from tests.runs.test_parts import forgetful, no_bit_changes
 
 ROWS, SHARDS, COLUMNS = 1500, 6, 240
 CLASSES = (1.0, 3.0, 4.0, 7.0)
@@ -26,7 +26,6 @@ CLASSES = (1.0, 3.0, 4.0, 7.0)
 ALL, WORKING_SET, BLOCKS = 10**9, 200_000, 60_000
 """Active sets that hold all rows, those that matter to each class, and some of these."""
 
-regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
 some_regimes = pytest.mark.parametrize(
     "active_set", [ALL, WORKING_SET, pytest.param(BLOCKS, marks=pytest.mark.slow)]
 )
@@ -112,38 +111,17 @@ def test_the_bounds_hold_the_optimum_of_every_label_of_rows_with_several(place: 
 
 
 @some_regimes
-def test_parts_lost_in_any_round_change_no_bit_of_any_class(
+def test_threads_lost_parts_and_deaths_of_the_client_change_no_bit_of_any_class(
     place: Path, active_set: int, tmp_path: Path
 ) -> None:
-    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4}
-    alone = trained(place, model=tmp_path / "alone", threads=1, **few)
-    wanted, rounds = (tmp_path / "alone").read_bytes(), alone.report["rounds"]
-    for at in {1, 2, 4, rounds // 2, rounds - 2} if active_set == ALL else {rounds // 2}:
-        model = tmp_path / f"{at}"
-        trained(place, model=model, open_parts=partial(forgetful, at=at), **few)
-        assert model.read_bytes() == wanted, at
-
-
-@some_regimes
-def test_a_client_that_died_after_any_reading_resumes_all_classes(
-    place: Path, active_set: int, tmp_path: Path
-) -> None:
-    few = {"active_set": active_set, "tol": 0.05 if active_set == BLOCKS else 1e-6}
-    few["class_weight"] = "balanced"
-    alone = trained(place, model=tmp_path / "alone", **few)
+    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4, "class_weight": "balanced"}
+    alone = no_bit_changes(
+        partial(trained, place, "one", **few), tmp_path,
+        lambda rounds: {1, 2, 4, rounds // 2, rounds - 2} if active_set == ALL else {rounds // 2},
+        [1] if active_set == ALL else [1, 2],
+    )  # fmt: skip
     ends = {len(learner["history"]) for learner in alone.report["learners"]}
-    assert active_set == ALL or len(ends) > 1
-    for last in sorted({1, max(ends) // 2, max(ends) - 1}.intersection(range(1, max(ends)))):
-
-        def stop(event: Event, last: int = last) -> None:
-            if isinstance(event, ReadingDone) and event.reading == last:
-                raise Stopped
-
-        model = tmp_path / f"{last}"
-        with pytest.raises(Stopped):
-            trained(place, model=model, listen=stop, **few)
-        trained(place, model=model, resume=True, **few)
-        assert model.read_bytes() == (tmp_path / "alone").read_bytes(), last
+    assert active_set != WORKING_SET or len(ends) > 1
 
 
 def test_classes_that_have_finished_go_on_to_a_smaller_tolerance(
@@ -198,13 +176,10 @@ def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(place: Path) -
 @pytest.mark.slow
 def test_parts_lost_where_columns_are_many_change_no_bit(tmp_path: Path) -> None:
     generate(str(tmp_path / "wide"), rows=300, columns=3000, seed=2, shards=5)
-    alone = trained(tmp_path, "wide", tmp_path / "alone", parts=5, C=20.0)
+    train = partial(trained, tmp_path, "wide", parts=5, C=20.0)
+    alone = no_bit_changes(train, tmp_path, lambda rounds: {*range(rounds - 8, rounds - 3)})
     steps = alone.report["steps"]
     assert steps["product"]["rounds"] > steps["look"]["rounds"] > 3
-    for at in range(alone.report["rounds"] - 8, alone.report["rounds"] - 3):
-        trained(tmp_path, "wide", tmp_path / "m", parts=5, C=20.0, overwrite=True,
-                open_parts=partial(forgetful, at=at))  # fmt: skip
-        assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes(), at
 
 
 def test_parts_lost_before_they_agree_on_the_label_0_change_no_bit(tmp_path: Path) -> None:

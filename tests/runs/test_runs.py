@@ -495,14 +495,17 @@ def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_mode
     place: Path, number: signal.Signals
 ) -> None:
     words = [*map(str, WORDS), "--model", "model", "--checkpoint-every", "0s"]
+    (place / "model").write_text("the model before")
     ended = killed(place, words, "model", at_checkpoint(2), number)
     assert ended.returncode == 128 + number, ended.stderr
     assert ended.stderr.splitlines()[-1] == (
         f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
         "Go on from model.run with --resume."
     )
-    assert not (place / "model").exists()
+    assert ended.stdout == ""
+    assert (place / "model").read_text() == "the model before"
     assert not list((place / "model.run").rglob(".streamtron-*"))
+    assert not list((place / "model.run").rglob("*.tmp"))
     done = command(place, *words, "--resume")
     assert done.returncode == 0, done.stderr
     assert as_wanted(place)

@@ -310,6 +310,9 @@ class Story:
             least = least_primal(rows, own, s.C or 1.0, s.rho, weight, loss=s.loss)
             assert certificate["rows_scanned"] == len(rows)
             assert holds(learner, least)
+            if "radius" in learner and not s.class_weight:
+                lengths = (rows**2).sum(axis=1) + s.rho**2 + (0.5 / (s.C or 1.0))
+                assert learner["radius"] ** 2 == pytest.approx(lengths.max(), rel=1e-12)
             # the gap is what was asked for, but for how the model's weights were rounded
             assert certificate["relative_duality_gap"] <= 1.01 * self.settings.tol + 1e-9
 

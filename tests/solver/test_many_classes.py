@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from liblinear import liblinearutil
 from scipy import sparse
@@ -72,19 +71,6 @@ def rows_of(place: Path) -> tuple[np.ndarray, np.ndarray]:
         return arrays["X"], arrays["y"]
 
 
-def test_predict_writes_the_labels_and_decisions_that_liblinear_gives(
-    place: Path, tmp_path: Path
-) -> None:
-    X, _ = rows_of(place)
-    run("predict", place / "liblinear", place / "rows.svm", "-o", tmp_path / "out.parquet")
-    output = pq.read_table(tmp_path / "out.parquet").to_pydict()
-    theirs = liblinearutil.load_model(str(place / "liblinear"))
-    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(X, dtype=float), theirs, "-q")
-    order = np.argsort(theirs.get_labels())
-    assert output["label"] == labels
-    assert np.array(output["decisions"]) == pytest.approx(np.array(values)[:, order], abs=1e-12)
-
-
 def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
     place: Path, tmp_path: Path
 ) -> None:
@@ -113,21 +99,6 @@ def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
     counted = run("evaluate", place / "liblinear", tmp_path / "rows").splitlines()
     lines = [line.split() for line in counted if "other" in line]
     assert lines == [["of", "other", "classes", "2"]]
-
-
-def test_certify_shows_the_bounds_of_every_class_on_the_same_readings(place: Path) -> None:
-    words = ("certify", place / "liblinear", place / "rows.svm", "--C", 1)
-    proof = read(*words)
-    assert proof["readings"] <= 5
-    table = run(*words).splitlines()
-    cells = [line.split() for line in table[-4:]]
-    assert [line[0] for line in cells] == ["-3", "2", "5", "11"]
-    gaps = [learner["certificate"]["relative_duality_gap"] for learner in proof["learners"]]
-    for line, learner in zip(cells, proof["learners"], strict=True):
-        bounds = learner["certificate"]
-        assert line[1:3] == [down(bounds["primal_margin"], 6), up(bounds["upper_bound"], 6)]
-        assert float(line[1]) < float(line[2])
-    assert proof["certificate"]["relative_duality_gap"] == max(gaps) < 0.01
 
 
 def test_inspect_shows_a_line_a_class_with_its_heaviest_columns_and_certificate_if_there_is_one(

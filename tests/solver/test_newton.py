@@ -118,26 +118,6 @@ def test_the_minimum_is_the_one_that_scipy_finds(chosen: Problem) -> None:
     assert found == pytest.approx(theirs.x, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.0, 1.0])
-@pytest.mark.parametrize("C", [0.01, 0.5, 50.0])
-def test_the_minimum_is_the_one_that_liblinear_finds(C: float, rho: float) -> None:
-    from liblinear.liblinearutil import parameter, train
-    from liblinear.liblinearutil import problem as liblinear_problem
-
-    chosen = problem(9, C, rho)
-    labels = chosen.signs.astype(float).tolist()
-    X = chosen.signs[:, None] * chosen.patterns[:, :COLUMNS]
-    options = f"-s 2 -c {C} -e 1e-10 -q -B {rho if rho else -1}"
-    rival = train(liblinear_problem(labels, X), parameter(options))
-    sign = 1 if rival.get_labels()[0] == 1 else -1
-    theirs = np.zeros(COLUMNS + 1)
-    for column in range(COLUMNS + (rho > 0)):
-        theirs[column] = sign * rival.w[column]
-    found, _ = chosen.solved()
-    assert chosen.primal(found) <= chosen.primal(theirs) * (1 + 1e-12)
-    assert found == pytest.approx(theirs, rel=1e-6, abs=1e-7)
-
-
 @problems
 def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
     chosen: Problem,
@@ -156,19 +136,6 @@ def test_rows_left_out_leave_no_trace() -> None:
         cost=chosen.cost[present], patterns=chosen.patterns[present],
     )  # fmt: skip
     assert without.solved()[0].tobytes() == chosen.solved()[0].tobytes()
-
-
-def test_a_row_of_cost_3_is_three_rows() -> None:
-    chosen = problem(2)
-    weight = np.where(np.arange(150) % 4 == 0, 3, 1)
-    repeated = np.repeat(np.arange(150), weight)
-    plain, _ = random_rows(2, 150, COLUMNS)
-    copied = chosen._replace(
-        rows=csr([plain[k] for k in repeated]), signs=chosen.signs[repeated],
-        cost=chosen.cost[repeated], patterns=chosen.patterns[repeated],
-    )  # fmt: skip
-    weighted = chosen._replace(cost=chosen.cost * weight)
-    assert weighted.solved()[0] == pytest.approx(copied.solved()[0], rel=1e-6, abs=1e-8)
 
 
 # --- what is proven ---

@@ -249,19 +249,6 @@ def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound() -
     assert stages == {0, 1}
 
 
-def test_a_hard_margin_run_on_separable_rows_brackets_the_best_margin() -> None:
-    rows, labels = random_rows(3, 60, COLUMNS)
-    rows = [[*row, (COLUMNS, 2.0 * l)] for row, l in zip(rows, labels, strict=True)]
-    learner = trained(ListSource(csr(rows), labels), Settings(delta=0, rho=0, tol=0.02))
-    low, high = gamma_d(rows, labels, [0.0] * 60)
-    certificate = learner.certificate
-    assert certificate is not None
-    assert certificate.upper_bound is not None
-    assert 0 < certificate.primal_margin <= high * (1 + 1e-9)
-    assert certificate.upper_bound >= low * (1 - 1e-9)
-    assert learner.finished == "certified"
-
-
 def test_an_empty_row_without_extension_or_augmentation_is_refused_by_its_number() -> None:
     source = ListSource(csr([[(0, 1.0)], [], [(0, -1.0)]]), [1, -1, -1])
     with pytest.raises(DataError, match="row 2 has no features"):
@@ -421,15 +408,6 @@ def test_b_is_chosen_for_the_heaviest_row_wherever_it_is(heavy: int) -> None:
     assert learner.extent.least_delta2 == 0.5 / 1e7
     assert learner.finished == "certified"
     assert learner.running.tallies[kernels.CLIPPED] == 0
-
-
-def test_class_weights_multiply_C_like_row_weights() -> None:
-    weights = [5.0 if label == 1 else 1.0 for label in random_rows(9, 100, COLUMNS)[1]]
-    settings = Settings(tol=1e-4)
-    by_class = trained(source_of(9, 100), settings, class_weights={1: 5.0}, positive=1)
-    by_row = trained(source_of(9, 100, weights=weights), settings, positive=1)
-    assert bits(by_class, 100) == bits(by_row, 100)
-    assert not overlap(by_class, trained(source_of(9, 100), settings))
 
 
 # --- what is told, and the state that is left ---

@@ -127,16 +127,6 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(
     assert best["best"] != other["best"]
 
 
-@pytest.mark.parametrize("metric", METRICS_OF_MANY)
-def test_the_best_has_the_highest_metric_of_many_classes_whichever_is_asked_for(
-    place: Path, metric: str
-) -> None:
-    found = swept(place, "multilabel", metric=metric, tol=0.3, C=(0.3, 30.0), rho=0.0)
-    values = [trial.metrics[metric] or 0.0 for trial in found.trials]
-    assert len(set(values)) == 2
-    assert found.best.metrics[metric] == max(values)
-
-
 def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
     place: Path, tmp_path: Path
 ) -> None:
