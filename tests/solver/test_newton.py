@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from streamtron.core import kernels
-from streamtron.core.losses import SMOOTH_HINGE
+from streamtron.core.losses import HINGE, solved
 from streamtron.core.rows import Rows
 from streamtron.solver import newton, passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
@@ -385,7 +385,7 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(
 ) -> None:
     found = np.full(3, np.nan)
     columns = [frozen([row[n] for row in rows], np.float64) for n in range(3)]
-    kernels.loss_along(kernels.SQUARED_HINGE, 0.0, *columns, theta, found)
+    kernels.loss_along(kernels.Phi(kernels.SQUARED_HINGE), *columns, theta, found)
     value = first = second = 0.0
     for margin, slope, cost in rows:
         m = margin + theta * slope
@@ -413,7 +413,7 @@ def test_dot_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -
 def hinge_at_optimum() -> tuple[Problem, HeldLoss, Vector]:
     """A problem, its loss around the dual optimum of the hinge, and the weights there."""
     chosen = problem(5, C=5.0, rho=0.5, centered=True, uneven=True)
-    held = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, SMOOTH_HINGE)
+    held = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, solved(HINGE))
     solved = newton.HeldObjective(held, chosen.center).minimise(np.zeros(COLUMNS + 1), 1e-11)
     return chosen, held, solved.v
 
