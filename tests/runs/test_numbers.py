@@ -103,10 +103,13 @@ def test_what_is_said_of_labels_is_refused_of_numbers(place: Path) -> None:
     }
     assert "a bias that is not penalised" in sentence
     assert "predicts numbers" in refused(lambda: streamtron.calibrate(free, shards), SettingsError)
-    done = here(place, "fit", "train.svm", "--model", "n", "--loss", "huber", "--valid",
-                "held-out.svm", "--until", "certain=0.9")  # fmt: skip
-    assert done.returncode == 2
-    assert "predicts numbers" in done.stderr
+    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber")
+    for words, sentence in (
+        (("--valid", "held-out.svm", "--until", "certain=0.9"), "predicts numbers"),
+        (("--calibrate", "held-out.svm"), "numbers have none"),
+    ):
+        done = here(place, *fit, *words)
+        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
 
 
 def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(
