@@ -228,3 +228,20 @@ def test_rows_in_memory_and_in_a_memory_map_hold_targets(
         [chunk] = source.chunks()
     assert held.codes.tolist() == chunk.codes.tolist() == numbers.tolist()
     assert held.rows.values.tolist() == chunk.rows.values.tolist() == list(range(1, 12))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2**32 - 4])
+def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path: Path, first: int) -> None:
+    for name, columns in (("dense", [first, first + 1, first + 2]), ("gap", [5, 7, 9])):
+        row = " ".join(f"{column}:0.5" for column in columns)
+        (tmp_path / f"{name}.svm").write_text(f"1.5 {row}\n" * 100)
+        with open_shards(
+            [str(tmp_path / f"{name}.svm")], PLAIN, cache_dir=str(tmp_path / name)
+        ) as s:
+            read = [[chunk.rows.indices.tolist() for chunk in s.chunks()] for _ in range(2)]
+        assert read[0] == read[1] == [columns * 100]
+    dense, gap = (
+        max(path.stat().st_size for path in (tmp_path / name).glob("*.cache"))
+        for name in ("dense", "gap")
+    )
+    assert gap - dense > 1100

@@ -14,7 +14,8 @@
     footer: JSON, with place, size and xxh3-64 of every segment
     bytes and xxh3-64 of the footer, 8 bytes each; "end of the cache"
 
-Weights are left out where all are 1, values and squares where all values are 1. Columns and values
+Weights are left out where all are 1, values and squares where all values are 1, columns where every
+row has the same ones, without a gap. Columns and values
 are read straight into the arrays of a chunk, never mapped (mapped pages count as memory), and
 checksums are compared every time.
 """
@@ -30,6 +31,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import compress
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -57,7 +59,8 @@ _log = logging.getLogger("streamtron")
 
 
 class Entry(NamedTuple):
-    """Where one segment lies and what it is; ``labels`` is None where a row has one."""
+    """Where one segment lies and what it is; ``labels`` is None where a row has one,
+    ``first_column`` where columns are stored."""
 
     offset: int
     rows: int
@@ -66,6 +69,7 @@ class Entry(NamedTuple):
     has_values: bool
     has_weights: bool
     has_targets: bool
+    first_column: int | None
     checksum: int
 
     @classmethod
@@ -73,7 +77,8 @@ class Entry(NamedTuple):
         """Make the entry of a block."""
         labels = None if block.code_offsets is None else len(block.codes)
         flags = block.values is not None, block.weights is not None, are_targets(block.codes)
-        return cls(offset, block.rows, block.nonzeros, labels, *flags, checksum)
+        rows, nonzeros = block.rows, block.nonzeros
+        return cls(offset, rows, nonzeros, labels, *flags, _first_of_dense(block), checksum)
 
     @property
     def head(self) -> list[tuple[type[np.generic], int]]:
@@ -91,7 +96,7 @@ class Entry(NamedTuple):
     def bytes(self) -> int:
         """Bytes in the file."""
         head = sum(np.dtype(dtype).itemsize * length for dtype, length in self.head)
-        return head + (8 if self.has_values else 4) * self.nonzeros
+        return head + 4 * (self.has_values + (self.first_column is None)) * self.nonzeros
 
 
 class Contents(NamedTuple):
@@ -132,6 +137,7 @@ class FlatWriter:
 
     def write(self, block: RowBatch) -> None:
         """Append a block as a segment."""
+        entry = Entry.of(block, self._end)
         counts = None if block.code_offsets is None else np.diff(block.code_offsets)
         arrays = [
             block.weights,
@@ -139,14 +145,14 @@ class FlatWriter:
             np.diff(block.indptr).astype(np.uint32),
             None if counts is None else counts.astype(np.uint32),
             block.codes,
-            block.indices,
+            block.indices if entry.first_column is None else None,
             block.values,
         ]
         parts = [_bytes(array) for array in arrays if array is not None]
         digest = xxhash.xxh3_64()
         for part in parts:
             digest.update(part)
-        entry = Entry.of(block, self._end, digest.intdigest())
+        entry = entry._replace(checksum=digest.intdigest())
         with writing_cache(self._directory):
             self._file.writelines(parts)
         self._end += entry.bytes
@@ -162,6 +168,16 @@ class FlatWriter:
             flush(self._file)
             os.replace(self._temporary, path)
         return contents
+
+
+def _first_of_dense(block: RowBatch) -> int | None:
+    """Return the first column where every row has the same ones, without a gap; else None."""
+    width = block.nonzeros // max(block.rows, 1)
+    if width < 2 or not (np.diff(block.indptr) == width).all():
+        return None
+    columns = block.indices.reshape(-1, width)
+    first = columns[0, 0]
+    return int(first) if (columns - first == np.arange(width, dtype=np.uint32)).all() else None
 
 
 def _locked_temporary(directory: str) -> tuple[BinaryIO, str]:
@@ -215,7 +231,8 @@ def _check_entries(entries: Sequence[Entry], stop: int) -> None:
     """Raise ValueError unless the segments fill the file from its head to ``stop``."""
     offset = len(_HEAD)
     for entry in entries:
-        numbers = (*entry[:3], entry.checksum, 0 if entry.labels is None else entry.labels)
+        optional = (number for number in (entry.labels, entry.first_column) if number is not None)
+        numbers = (*entry[:3], entry.checksum, *optional)
         if any(type(number) is not int or number < 0 for number in numbers):
             raise ValueError("not a segment")
         if entry.offset != offset:
@@ -257,13 +274,19 @@ class CachedShard:
         """Read a segment, its columns and values into these arrays."""
         entry, known = self.contents.entries[number], len(self.contents.labels)
         head = [np.empty(length, dtype) for dtype, length in entry.head]
-        self._fill(number, [*head, indices, *([values] if entry.has_values else [])])
+        first = entry.first_column
+        stored = compress((indices, values), (first is None, entry.has_values))
+        self._fill(number, [*head, *stored])
         weights, squares, lengths, counts, codes = head
         indptr = offsets_of(lengths)
-        lengths_fit = indptr[-1] == entry.nonzeros
+        even = first is None or (lengths == lengths[:1]).all()
+        lengths_fit = indptr[-1] == entry.nonzeros and even
         outside = codes.min(initial=0) < -1 or codes.max(initial=-1) >= known
         if not lengths_fit or (outside and not entry.has_targets):
             raise _damaged(self.path, f"block {number}: not as we write them")
+        if first is not None:
+            columns = indices.reshape(max(entry.rows, 1), -1)
+            columns[:] = np.arange(columns.shape[1], dtype=np.uint32) + np.uint32(first)
         if values is not None and not entry.has_values:
             values[:] = 1
         return RowBatch(
