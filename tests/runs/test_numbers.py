@@ -18,7 +18,7 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 
 import streamtron
 from streamtron import StreamtronRegressor
-from streamtron.core.config import REGRESSION
+from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import SettingsError
 from tests.helpers.models import refused
 from tests.helpers.processes import here
@@ -147,6 +147,7 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place: Path) -> None:
     for extra, sentence in (
         ({"loss": "huber", "metric": "f1"}, "of numbers, wanted one of r2, rmse, mae"),
         ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
+        ({"loss": "huber", "settings": Settings()}, "the settings are of the loss squared_hinge"),
     ):
         action = lambda e=extra: streamtron.sweep(place / "train.svm", **how, **e)  # noqa: E731
         assert sentence in refused(action, SettingsError)
