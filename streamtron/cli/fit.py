@@ -73,6 +73,8 @@ def fit(
     settings = settings.but(held_out=max(shares, default=settings.held_out))
     if until is not None and not measured.files:
         raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
+    if calibrate and settings.regression:
+        raise SettingsError("--calibrate makes probabilities, and numbers have none: leave it out.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.directory import run_directory

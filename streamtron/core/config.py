@@ -28,9 +28,6 @@ REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_
 
 DEFAULT_ACTIVE_SET = 10**9
 
-REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
-"""Losses of labels that are numbers."""
-
 EPSILONS = {"huber": 1.35, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
 """Losses that have an ε, and its default."""
 

@@ -201,7 +201,13 @@ def _shared(
     machine: Machine,
 ) -> tuple[Settings, Machine]:  # fmt: skip
     """Return what all candidates share, with the defaults of the first loss."""
-    by_name = names if settings else {**first_loss(loss), **names}
+    first = first_loss(loss)
+    if settings and settings.regression != settings.but(**first).regression:
+        raise SettingsError(
+            f"the settings are of the loss {settings.loss}, whose default of the intercept is not "
+            f"that of {first['loss']}: give settings of a loss of the same kind."
+        )
+    by_name = names if settings else {**first, **names}
     return with_guesses(settings_from(settings, by_name), shards, machine.threads), machine
 
 

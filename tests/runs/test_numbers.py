@@ -18,7 +18,7 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 
 import streamtron
 from streamtron import StreamtronRegressor
-from streamtron.core.config import REGRESSION
+from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import SettingsError
 from tests.helpers.models import refused
 from tests.helpers.processes import here
@@ -103,10 +103,13 @@ def test_what_is_said_of_labels_is_refused_of_numbers(place: Path) -> None:
     }
     assert "a bias that is not penalised" in sentence
     assert "predicts numbers" in refused(lambda: streamtron.calibrate(free, shards), SettingsError)
-    done = here(place, "fit", "train.svm", "--model", "n", "--loss", "huber", "--valid",
-                "held-out.svm", "--until", "certain=0.9")  # fmt: skip
-    assert done.returncode == 2
-    assert "predicts numbers" in done.stderr
+    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber")
+    for words, sentence in (
+        (("--valid", "held-out.svm", "--until", "certain=0.9"), "predicts numbers"),
+        (("--calibrate", "held-out.svm"), "numbers have none"),
+    ):
+        done = here(place, *fit, *words)
+        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
 
 
 def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(
@@ -144,6 +147,7 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place: Path) -> None:
     for extra, sentence in (
         ({"loss": "huber", "metric": "f1"}, "of numbers, wanted one of r2, rmse, mae"),
         ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
+        ({"loss": "huber", "settings": Settings()}, "the settings are of the loss squared_hinge"),
     ):
         action = lambda e=extra: streamtron.sweep(place / "train.svm", **how, **e)  # noqa: E731
         assert sentence in refused(action, SettingsError)
