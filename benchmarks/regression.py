@@ -122,7 +122,7 @@ def _cyanure(C: float) -> Callable[[float], Fit]:
             matrix = sparse.csr_matrix(X) if sparse.issparse(X) else X
             return np.ravel(model.fit(matrix, t).coef_)
 
-        return at
+        return fit
 
     return at
 
@@ -188,6 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.sets:
         X = SETS[name](given.rows)
         X = X.astype(np.float32).astype(np.float64)  # what is trained on, for all
+        if sparse.issparse(X):  # scikit-learn's sag takes 32 bits
+            places = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+            X = sparse.csr_matrix((X.data, *places), shape=X.shape)
         t = numbers(X)
         for loss in given.losses:
             for C in given.C:

@@ -392,7 +392,10 @@ def _slope(phi, m):
     if loss == HUBER:
         return -min(max(m, -phi.epsilon), phi.epsilon)
     slack = max(abs(m) - phi.epsilon, 0.0)
-    size = 2.0 * slack if loss == SQUARED_EPSILON_INSENSITIVE else _smoothed_slope(slack, phi.zone)
+    if loss == EPSILON_INSENSITIVE:
+        size = _smoothed_slope(slack, phi.zone)
+    else:
+        size = 2.0 * slack if loss == SQUARED_EPSILON_INSENSITIVE else np.nan
     return -size if m > 0.0 else size
 
 
@@ -414,7 +417,9 @@ def _curvature(phi, m):
     slack = abs(m) - phi.epsilon
     if loss == SQUARED_EPSILON_INSENSITIVE:
         return 2.0 if slack > 0.0 else 0.0
-    return 1.0 / phi.zone if 0.0 < slack < phi.zone else 0.0
+    if loss == EPSILON_INSENSITIVE:
+        return 1.0 / phi.zone if 0.0 < slack < phi.zone else 0.0
+    return np.nan
 
 
 @helper
@@ -458,10 +463,13 @@ def _gain(phi, p, target):
 @helper
 def _conjugate(phi, p):
     """Return φ*(−p) of a loss of z, where t = 0."""
-    linear = phi.epsilon * abs(p)
+    if phi.code in (SQUARED_ERROR, HUBER):
+        return 0.5 * (p * p)
     if phi.code == EPSILON_INSENSITIVE:
-        return linear
-    return linear + 0.25 * (p * p) if phi.code == SQUARED_EPSILON_INSENSITIVE else 0.5 * (p * p)
+        return phi.epsilon * abs(p)
+    if phi.code == SQUARED_EPSILON_INSENSITIVE:
+        return phi.epsilon * abs(p) + 0.25 * (p * p)
+    return np.nan
 
 
 @helper

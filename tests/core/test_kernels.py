@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,14 @@ from streamtron.data.blocks import squares_of
 from streamtron.data.formats import text_kernels
 from tests.helpers.examples import examples
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
-from tests.helpers.losses import plain, plain_gain
+from tests.helpers.losses import (
+    EPSILON,
+    REGRESSION,
+    plain,
+    plain_gain,
+    plain_step,
+    plain_terms,
+)
 from tests.helpers.oracle import (
     LARGEST_COUNT,
     Oracle,
@@ -41,7 +48,10 @@ from tests.helpers.sources import csr
 
 prove = settings(max_examples=examples(120), deadline=None, derandomize=True)
 
-LOSS = kernels.SQUARED_HINGE
+PHI = kernels.Phi(kernels.SQUARED_HINGE)
+
+NONE: NDArray[np.float64] = frozen([], np.float64)
+"""t of rows whose labels are classes."""
 
 
 class State:
@@ -49,7 +59,7 @@ class State:
 
     def __init__(self, oracle: Oracle) -> None:
         self.w = np.array(oracle.w)
-        self.scalars = np.zeros(4)
+        self.scalars = np.zeros(5)
         self.scalars[kernels.BIAS], self.scalars[kernels.SQ_NORM] = oracle.bias, oracle.sq_norm
         self.tallies = np.array([oracle.t, 0, 0], dtype=np.int64)
         self.counts = np.array(oracle.counts, dtype=np.int32)
@@ -123,11 +133,18 @@ def equal_states(state: State, oracle: Oracle, told: Told) -> None:
 # --- visit ---
 
 
-def run_visit(case: Case, state: State, *, ascent: bool = False) -> None:
+def run_visit(
+    case: Case,
+    state: State,
+    *,
+    ascent: bool = False,
+    phi: kernels.Phi = PHI,
+    t: NDArray[np.float64] = NONE,
+) -> None:
     rows, signs, delta2 = arrays(case)
     kernels.visit(
         rows, frozen(case.order, np.int64), signs, delta2, case.rho, case.b, case.epsilon,
-        case.by_length, ascent, LOSS, case.scale, squares_of(*rows), *state.arrays,
+        case.by_length, ascent, phi, case.scale, t, squares_of(*rows), *state.arrays,
     )  # fmt: skip
 
 
@@ -183,6 +200,51 @@ def test_visit_unlearn_equals_the_oracle_bit_for_bit(case: Case) -> None:
     equal_states(state, oracle, plain_visits(case, oracle, ascent=True))
 
 
+@pytest.mark.parametrize("loss", REGRESSION)
+@prove
+@given(case=cases(), numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7))
+def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(
+    loss: str, case: Case, numbers: list[float]
+) -> None:
+    """A count may be negative: t of the learner is Σ |c_k|."""
+    case = of_numbers(case, [*range(-3, 4)])
+    oracle, phi = case.oracle(), of_epsilon(loss)
+    oracle.t = sum(map(abs, oracle.counts))
+    state, total = State(oracle), oracle.t
+    run_visit(case, state, ascent=True, phi=phi, t=frozen(numbers[: len(case.rows)], np.float64))
+    lost, moved = 0.0, []
+    for k in case.order:
+        if case.signs[k] == 0:
+            continue
+        z, c, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
+        lost += price * plain(loss, case.scale * z - numbers[k])[0]
+        q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
+        if q > 0.0:
+            pull = c / case.b * q - (z / case.b - numbers[k])
+            if m := plain_step(loss, c, pull, q, case.b, price):
+                oracle._add(k, m, z, q)
+                total += abs(c + m) - abs(c)
+                moved.append(k)
+    assert state.counts.tolist() == oracle.counts
+    assert state.w.tolist() == oracle.w
+    assert state.scalars[: kernels.EXTENSION].tolist() == [oracle.bias, oracle.sq_norm, lost]
+    assert state.tallies.tolist() == [total, len(moved), 0]
+    assert set(np.flatnonzero(state.erred)) == set(moved)
+
+
+def of_epsilon(loss: str) -> kernels.Phi:
+    return replace(LOSSES[loss], epsilon=EPSILON).phi
+
+
+def of_numbers(case: Case, counts: list[int]) -> Case:
+    """The case with a price of every row, all positive, and these counts, in turn."""
+    turn = itertools.cycle(counts)
+    return replace(
+        case, signs=[abs(sign) for sign in case.signs], delta2=[d2 or 0.5 for d2 in case.delta2],
+        counts=[next(turn) if sign else 0 for sign in case.signs],
+    )  # fmt: skip
+
+
 def side_by_side(vectors: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     """A vector a lane; 7 where there is none."""
     found = np.full((len(vectors[0]), kernels.BATCH_WIDTH), 7, vectors[0].dtype)
@@ -210,7 +272,7 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(
     kernels.visit_ascent_batch(
         rows, frozen(order, np.int64), signs,
         side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
-        LOSS, squares_of(*rows), counts, w, scalars, tallies, erred,
+        PHI, NONE, squares_of(*rows), counts, w, scalars, tallies, erred,
         np.empty((2, kernels.BATCH_WIDTH)),
     )  # fmt: skip
     for k, (case, oracle, state) in enumerate(zip(lanes, oracles, states, strict=True)):
@@ -230,8 +292,8 @@ def visit_one_row_side_by_side(
     of_counts, tallies = np.full(lanes.shape, counts, np.int32), np.zeros((3, lanes.size), np.int64)
     kernels.visit_ascent_batch(
         csr(ONE_ROW), frozen([0], np.int64), np.array([signs], np.int8), 0.0 * lanes,
-        rho * lanes[0], b * lanes[0], lanes[0], LOSS, frozen([1.0], np.float64), of_counts, w,
-        np.zeros((4, lanes.size)), tallies, np.zeros(lanes.shape, np.uint8),
+        rho * lanes[0], b * lanes[0], lanes[0], PHI, NONE, frozen([1.0], np.float64), of_counts, w,
+        np.zeros((5, lanes.size)), tallies, np.zeros(lanes.shape, np.uint8),
         np.empty((2, lanes.size)),
     )  # fmt: skip
     return of_counts, tallies
@@ -316,8 +378,17 @@ def add_to(sums: list[float], place: int, value: float) -> None:
     sums[place + 1] += (before - (after - grown)) + (value - grown)
 
 
+ORIGIN, CENTER = 2.5, -0.75
+"""What has been taken off numbers, and what a scan takes off them in D."""
+
+
 def plain_scan(
-    case: Case, oracle: Oracle, threshold: float, length: float, loss: str = "squared_hinge"
+    case: Case,
+    oracle: Oracle,
+    threshold: float,
+    length: float,
+    loss: str = "squared_hinge",
+    t: Sequence[float] = (),
 ) -> PartialSums:
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
@@ -336,7 +407,14 @@ def plain_scan(
         add_to(seen.sums, kernels.COSTS + side, cost(d2))
         add_to(seen.sums, kernels.NORMS + side, cost(d2) * math.sqrt(square))
         place = case.scale * sure / kernels.BIN_WIDTH
-        if not quadratic:
+        centered = t[k] - CENTER if t else 0.0
+        if t:
+            add_to(seen.sums, kernels.NORMS, cost(d2) * abs(centered))
+            z, off = case.scale * m, case.scale * (1.01 * len(row) + 24.0) * u * most
+            off += 4.0 * u * (abs(z) + abs(t[k]) + ORIGIN + off)
+            at = abs(z - t[k]) + off
+            add_to(seen.sums, kernels.LOSSES, cost(d2) * (plain(loss, at)[0] + 2.0**-1000))
+        elif not quadratic:
             at = case.scale * sure - 2.0 * u * abs(case.scale * sure)
             add_to(seen.sums, kernels.LOSSES, cost(d2) * (plain(loss, at)[0] + 2.0**-1000))
         elif place < kernels.BINS:
@@ -353,20 +431,23 @@ def plain_scan(
         extended = m + extension
         if extended <= threshold:
             seen.totals[kernels.VIOLATORS] += 1
-        seen.called[k] = int(extended <= threshold or c > 0 or loss == "log_loss")
-        if c > 0:
+        seen.called[k] = int(extended <= threshold or c > 0 or loss == "log_loss" or len(t) > 0)
+        if c > 0 or (t and c):
             for column, value in row:
                 pair = [seen.fresh[column], seen.low[column]]
                 add_to(pair, 0, float(c) * l * value)
                 seen.fresh[column], seen.low[column] = pair
-            seen.totals[kernels.STEPS_SCANNED] += c
+            seen.totals[kernels.STEPS_SCANNED] += abs(c)
             seen.totals[kernels.SUPPORT] += 1
             add_to(seen.sums, kernels.SQ_EXTENSION, price * (float(c) * c))
             add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
-            seen.sums[kernels.LENGTHS] += c * math.sqrt(square + case.rho * case.rho + price)
+            seen.sums[kernels.LENGTHS] += abs(c) * math.sqrt(square + case.rho * case.rho + price)
             if not quadratic:
-                earned = plain_gain(loss, c / case.b / cost(d2))
-                add_to(seen.sums, kernels.GAINS, cost(d2) * earned)
+                p = c / case.b / cost(d2)
+                add_to(seen.sums, kernels.GAINS, cost(d2) * plain_gain(loss, p, centered))
+                if t:
+                    linear, conjugate = plain_terms(loss, p, centered)
+                    add_to(seen.sums, kernels.MAGNITUDES, cost(d2) * (abs(linear) + conjugate))
     return seen
 
 
@@ -390,17 +471,22 @@ def test_products_side_by_side_are_summed_in_row_order(
 
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
-@given(case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans())
+@given(
+    case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans(),
+    numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7),
+)  # fmt: skip
 def test_scan_equals_its_plain_oracle_bit_for_bit(
-    loss: str, case: Case, threshold: float, summed: bool
+    loss: str, case: Case, threshold: float, summed: bool, numbers: list[float]
 ) -> None:
     if loss != "squared_hinge":  # which has no hard margin
         case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
-    oracle = case.oracle()
+    if loss in REGRESSION:
+        case = of_numbers(case, [-3, 0, 4])
+    oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    seen = plain_scan(case, oracle, threshold, length, loss)
+    seen = plain_scan(case, oracle, threshold, length, loss, t)
     given = products(case, oracle) if summed else []
-    found = scanned(case, oracle, threshold, length, given, [0, len(case.rows)], loss)
+    found = scanned(case, oracle, threshold, length, given, [0, len(case.rows)], loss, t)
     assert found.told() == seen.told()
 
 
@@ -412,6 +498,7 @@ def scanned(
     products: list[float],
     borders: list[int],
     loss: str = "squared_hinge",
+    t: Sequence[float] = (),
 ) -> PartialSums:
     """What the kernel sums of the rows, cut into calls."""
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
@@ -424,9 +511,9 @@ def scanned(
         kernels.scan(
             csr(case.rows[part]), frozen(case.signs[part], np.int8),
             frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
-            frozen(oracle.counts[part], np.int32), case.rho, oracle.bias, threshold,
-            LOSSES[loss].code, case.b, frozen(oracle.w, np.float64), length, case.scale,
-            bins, fresh, low, sums, totals, called[part], frozen(products[part], np.float64),
+            frozen([*t[part]], np.float64), frozen(oracle.counts[part], np.int32), case.rho,
+            oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
+            length, case.scale, CENTER, ORIGIN, bins, fresh, low, sums, totals, called[part], frozen(products[part], np.float64),
         )  # fmt: skip
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
@@ -437,8 +524,8 @@ def test_a_scan_takes_products_that_are_summed_already() -> None:
     sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     ones = frozen([1.0], np.float64)
     kernels.scan(
-        csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, frozen([0], np.int32),
-        0.0, 0.0, 1.0, kernels.SQUARED_HINGE, 1.0, frozen([5.0], np.float64), 5.0, 1.0,
+        csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, NONE, frozen([0], np.int32),
+        0.0, 0.0, 1.0, PHI, 1.0, frozen([5.0], np.float64), 5.0, 1.0, 0.0, 0.0,
         np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros(1), np.zeros(1),
         sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
     )  # fmt: skip
@@ -452,9 +539,9 @@ def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
     n, bins = len(wanted), np.zeros(kernels.BINS * kernels.BIN_SUMS)
     signs, ones = frozen([1] * n, np.int8), frozen([1.0] * n, np.float64)
     kernels.scan(
-        csr([[(0, margin)] for margin in margins]), signs, ones, ones, frozen([0] * n, np.int32),
-        0.0, 0.0, 1.0, kernels.SQUARED_HINGE, 1.0, frozen([1.0], np.float64), 1.0, 1.0, bins,
-        np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64), np.zeros(n, np.uint8),
+        csr([[(0, margin)] for margin in margins]), signs, ones, ones, NONE,
+        frozen([0] * n, np.int32), 0.0, 0.0, 1.0, PHI, 1.0, frozen([1.0], np.float64), 1.0, 1.0,
+        0.0, 0.0, bins, np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64), np.zeros(n, np.uint8),
         kernels.NO_DOTS,
     )  # fmt: skip
     filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)

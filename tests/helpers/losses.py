@@ -44,8 +44,15 @@ def log_small(x: float) -> float:
     return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0))
 
 
+REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+EPSILON = 0.7
+"""ε of those that have one."""
+
+
 def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
     """φ, −φ' and φ'' with the bits of the kernels."""
+    if loss in REGRESSION:
+        return plain_of_residual(loss, m, zone)
     if loss == "log_loss":
         q = exp_minus(abs(m))
         slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
@@ -58,12 +65,43 @@ def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
     return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
 
 
-def plain_gain(loss: str, p: float) -> float:
+def plain_of_residual(loss: str, r: float, zone: float = 0.0) -> tuple[float, float, float]:
+    """φ, −φ' and φ'' of a residual with the bits of the kernels."""
+    sign, size = (-1.0 if r > 0.0 else 1.0), abs(r)
+    if loss == "squared_error" or (loss == "huber" and size <= EPSILON):
+        return 0.5 * (r * r), -r, 1.0
+    if loss == "huber":
+        return EPSILON * (size - 0.5 * EPSILON), sign * EPSILON, 0.0
+    slack = max(size - EPSILON, 0.0)
+    if loss == "squared_epsilon_insensitive":
+        return slack * slack, sign * (2.0 * slack), 2.0 if slack > 0.0 else 0.0
+    if slack < zone:
+        bend = 1.0 / zone if slack > 0.0 else 0.0
+        return 0.5 * slack * slack / zone, sign * (slack / zone), bend
+    return slack - 0.5 * zone, sign * (1.0 if slack > 0.0 else 0.0), 0.0
+
+
+def plain_terms(loss: str, p: float, t: float) -> tuple[float, float]:
+    """p t, and φ*(−p) where t = 0, with the bits of the kernel."""
+    conjugate = {
+        "squared_error": 0.5 * (p * p),
+        "huber": 0.5 * (p * p),
+        "epsilon_insensitive": EPSILON * abs(p),
+        "squared_epsilon_insensitive": EPSILON * abs(p) + 0.25 * (p * p),
+    }
+    return p * t, conjugate[loss]
+
+
+def plain_gain(loss: str, p: float, t: float = 0.0) -> float:
     """−φ*(−p) with the bits of the kernel, and what it takes off for rounding."""
     if loss == "squared_hinge":
         return p - 0.25 * (p * p)
-    if p > 1.0 - 8.0 * U:
+    most = {"huber": EPSILON, "squared_error": math.inf, "squared_epsilon_insensitive": math.inf}
+    if abs(p) > most.get(loss, 1.0) * (1.0 - 8.0 * U):
         return -math.inf
+    if loss in REGRESSION:
+        linear, conjugate = plain_terms(loss, p, t)
+        return linear - conjugate - (32.0 * U * (abs(linear) + conjugate) + 2.0**-1000)
     if loss == "hinge":
         return p * (1.0 - 16.0 * U)
     if not 2.0**-1000 < p < 1.0 - 128.0 * U:
@@ -75,6 +113,22 @@ def plain_gain(loss: str, p: float) -> float:
 
 
 # --- in as many digits as mpmath is told to have --------------------------------------------------
+
+
+def plain_step(loss: str, c: int, pull: float, q: float, b: float, cost: float) -> int:
+    """The step of a count c of which α = c/b wants to be ``pull``/q but for φ, with the bits of the
+    kernel: ``pull`` is α q − (z − t)."""
+    if loss in ("squared_error", "huber"):
+        alpha = pull / (q + 1.0 / cost)
+    else:
+        size = max(abs(pull) - EPSILON, 0.0)
+        size /= q + (0.5 / cost if loss == "squared_epsilon_insensitive" else 0.0)
+        alpha = size if pull > 0.0 else -size
+    largest = float(2**31 - 1)
+    if loss in ("huber", "epsilon_insensitive"):
+        most = EPSILON if loss == "huber" else 1.0
+        largest = min(largest, math.floor(b * most * cost * (1.0 - 32.0 * U)))
+    return int(min(max(math.floor(b * alpha + 0.5), -largest), largest)) - c
 
 
 def loss_at(loss: str, m: Exact) -> tuple[Exact, Exact, Exact]:

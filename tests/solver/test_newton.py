@@ -414,8 +414,8 @@ def hinge_at_optimum() -> tuple[Problem, HeldLoss, Vector]:
     """A problem, its loss around the dual optimum of the hinge, and the weights there."""
     chosen = problem(5, C=5.0, rho=0.5, centered=True, uneven=True)
     held = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, solved(HINGE))
-    solved = newton.HeldObjective(held, chosen.center).minimise(np.zeros(COLUMNS + 1), 1e-11)
-    return chosen, held, solved.v
+    best = newton.HeldObjective(held, chosen.center).minimise(np.zeros(COLUMNS + 1), 1e-11)
+    return chosen, held, best.v
 
 
 def test_smooth_losses_around_ever_better_dual_points_come_to_the_optimum_of_the_hinge() -> None:
