@@ -14,6 +14,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -143,9 +144,8 @@ def _without(words: Words, stop_words: Sequence[str]) -> Words:
     if not stop_words:
         return words
     if stop_words == ("english",):
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-        stop_words = sorted(ENGLISH_STOP_WORDS)
+        # scikit-learn's, which are those of the Glasgow Information Retrieval Group
+        stop_words = Path(__file__).with_name("stop_words.txt").read_text("utf-8").split()
     text, ends = _gathered(words.text, words.starts, words.stops)
     strings = pa.LargeStringArray.from_buffers(
         len(words.starts), pa.py_buffer(ends), pa.py_buffer(text)
