@@ -9,7 +9,7 @@ import click
 from streamtron.cli.options import verbose_option
 
 
-@click.command(short_help="Show the size of a cache, or remove it.")
+@click.command()
 @click.argument("path", metavar="DIRECTORY_OR_MODEL", type=click.Path())
 @click.option("--clear", is_flag=True, help="Remove the cache's files, and nothing else.")
 @verbose_option

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command(short_help="Prove how far a model is from the best one.")
+@click.command()
 @click.argument("model", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
 @click.option("--witness", type=click.Path(),

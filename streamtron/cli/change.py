@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamtron.runs.outcome import Outcome
 
 
-@click.command(short_help="Add shards to the run of a model.")
+@click.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
 @options.report_option
@@ -41,7 +41,7 @@ def update(
     return _change_run(update_run, run, shards, report, log, given)
 
 
-@click.command(short_help="Remove shards or rows from the run of a model.")
+@click.command()
 @click.argument("run", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
 @click.option("--key", metavar="COLUMN",

@@ -27,7 +27,7 @@ from streamtron.core.text import (
 )
 
 
-@click.command(short_help="Show what is in a model, a witness, a run or shards.")
+@click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
 @options.setting_options("active_set", *options.READING)

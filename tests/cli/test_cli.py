@@ -98,7 +98,7 @@ def test_every_command_has_help(command: list[str], run: Run) -> None:
 
 
 def test_help_ends_with_the_last_command_and_a_hint_with_one_mark(run: Run) -> None:
-    assert run().stderr.endswith("Add shards to the run of a model.\n")
+    assert run().stderr.endswith("in the order of their dependencies.\n")
     one_sentence(run("fti"), 2, "No such command 'fti'", " See streamtron --help.\n")
     assert "?." not in run("fti").stderr
 
