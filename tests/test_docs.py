@@ -410,3 +410,14 @@ def test_the_metadata_name_the_licence_the_version_and_every_python() -> None:
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load((ROOT / "release" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == project["version"]
+    assert recipe["context"]["python_min"] == project["requires-python"].removeprefix(">=")
+    names = {"python-xxhash": "xxhash", "dask-core": "dask"}  # here and on PyPI
+    needed = [line.split(" >=") for line in recipe["requirements"]["run"] if " >=" in line]
+    wheel = [line.split(";")[0].split(">=") for line in project["dependencies"]]
+    assert sorted([names.get(name, name), least] for name, least in needed[1:]) == sorted(wheel)
