@@ -18,7 +18,8 @@ def warm() -> None:
     from streamtron.data.formats import text_kernels
 
     start = time.monotonic()
-    known: list[Any] = [*vars(kernels).values(), *vars(text_kernels).values()]
-    compiled = [loop.compile() for loop in known if isinstance(loop, kernels.Kernel)]
+    known = [*vars(kernels).values(), *vars(text_kernels).values()]
+    loops: list[Any] = [value for value in known if isinstance(value, kernels.Kernel)]
+    compiled = [loop.compile() for loop in loops]
     seconds = time.monotonic() - start
     click.echo(f"{sum(compiled)} of {len(compiled)} loops compiled, in {seconds:.1f} s")
