@@ -28,7 +28,7 @@ test-slow: $(READY)
 
 # The documentation, as pages in site/; a broken link is an error.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/tools/pages.py
 
 # Wheel and source distribution in dist/; README's commands run from the wheel in a fresh
 # environment of each of PYTHONS.

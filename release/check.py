@@ -38,7 +38,7 @@ def check(wheel: Path, python: str, place: Path) -> None:
         subprocess.run([program, *words[1:]], cwd=place, env=environment, check=True)
 
     subprocess.run([python, "-m", "venv", place / "env"], check=True)
-    [extras] = set(re.findall(r"install '?streamtron(\[[\w,]+\])?", "\n".join(blocks("shell"))))
+    [extras] = set(re.findall(r"install '\.(\[[\w,]+\])'", "\n".join(blocks("shell"))))
     run("pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}{extras}")
     for name, rows, skip in FILES:
         run("streamtron", "generate", name, "--rows", str(rows), "--skip", str(skip))
