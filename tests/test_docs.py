@@ -262,8 +262,8 @@ FOREIGN = {"--system-site-packages"} | {
 }  # fmt: skip
 """Options of other programs."""
 
-DASK = {"--port", "--nthreads", "--memory-limit"}
-"""Options of Dask's commands."""
+DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}
+"""Options of Dask's commands and of Docker's."""
 
 
 def test_every_option_that_a_page_names_is_one() -> None:

@@ -1,10 +1,11 @@
-"""Build the documentation into site/, with what it takes from the code: commands, Python, changelog.
+"""Build the documentation into site/, with what it takes from the code.
 
     python docs/tools/pages.py [DIRECTORY]
 
-DIRECTORY has a mkdocs.yml, and is the project's by default. A page has a mark where such a text belongs. The pages are written to build/docs with the texts in
-place, Zensical makes a site of them, and options are kept in one piece where a line is broken. A
-warning is an error.
+DIRECTORY has a mkdocs.yml, and is the project's by default. A page has a mark where commands, Python
+or the changelog belong. The pages are written to build/docs with these texts in place, Zensical
+makes a site of them, and options are kept in one piece where a line is broken. A warning is an
+error.
 """
 
 from __future__ import annotations
