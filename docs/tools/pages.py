@@ -2,10 +2,10 @@
 
     python docs/tools/pages.py [DIRECTORY]
 
-DIRECTORY has a mkdocs.yml, and is the project's by default. A page has a mark where commands, Python
-or the changelog belong. The pages are written to build/docs with these texts in place, Zensical
-makes a site of them, and options are kept in one piece where a line is broken. A warning is an
-error.
+DIRECTORY has a mkdocs.yml, and is the project's by default. A page has a mark where commands,
+Python or the changelog belong. The pages are written to build/docs with these texts in place,
+Zensical makes a site of them, and options are kept in one piece where a line is broken. A warning
+is an error.
 """
 
 from __future__ import annotations

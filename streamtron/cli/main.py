@@ -48,7 +48,7 @@ _COMMANDS = {
     "convert": ("convert", "Convert shards to another format."),
     "generate": ("generate", "Generate a corpus of any size."),
     "cache": ("cache", "Show the size of a cache, or remove it."),
-    "warm": ("warm", "Compile all loops now, so that no fit has to."),
+    "warm": ("cache", "Compile all loops now, so that no fit has to."),
     "batch": ("batch", "Run the jobs of a TOML file in the order of their dependencies."),
 }  # fmt: skip
 """Command → its module in ``streamtron.cli``, and what it does in a line."""

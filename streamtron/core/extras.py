@@ -16,13 +16,8 @@ class ExtraMissing(SettingsError, ImportError):
 
 
 def library(name: str, extra: str, what: str, otherwise: str = "") -> Any:
-    """Return a module that ``streamtron[extra]`` installs, for ``what`` needs it.
-
-    >>> library("nonesuch", "plot", "a plot", ", or leave --plot out")
-    Traceback (most recent call last):
-    streamtron.core.extras.ExtraMissing: a plot needs nonesuch, which is not installed. Install \
-streamtron[plot], or leave --plot out.
-    """
+    """Return a module of ``streamtron[extra]``, which ``what`` needs; a sentence if it is missing,
+    with what to do ``otherwise``."""
     try:
         return import_module(name)
     except ImportError as error:
