@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH_READY := .venv/.bench-ready
 
-.PHONY: demo test test-slow docs bench clean
+.PHONY: demo test test-slow docs dist bench clean
 
 # A corpus is generated, a model is fitted, measured on held-out rows, and its proof is checked.
 demo: $(READY)
@@ -28,7 +28,16 @@ test-slow: $(READY)
 
 # The documentation, as pages in site/; a broken link is an error.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/tools/pages.py
+
+# Wheel and source distribution in dist/; README's commands run from the wheel in a fresh
+# environment of each of PYTHONS.
+PYTHONS ?= $(BIN)/python
+dist: $(READY)
+	rm -rf build dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python release/check.py dist/*.whl $(PYTHONS)
 
 # Side by side with the peers at small sizes, some minutes; larger ones: benchmarks/README.md.
 bench: $(BENCH_READY)

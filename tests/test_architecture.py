@@ -37,11 +37,10 @@ OWNERS: dict[str, set[str]] = {
     "numba": {"core.kernels"},
     "llvmlite": {"core.kernels"},
     "pyarrow": {"data"},
-    "sklearn": {"estimator", "model", "data", "core.feature_names"},
+    "sklearn": {"estimator", "model"},
     "dask": {"cluster"},
     "distributed": {"cluster"},
     "click": {"cli"},
-    "rich": {"cli"},
     "matplotlib": {"model.plot"},
     "onnx": {"model.export"},
     "skops": {"model.export"},
@@ -286,7 +285,7 @@ def _fresh(code: str) -> str:
 
 LOADED = (
     "import sys; print([name for name in "
-    "('dask', 'click', 'rich', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'matplotlib', "
+    "('dask', 'click', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'matplotlib', "
     "'onnx', 'skops') if name in sys.modules])"
 )
 

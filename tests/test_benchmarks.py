@@ -107,6 +107,14 @@ def startup(printed: str, saved: dict[str, Any]) -> None:
     assert all(name in printed for name in seconds)
 
 
+def in_memory(printed: str, saved: dict[str, Any]) -> None:
+    """Every classifier of README's table, ours certified."""
+    for name, found in saved["classifiers"].items():
+        assert name in printed
+        assert found["accuracy"] > 0.8
+        assert (found["gap"] is not None and found["gap"] <= 0.01) == ("Streamtron" in name)
+
+
 def wide(_: str, saved: dict[str, Any]) -> None:
     """What columns cost in memory and in the files."""
     assert saved["weights"] > 100
@@ -132,7 +140,7 @@ def parts(_: str, saved: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "judge",
-    [parts, *slow_but([reading, rows, updating, startup, wide, criteo])],
+    [parts, *slow_but([reading, rows, updating, startup, in_memory, wide, criteo])],
     ids=lambda f: f.__name__,
 )
 def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge: Any, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page: Path) ->
             for line in block.strip().splitlines():
                 assert line.startswith(("python3 -m venv", ".venv/bin/pip", "export PATH", "make "))
         if language == "text":
-            assert "streamtron " not in block
+            assert not re.search(r"^streamtron ", block, re.MULTILINE)
 
 
 # --- what they name is there ---------------------------------------------------------------------
@@ -262,8 +262,8 @@ FOREIGN = {"--system-site-packages"} | {
 }  # fmt: skip
 """Options of other programs."""
 
-DASK = {"--port", "--nthreads", "--memory-limit"}
-"""Options of Dask's commands."""
+DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}
+"""Options of Dask's commands and of Docker's."""
 
 
 def test_every_option_that_a_page_names_is_one() -> None:
@@ -318,8 +318,8 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 def test_the_readme_is_short_and_cites_the_paper() -> None:
     text = README.read_text(encoding="utf-8")
-    assert text.count("\n") <= 150
-    for needed in ("The Margitron", "pipelines/", "benchmarks/", "docs/images/gap.svg"):
+    assert text.count("\n") <= 130
+    for needed in ("The Margitron", "pipelines/", "benchmarks/", "docs/images/report.png"):
         assert needed in text
 
 
@@ -328,7 +328,7 @@ def test_the_readme_is_short_and_cites_the_paper() -> None:
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    """The module that MkDocs calls."""
+    """The module that builds the site."""
     spec = importlib.util.spec_from_file_location("pages", DOCS / "tools" / "pages.py")
     assert spec is not None
     assert spec.loader is not None
@@ -338,7 +338,7 @@ def pages() -> ModuleType:
 
 
 def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) -> None:
-    page = pages.on_page_markdown("<!-- commands -->")
+    page = pages.with_marks("<!-- commands -->")
     for name, command in main.streamtron.commands.items():
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
         for parameter in command.params:
@@ -347,7 +347,7 @@ def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) 
 
 
 def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
-    page = pages.on_page_markdown("<!-- api -->")
+    page = pages.with_marks("<!-- api -->")
     for name in set(streamtron.__all__) - {"__version__", "errors", "events"}:
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
     assert "\n### SettingsError" in page
@@ -358,10 +358,10 @@ def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
 def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(
     pages: ModuleType,
 ) -> None:
-    assert "## 0.1.0" in pages.on_page_markdown("<!-- changelog -->")
-    assert "](architecture.md)" in pages.on_page_markdown("<!-- contributing -->")
+    assert "## 0.1.0" in pages.with_marks("<!-- changelog -->")
+    assert "](architecture.md)" in pages.with_marks("<!-- contributing -->")
     block = "```sh\nstreamtron --version\n```\n"
-    shown = pages.on_page_markdown(f"Look:\n\n{block}\n<!-- output -->\n")
+    shown = pages.with_marks(f"Look:\n\n{block}\n<!-- output -->\n")
     version = streamtron.__version__
     assert shown == f"Look:\n\n{block}\n```text\nstreamtron {version}\n```\n"
 
@@ -389,12 +389,13 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_nothing(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install '.[docs]'")
-    pytest.importorskip("material")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    pytest.importorskip("zensical", reason="zensical is not installed: pip install '.[docs]'")
+    (tmp_path / "mkdocs.yml").symlink_to(ROOT / "mkdocs.yml")
+    command = [sys.executable, str(ROOT / "docs" / "tools" / "pages.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for page in tmp_path.glob("*.html"):
+    assert len([*(tmp_path / "site").glob("*.html")]) > 30
+    for page in (tmp_path / "site").glob("*.html"):
         html = page.read_text(encoding="utf-8")
         assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', html), page.name
 
@@ -409,4 +410,16 @@ def test_the_metadata_name_the_licence_the_version_and_every_python() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
+    assert f"streamtron {project['version']}," in (ROOT / "mkdocs.yml").read_text()
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load((ROOT / "release" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == project["version"]
+    assert recipe["context"]["python_min"] == project["requires-python"].removeprefix(">=")
+    names = {"python-xxhash": "xxhash", "dask-core": "dask"}  # here and on PyPI
+    needed = [line.split(" >=") for line in recipe["requirements"]["run"] if " >=" in line]
+    wheel = [line.split(";")[0].split(">=") for line in project["dependencies"]]
+    assert sorted([names.get(name, name), least] for name, least in needed[1:]) == sorted(wheel)

@@ -181,3 +181,37 @@ def test_python_dash_m_streamtron_is_the_command_line() -> None:
     command = [sys.executable, "-m", "streamtron", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"streamtron {streamtron.__version__}\n"
+
+
+WITHOUT = """\
+import sys
+sys.modules[sys.argv[1]] = None
+import streamtron
+from streamtron.cluster.connect import connect
+from streamtron.core.errors import SettingsError
+try:
+    exec(sys.argv[2])
+except SettingsError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("library", "code", "sentence"), [
+    ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn"),
+    ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh"),
+])  # fmt: skip
+def test_a_feature_without_its_library_says_in_a_sentence_what_to_install(
+    library: str, code: str, sentence: str
+) -> None:
+    command = [sys.executable, "-c", WITHOUT, library, code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{sentence}, which is not installed. Install streamtron[")
+
+
+def test_words_are_counted_hashed_and_normed_without_scikit_learn(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,text\na,the cheap pills\nb,noon the team\n")
+    for spec in ("text,tfidf,stop_words=english", "text,hash_bits=8"):
+        fit = f"print(streamtron.fit({str(tmp_path / 't.csv')!r}, text={spec!r}).classes)"
+        command = [sys.executable, "-c", WITHOUT, "sklearn", fit]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == "('a', 'b')\n"

@@ -1,7 +1,11 @@
-"""Make what the documentation takes from the code: the command line, Python, the changelog.
+"""Build the documentation into site/, with what it takes from the code.
 
-A page has a mark where such a text belongs, and MkDocs calls ``on_page_markdown``, which puts it
-there. Each text is a function that returns Markdown, so it can be tested without MkDocs.
+    python docs/tools/pages.py [DIRECTORY]
+
+DIRECTORY has a mkdocs.yml, and is the project's by default. A page has a mark where commands,
+Python or the changelog belong. The pages are written to build/docs with these texts in place,
+Zensical makes a site of them, and options are kept in one piece where a line is broken. A warning
+is an error.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import inspect
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -133,6 +138,9 @@ def _signature(called: Callable[..., Any], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and positional_only:
             words.append("*")
         positional_only = positional_only and parameter.kind is not parameter.KEYWORD_ONLY
+        if parameter.kind is parameter.VAR_KEYWORD and (names := _keywords(parameter.annotation)):
+            words += names
+            continue
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = ""
         if parameter.default is not parameter.empty:
@@ -141,6 +149,20 @@ def _signature(called: Callable[..., Any], name: str) -> str:
         words.append(f"{star}{parameter.name}{default}")
     line = f"{name}({', '.join(words)})"
     return line if len(line) <= 80 else f"{name}(\n    " + ",\n    ".join(words) + ",\n)"
+
+
+def _keywords(annotation: Any) -> list[str]:
+    """Write the keywords of ``**names: Unpack[Names]``, with the defaults of the settings."""
+    from streamtron import Settings
+    from streamtron.core import names
+
+    match = re.fullmatch(r"Unpack\[(\w+)\]", str(annotation))
+    kind: Any = getattr(names, match[1], dict) if match else dict
+    defaults = Settings.__dataclass_fields__
+    return [
+        f"{keyword}={defaults[keyword].default!r}" if keyword in defaults else f"{keyword}=None"
+        for keyword in typing.get_type_hints(kind)
+    ]
 
 
 def docstring(text: str) -> str:
@@ -250,7 +272,7 @@ def _output(line: str, directory: str) -> str:
     ).stdout
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def with_marks(markdown: str) -> str:
     """Replace the marks of a page, ``<!-- commands -->`` and the like."""
     if "<!-- output -->" in markdown:
         markdown = with_output(markdown)
@@ -260,10 +282,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return markdown
 
 
-def on_page_content(html: str, **_: Any) -> str:
+def unbroken(html: str) -> str:
     """Keep options in one piece where a line of inline code is broken.
 
-    >>> on_page_content("<code>fit --model M</code>")
+    >>> unbroken("<code>fit --model M</code>")
     '<code>fit <span class="word">--model</span> M</code>'
     """
 
@@ -271,3 +293,24 @@ def on_page_content(html: str, **_: Any) -> str:
         return re.sub(r"(\S*-\S*)", r'<span class="word">\1</span>', code[0])
 
     return re.sub(r"(?<=<code>)[^<\n]*(?=</code>)", keep, html)
+
+
+# --- the site ---
+
+
+def main() -> None:
+    """Write the pages, make the site, and finish its HTML."""
+    place = Path(*sys.argv[1:2] or [ROOT])
+    pages = place / "build" / "docs"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("tools", "__pycache__"))
+    for page in pages.glob("*.md"):
+        page.write_text(with_marks(page.read_text(encoding="utf-8")), encoding="utf-8")
+    zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    subprocess.run(zensical, cwd=place, check=True)
+    for page in (place / "site").glob("*.html"):
+        page.write_text(unbroken(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

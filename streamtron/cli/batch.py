@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from streamtron.cluster.jobs import JobStatus
 
 
-@click.command(short_help="Run the jobs of a TOML file in the order of their dependencies.")
+@click.command()
 @click.argument("file", metavar="JOBS.TOML", type=click.Path())
 @click.option("--again", is_flag=True, help="Run every job, also those that are done.")
 @options.distributed_options

@@ -1,15 +1,17 @@
-"""The command ``cache``."""
+"""The commands ``cache``, of rows, and ``warm``, which fills that of compiled loops."""
 
 from __future__ import annotations
 
 import os
+import time
+from typing import Any
 
 import click
 
 from streamtron.cli.options import verbose_option
 
 
-@click.command(short_help="Show the size of a cache, or remove it.")
+@click.command()
 @click.argument("path", metavar="DIRECTORY_OR_MODEL", type=click.Path())
 @click.option("--clear", is_flag=True, help="Remove the cache's files, and nothing else.")
 @verbose_option
@@ -30,3 +32,20 @@ def cache(path: str, clear: bool) -> None:
     files = cache_files(directory)
     size = format_size(sum(os.path.getsize(file) for file in files))
     click.echo(f"{directory}: {size} in {len(files):,} files")
+
+
+@click.command()
+def warm() -> None:
+    """Compile all loops for this machine, which else happens when each is first needed.
+
+    They are kept beside the package, in the home directory, or in NUMBA_CACHE_DIR.
+    """
+    from streamtron.core import kernels
+    from streamtron.data.formats import text_kernels
+
+    start = time.monotonic()
+    known = [*vars(kernels).values(), *vars(text_kernels).values()]
+    loops: list[Any] = [value for value in known if isinstance(value, kernels.Kernel)]
+    compiled = [loop.compile() for loop in loops]
+    seconds = time.monotonic() - start
+    click.echo(f"{sum(compiled)} of {len(compiled)} loops compiled, in {seconds:.1f} s")

@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 
 
-@click.command(short_help="Turn a model's decisions into probabilities.")
+@click.command()
 @click.argument("model", type=click.Path())
 @options.shards_argument
 @options.calibration_option

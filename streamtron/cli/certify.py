@@ -13,13 +13,13 @@ from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values, wrapped
 from streamtron.core.config import REGRESSION
-from streamtron.core.text import Lines, aligned, column_lines, number, up
+from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command(short_help="Prove how far a model is from the best one.")
+@click.command()
 @click.argument("model", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
 @click.option("--witness", type=click.Path(),
@@ -98,18 +98,8 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
             bounds([learner["certificate"] for learner in learners]),
             ("scale of weights", scales) if is_verbose() else ("", ()),
         )
-    elif certificate["primal_margin"] is None:
-        yield wrapped(
-            "No weights have an objective below the dual objective on these rows; this model's is "
-            "at most the primal objective."
-        )
-    else:
-        soft = certificate["primal_margin"] > certificate["directional_margin"]
-        yield wrapped(
-            f"No linear classifier on these rows has a {'soft ' if soft else ''}margin above the "
-            "upper bound; this one's is at least the lower bound."
-            + (" The soft margin is 1/√(2 P), P the objective." if soft else "")
-        )
+    elif (gap := certificate["relative_duality_gap"]) < 1.0:
+        yield f"{within(gap)}, proven on these rows"
     if excluded := certificate["rows_excluded"]:
         yield wrapped(
             f"{excluded:,} rows of the shards were left out, because the witness excludes them as "

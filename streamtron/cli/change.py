@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamtron.runs.outcome import Outcome
 
 
-@click.command(short_help="Add shards to the run of a model.")
+@click.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
 @options.report_option
@@ -41,7 +41,7 @@ def update(
     return _change_run(update_run, run, shards, report, log, given)
 
 
-@click.command(short_help="Remove shards or rows from the run of a model.")
+@click.command()
 @click.argument("run", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
 @click.option("--key", metavar="COLUMN",
@@ -102,8 +102,11 @@ def _change_run(
 
 def _changes(report: Mapping[str, Any]) -> Lines:
     """Yield what a forget removed, and what an update or a forget skipped."""
+    forgotten = report.get("forgotten", {})
+    if forgotten or report.get("not_in_run"):
+        yield f"{sum(forgotten.values()):,} rows forgotten by this call"
     lists = (
-        [f"{name}: {n:,} rows forgotten" for name, n in report.get("forgotten", {}).items()],
+        [f"{name}: {n:,} rows forgotten" for name, n in forgotten.items()],
         [f"{shard}: in the run already; it is skipped"
          for shard in report.get("already_in_run", ())],
         [f"{shard}: not in the run; there is nothing to forget"

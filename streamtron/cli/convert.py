@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
 
 
-@click.command(short_help="Convert shards to another format.")
+@click.command()
 @options.shards_argument
 @click.argument("destination", type=click.Path(file_okay=False))
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="parquet",

@@ -12,7 +12,7 @@ from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
 
-@click.command(short_help="Show how two models differ.")
+@click.command()
 @click.argument("first", type=click.Path())
 @click.argument("second", type=click.Path())
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,

@@ -35,7 +35,7 @@ _PAIR = ("label", "predicted")
 _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
-@click.command(short_help="Measure a model on labelled shards.")
+@click.command()
 @click.argument("model", type=click.Path())
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,

@@ -15,7 +15,7 @@ _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
 
 
-@click.command(short_help="Show a model's heaviest features, or why a row got its label.")
+@click.command()
 @click.argument("model", type=click.Path())
 @click.argument("shards", nargs=-1, type=click.Path())
 @click.option("--row", type=options.whole_number(0),

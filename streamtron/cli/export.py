@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files
 
 
-@click.command(short_help="Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON.")
+@click.command()
 @click.argument("model", type=click.Path())
 @click.option("--format", "format_", required=True,
               type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),

@@ -29,7 +29,7 @@ def _share(text: str) -> float:
     return float(digits(share))
 
 
-@click.command(short_help="Train on shards and write a certified model.")
+@click.command(cls=options.Grouped)
 @options.shards_argument
 @click.option("--model", required=True, type=click.Path(dir_okay=False),
               help="File for the model.")  # fmt: skip

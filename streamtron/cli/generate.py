@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
 
 
-@click.command(short_help="Generate a corpus of any size.")
+@click.command()
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--rows", type=options.whole_number(), required=True,
               help="Rows to write, at least 1.")  # fmt: skip

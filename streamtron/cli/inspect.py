@@ -24,10 +24,11 @@ from streamtron.core.text import (
     left_out,
     number,
     up,
+    within,
 )
 
 
-@click.command(short_help="Show what is in a model, a witness, a run or shards.")
+@click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
 @options.setting_options("active_set", "loss", *options.READING)
@@ -71,6 +72,8 @@ def _model(facts: Mapping[str, Any]) -> Lines:
     if _complete(certificate, *(_BOUNDS[2:] if learners else _BOUNDS)):
         yield from certificate_lines(certificate, many=learners is not None)
         yield from aligned([("rows", certificate["rows_scanned"])])
+        if not learners and (gap := certificate["relative_duality_gap"]) < 1.0:
+            yield f"{within(gap)}, proven on these rows"
     else:
         yield "no certificate: use streamtron certify"
     if learners:
@@ -107,9 +110,12 @@ def _largest(learner: Mapping[str, Any], most: int = 3) -> Lines:
 
 
 def _indented(values: Mapping[str, Any]) -> Lines:
-    """Yield all values; ``none`` where a default or the data decides."""
+    """Yield all values, and in a line the names of those where a default or the data decides."""
     for name, value in values.items():
-        yield f"  {name:<16} {'none' if value is None else _brief(value)}"
+        if value is not None:
+            yield f"  {name:<16} {_brief(value)}"
+    if absent := [name for name, value in values.items() if value is None]:
+        yield f"  {'not set':<16} {', '.join(absent)}"
 
 
 def _brief(value: Any) -> str:

@@ -15,30 +15,13 @@ import re
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import shell_complete
 
-from streamtron.cli.batch import batch
-from streamtron.cli.cache import cache
-from streamtron.cli.calibrate import calibrate
-from streamtron.cli.certify import certify
-from streamtron.cli.change import forget, update
-from streamtron.cli.convert import convert
-from streamtron.cli.diff import diff
-from streamtron.cli.evaluate import evaluate
-from streamtron.cli.explain import explain
-from streamtron.cli.export import export
-from streamtron.cli.fit import fit
-from streamtron.cli.generate import generate
-from streamtron.cli.inspect import inspect
-from streamtron.cli.predict import predict
-from streamtron.cli.report import report
-from streamtron.cli.sweep import sweep
 from streamtron.cli.terminal import complain
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
@@ -48,7 +31,55 @@ COMPLETE = "_STREAMTRON_COMPLETE"
 """Environment variable with which a shell asks for its completion script, and for completions."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_COMMANDS = {
+    "fit": ("fit", "Train on shards and write a certified model."),
+    "update": ("change", "Add shards to the run of a model."),
+    "forget": ("change", "Remove shards or rows from the run of a model."),
+    "sweep": ("sweep", "Fit many settings and keep the best on other rows."),
+    "predict": ("predict", "Write label and decision of every row."),
+    "evaluate": ("evaluate", "Measure a model on labelled shards."),
+    "calibrate": ("calibrate", "Turn a model's decisions into probabilities."),
+    "certify": ("certify", "Prove how far a model is from the best one."),
+    "inspect": ("inspect", "Show what is in a model, a witness, a run or shards."),
+    "report": ("report", "Write a page about a run."),
+    "explain": ("explain", "Show a model's heaviest features, or why a row got its label."),
+    "diff": ("diff", "Show how two models differ."),
+    "export": ("export", "Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON."),
+    "convert": ("convert", "Convert shards to another format."),
+    "generate": ("generate", "Generate a corpus of any size."),
+    "cache": ("cache", "Show the size of a cache, or remove it."),
+    "warm": ("cache", "Compile all loops now, so that no fit has to."),
+    "batch": ("batch", "Run the jobs of a TOML file in the order of their dependencies."),
+}  # fmt: skip
+"""Command → its module in ``streamtron.cli``, and what it does in a line."""
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands, each imported when it is asked for: the help alone needs none of them."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, words = _COMMANDS[name]
+        command: click.Command = getattr(import_module(f"streamtron.cli.{module}"), name)
+        command.short_help = words
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+class _Group(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=_Group, commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)  # fmt: skip
 @click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
 def streamtron() -> None:
     """Train linear classifiers from shards that do not fit in memory, and prove how good they are.
@@ -56,13 +87,6 @@ def streamtron() -> None:
     Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
     (disk, memory), 130 and 143 interrupted.
     """
-
-
-for _command in (
-    fit, update, forget, sweep, predict, evaluate, calibrate, certify, inspect, report, explain,
-    diff, export, convert, generate, cache, batch,
-):  # fmt: skip
-    streamtron.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -74,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr = _SafeStream(2, sys.stderr)
     code: int
     if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
         code = shell_complete(streamtron, {}, "streamtron", COMPLETE, instruction)
     else:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
@@ -157,6 +183,8 @@ def _run(arguments: list[str]) -> int:
         return BROKEN_PIPE
     except BaseException as error:
         if verbose.get("verbose") and not isinstance(error, Signalled):
+            import traceback
+
             traceback.print_exc()
         return _complain(*_sentence(error, context.invoked_subcommand if context else None))
 

@@ -139,7 +139,7 @@ _workers_memory = click.option(
 )
 _threads = click.option(
     "--threads", type=whole_number(),
-    help="Threads of this process; no effect on the result [all processors].",
+    help="Threads of this process [all processors].",
 )  # fmt: skip
 _cache_dir = click.option(
     "--cache-dir", type=click.Path(),
@@ -177,7 +177,7 @@ run_options = _together(
 cluster_options = _together(
     click.option("--workers", type=whole_number(1), metavar="N",
                  help="Distribute the work over N processes of this machine, one thread each, to "
-                 "which no other user has access; no effect on the result [this process alone]."),
+                 "which no other user has access [this process alone]."),
     click.option("--scheduler", metavar="ADDRESS_OR_FILE",
                  help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
                  "or its scheduler file. They must have access to the same files; the scheduler "
@@ -226,6 +226,42 @@ verbose_option = click.option(
     "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
     help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
 )  # fmt: skip
+
+
+class Grouped(click.Command):
+    """A command whose help has its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those that most people need first."""
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _GROUPS}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) and record[1]:
+                titles = (
+                    title
+                    for title, names in _GROUPS.items()
+                    if parameter.is_eager or parameter.name in names
+                )
+                groups[next(titles, "Research options")].append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+_GROUPS = {
+    "Common options": (
+        "model", "C", "loss", "tol", "class_weight", "multiclass", "multilabel", "valid",
+        "calibrate", "calibration", "report", "config", "resume", "overwrite",
+    ),
+    "Data options; tables are Parquet, Arrow, CSV and JSON lines": (
+        *READING, *PLACES, "held_out", "allow_duplicate", "on_bad_shard",
+    ),
+    "Machine options, which never change the model": (
+        *(field.name for field in fields(Machine)), "workers", "scheduler", "dashboard",
+        "worker_timeout", "log", "witness",
+    ),
+    "Research options": (),
+}  # fmt: skip
+"""Title → the names of its options; those of no group belong to the last, help to the first."""
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:

@@ -25,7 +25,7 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 """What standard input may be."""
 
 
-@click.command(short_help="Write label and decision of every row.")
+@click.command()
 @click.argument("model", type=click.Path())
 @click.argument("shards", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("-o", "--output", required=True, type=click.Path(),

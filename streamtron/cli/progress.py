@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from streamtron.cli.forecast import Forecast
-from streamtron.cli.terminal import columns_of, fitted
+from streamtron.cli.terminal import CLEAR, columns_of, fitted
 from streamtron.core.events import (
     ChunkDone,
     Event,
@@ -36,6 +37,8 @@ _NAME = 16
 BAR = 70
 """Columns of a terminal from which a bar is drawn beside the text."""
 BAR_WIDTH = 20
+FRAME = 0.1
+"""Seconds between two pictures of the bar, at least."""
 SILENCE = 10.0
 """Seconds of a reading after which -v says how far it is."""
 ECHO = 4
@@ -92,7 +95,7 @@ def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener
 
     def listen(event: Event) -> None:
         for line in lines_of(event):
-            print(line, file=sys.stderr, flush=True)
+            print(f"{CLEAR if width else ''}{line}", file=sys.stderr, flush=True)
 
     return listen
 
@@ -205,23 +208,24 @@ class Status:
 
 @contextmanager
 def _bar(forecast: Forecast) -> Iterator[Listener]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    """Give a listener that draws the bar on stderr, and erase it in the end."""
+    status, drawn = Status(forecast), -math.inf
 
-    console, status = Console(stderr=True), Status(forecast)
-    wide = console.width >= BAR
-    drawn = BarColumn(bar_width=BAR_WIDTH) if wide else SpinnerColumn("line")
-    text = TextColumn("{task.description}", markup=False)
-    taken = ECHO + (BAR_WIDTH if wide else 1) + 1
-    with Progress(drawn, text, console=console, transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task(status.text(console.width - taken), total=None)
+    def listen(event: Event) -> None:
+        nonlocal drawn
+        status.observe(event)
+        if isinstance(event, ChunkDone | RoundDone) and time.monotonic() < drawn + FRAME:
+            return
+        drawn, width = time.monotonic(), columns_of(sys.stderr) or 80
+        bar = ""
+        if width >= BAR:
+            filled = round(BAR_WIDTH * min(status.done / status.total, 1.0)) if status.total else 0
+            bar = f"{'━' * filled:{BAR_WIDTH}} "
+        sys.stderr.write(f"{CLEAR}{bar}{status.text(width - ECHO - len(bar))}")
+        sys.stderr.flush()
 
-        def listen(event: Event) -> None:
-            status.observe(event)
-            if isinstance(event, ReadingStarted | SolveStarted | TrialsStarted):
-                bar.reset(task)
-            bar.tasks[0].total = status.total
-            description = status.text(console.width - taken)
-            bar.update(task, completed=status.done, description=description)
-
+    try:
         yield listen
+    finally:
+        sys.stderr.write(CLEAR)
+        sys.stderr.flush()

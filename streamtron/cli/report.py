@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 
 
-@click.command(short_help="Write a page about a run.")
+@click.command()
 @click.argument("run", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_table, table
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
+from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets, settled
 from streamtron.core.text import (
     BOUNDS,
     MANY,
@@ -20,6 +21,7 @@ from streamtron.core.text import (
     label_text,
     left_out,
     up,
+    within,
 )
 
 Report = Mapping[str, Any]
@@ -49,8 +51,12 @@ def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
             figures["dual objective"] = "none found"
         figures["gap"] = gap
     yield from (f"{name:<18} {figure:>13}" for name, figure in figures.items())
+    yield from _not_covered(certificate)
+
+
+def _not_covered(certificate: Report) -> Lines:
     if certificate.get("skipped"):
-        yield f"They cover the {certificate['rows_scanned']:,} rows that were read."
+        yield f"The proof covers the {certificate['rows_scanned']:,} rows that were read."
         yield from left_out(certificate["skipped"])
 
 
@@ -68,25 +74,26 @@ def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
 
 
 def fit_lines(report: Report, *, verbose: bool) -> Lines:
-    """Yield the summary of a fit; with ``verbose`` its size and stages too."""
-    yield from aligned([("rows", report["rows"])])
+    """Yield the summary of a fit; with ``verbose`` how it was found, too."""
+    settings = settled(report["settings"])
+    yield from aligned([("rows", report["rows"]), ("columns", report["columns"])])
     yield from column_lines(report)
     facts: list[tuple[str, object]] = []
     if "forgotten_rows" in report:
         facts.append(("rows left out", report["forgotten_rows"]))
     if verbose:
-        names = ("columns", "nonzeros", "full_epochs")
-        facts += [(name.replace("_", " "), report[name]) for name in names]
-    if (size := report["settings"]["active_set"]) != DEFAULT_ACTIVE_SET:
+        facts += [(name.replace("_", " "), report[name]) for name in ("nonzeros", "full_epochs")]
+        facts.append(("readings", round(report["readings"], 3)))
+    if (size := settings["active_set"]) != DEFAULT_ACTIVE_SET:
         facts.append(("active set", format_size(size)))
-    facts += [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
-    yield from aligned(facts)
+    price = [("C", settings["C"])] if settings["C"] else [("delta", settings["delta"])]
+    yield from aligned([*facts, *price, ("seconds", round(report["seconds"], 2))])
     yield ""
     yield from learned_lines(report, verbose=verbose)
 
 
 def learned_lines(report: Report, *, verbose: bool) -> Lines:
-    """Yield classes, certificate, and whether it meets the tolerance; if ``verbose`` the stages."""
+    """Yield classes, and what is proven; if ``verbose`` stages and bounds."""
     learners, many = _learners(report), "learners" in report
     if many:
         yield from (*_classes(learners), "")
@@ -97,15 +104,16 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
     if drift := max(learner["drift_repaired"] for learner in learners):
         yield (
             f"while training, the weights had drifted by {drift:.1g} of their length: they were "
-            "summed anew, and what is proven does not rest on them"
+            "summed anew, the model and its proof are right, and there is nothing to do"
         )
     skipped = {"skipped": report["skipped"]} if many else {}
-    yield from certificate_lines({**report["certificate"], **skipped}, many=many)
+    certificate = {**report["certificate"], **skipped}
+    yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)
     yield _verdict(report)
 
 
 def place_lines(model: str, machine: Machine) -> Lines:
-    """Yield where the model and the cache are, and the size of the cache."""
+    """Yield where model and cache are, the size of the cache, and the next command."""
     from streamtron.runs.directory import run_directory
     from streamtron.runs.inspect import directory_bytes
 
@@ -114,6 +122,7 @@ def place_lines(model: str, machine: Machine) -> Lines:
     yield ""
     yield f"{'model':<18} {model}"
     yield f"{'cache':<18} {f'{cache}  ({format_size(size)})' if size else 'none'}"
+    yield f"{'next':<18} streamtron evaluate {shlex.quote(model)} SHARDS, of rows held out"
 
 
 def _stages(stages: Sequence[Report]) -> Lines:
@@ -185,11 +194,9 @@ def _verdict(report: Report) -> str:
         elif report["stop_reason"] == "no margin":
             return f"NOT certified: no margin above {up(_upper(report))} exists"
         return f"NOT certified: {gap}, the tolerance {tol:g}"
-    if _gap(report) > tol:
-        return f"converged: nothing is left to update; {gap}"
-    if learners:
-        return f"certified: the gaps of all {len(learners):,} classes are within {tol:g}"
-    return f"certified: the gap {up(_gap(report), 3)} is within the tolerance {tol:g}"
+    which = f"each of the {len(learners):,} classes is " if learners else ""
+    converged = "nothing is left to update; " if _gap(report) > tol else ""
+    return f"{converged}{which}{within(_gap(report))}, proven"
 
 
 def not_certified(report: Report, model: str) -> str:

@@ -16,7 +16,7 @@ from streamtron.sweeps.grid import first_loss
 Rows = Sequence[Mapping[str, Any]]
 
 
-@click.command(short_help="Fit many settings and keep the best on other rows.")
+@click.command()
 @options.shards_argument
 @click.option("--valid", multiple=True, type=click.Path(),
               help="Shards to measure on; can be repeated [folds of SHARDS].")  # fmt: skip

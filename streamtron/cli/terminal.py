@@ -57,10 +57,10 @@ def say(lines: Iterable[str]) -> None:
 def complain(sentence: str) -> None:
     """Print a sentence to stderr; on a terminal in place of a ^C that it shows."""
     width = columns_of(sys.stderr)
-    click.echo(f"{'' if width is None else _CLEAR}{fitted(sentence, width)}", err=True)
+    click.echo(f"{'' if width is None else CLEAR}{fitted(sentence, width)}", err=True)
 
 
-_CLEAR = "\r\x1b[K"
+CLEAR = "\r\x1b[K"
 """Moves to the start of a line and erases it."""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamtron.cluster.client import Workers, address_of, asked, first_line
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
+from streamtron.core.extras import library
 from streamtron.core.files import SMALL, at_most, parse_json
 from streamtron.core.text import format_size
 
@@ -75,6 +76,8 @@ def connect(
     import dask
     import distributed  # noqa: F401, so that dask knows its settings
 
+    if dashboard is not None:
+        library("bokeh", "dashboard", f"--dashboard {dashboard}")
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
     if isinstance(workers, int) and workers < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -81,6 +82,17 @@ def down(value: float | None, digits: int = 7) -> str:
 def up(value: float | None, digits: int = 7) -> str:
     """Format an upper bound or a gap, rounded up; ``-`` for None."""
     return _rounded(value, digits, ROUND_CEILING)
+
+
+def within(gap: float) -> str:
+    """Return how far above the best possible objective one is at most, in percent; the last factor
+    is for the rounding here.
+
+    >>> within(0.01)
+    'within 1.1 % of the best possible training objective'
+    """
+    above = 100.0 * gap / (1.0 - gap) * (1.0 + 1e-12) if gap < 1.0 else math.inf
+    return f"within {up(above, 2)} % of the best possible training objective"
 
 
 def _rounded(value: float | None, digits: int, rounding: str) -> str:

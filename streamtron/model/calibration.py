@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.extras import library
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -69,11 +70,12 @@ def fit_isotonic(records: Floats) -> dict[str, list[float]]:
 
     ``records`` : as in ``fit_sigmoid``.
     """
-    from sklearn.isotonic import IsotonicRegression
-
+    isotonic = library("sklearn.isotonic", "sklearn", "--calibration isotonic")
     decisions, positive, negative = records.T
     weights = positive + negative
-    fitted = IsotonicRegression(y_min=0.0, y_max=1.0).fit(decisions, positive / weights, weights)
+    fitted = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0).fit(
+        decisions, positive / weights, weights
+    )
     points = {"decisions": fitted.X_thresholds_, "probabilities": fitted.y_thresholds_}
     return {name: values.tolist() for name, values in points.items()}
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
+from streamtron.core.extras import library
 from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.names import checks_keywords
@@ -84,13 +84,7 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
 
 
 def _library(name: str, format: Format) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise SettingsError(
-            f"format {format}: it needs {name.split('.')[0]}, which is not installed. Install "
-            "streamtron[export], or export as liblinear or json."
-        ) from error
+    return library(name, "export", f"format {format}", ", or export as liblinear or json")
 
 
 # --- LIBLINEAR -----------------------------------------------------------------------------------

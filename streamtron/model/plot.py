@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamtron.core.config import meets
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.extras import library
 from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.rows import Label
@@ -32,16 +32,7 @@ def check_plot(path: str | os.PathLike[str]) -> None:
     """Refuse a plot that is neither PNG nor SVG, or without matplotlib, by a SettingsError."""
     if not os.fspath(path).endswith((".png", ".svg")):
         raise SettingsError(f"{path}: a plot is PNG or SVG. Name it .png or .svg.")
-    _library("matplotlib.figure", f"{path}: a plot", ", or leave --plot out")
-
-
-def _library(name: str, what: str = "a plot", otherwise: str = "") -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise SettingsError(
-            f"{what} needs matplotlib, which is not installed. Install streamtron[plot]{otherwise}."
-        ) from error
+    library("matplotlib.figure", "plot", f"{path}: a plot", ", or leave --plot out")
 
 
 def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
@@ -124,7 +115,7 @@ def plot_certificate(model: LinearModel, label: Label | None = None, axes: Any =
             "version did. Fit again."
         )
     if axes is None:
-        figure = _library("matplotlib.pyplot").figure(
+        figure = library("matplotlib.pyplot", "plot", "a plot").figure(
             figsize=(6.4, 5.0), layout="constrained"
         )  # inches
         axes = figure.subplots(2, 1, sharex=True)
@@ -175,7 +166,7 @@ def plot_margins(
     """Draw the histogram of margins; see ``LinearModel.plot_margins``."""
     margins = margins_of(model, decisions, y)
     if ax is None:
-        _, ax = _library("matplotlib.pyplot").subplots(layout="constrained")
+        _, ax = library("matplotlib.pyplot", "plot", "a plot").subplots(layout="constrained")
     wrong, bend = float(np.mean(margins <= 0.0)), loss_of(model.settings).bend
     ax.hist(margins, bins=50, color="C0", alpha=0.8)
     ax.axvline(0.0, color="C3", linestyle=":", label=f"{wrong:.1%} of the rows at 0 or below")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import ManyClasses, SettingsError
+from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
@@ -156,7 +157,7 @@ def run(
         cache=machine.cache_dir,
     )
     place = _Place(directory, files["model"], resume, overwrite)
-    with cache_directory(directory, machine) as cache:
+    with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
         fitted = partial(
             _fitted, as_paths(shards), settings, machine, listen, cache, open_parts=open_parts,
             files=files,
@@ -167,6 +168,18 @@ def run(
             if machine.cache_dir is None:
                 clear_cache(cache)  # of another reading
             return fitted(place._replace(resume=False, overwrite=True, many=error.spent))
+
+
+@contextmanager
+def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Remove the directory of a run that was refused before its first checkpoint, if it is new."""
+    new = directory is not None and not os.path.lexists(directory)
+    try:
+        yield
+    except (DataError, SettingsError):
+        if new and directory is not None and not is_run(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _fitted(

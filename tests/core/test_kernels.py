@@ -513,7 +513,8 @@ def scanned(
             frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
             frozen([*t[part]], np.float64), frozen(oracle.counts[part], np.int32), case.rho,
             oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
-            length, case.scale, CENTER, ORIGIN, bins, fresh, low, sums, totals, called[part], frozen(products[part], np.float64),
+            length, case.scale, CENTER, ORIGIN, bins, fresh, low, sums, totals, called[part],
+            frozen(products[part], np.float64),
         )  # fmt: skip
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
@@ -541,8 +542,8 @@ def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
     kernels.scan(
         csr([[(0, margin)] for margin in margins]), signs, ones, ones, NONE,
         frozen([0] * n, np.int32), 0.0, 0.0, 1.0, PHI, 1.0, frozen([1.0], np.float64), 1.0, 1.0,
-        0.0, 0.0, bins, np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64), np.zeros(n, np.uint8),
-        kernels.NO_DOTS,
+        0.0, 0.0, bins, np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64),
+        np.zeros(n, np.uint8), kernels.NO_DOTS,
     )  # fmt: skip
     filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)
     assert np.flatnonzero(filled).tolist() == wanted.tolist()

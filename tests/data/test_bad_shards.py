@@ -312,7 +312,7 @@ def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_pa
     assert entry["reason"].startswith("b.svm, line 40: ")
     assert entry["reason"] in done.stderr, "said at once"
     assert f"  {entry['reason']}" in done.stdout.splitlines()
-    assert "They cover the 80 rows that were read." in done.stdout
+    assert "The proof covers the 80 rows that were read." in done.stdout
     model, wanted = LinearModel.load(tmp_path / "m"), LinearModel.load(tmp_path / "wanted")
     assert model.weights.tobytes() == wanted.weights.tobytes()
     assert model.certificate == {**(wanted.certificate or {}), "skipped": [entry]}

@@ -364,3 +364,11 @@ def test_a_listener_that_changes_the_directory_moves_no_output(
     assert list((place / "elsewhere").iterdir()) == []
     for name in ("n", "n.run", "r", "w", "o", "p", "u", "f", "s", "s.run", "t"):
         assert (place / name).exists(), name
+
+
+@pytest.mark.parametrize("rows", ["1 1:1\n1 2:1\n", "1 1:1\n-1 1:x\n"])
+def test_a_fit_that_the_data_refuse_leaves_nothing_behind(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text(rows)
+    done = here(tmp_path, "fit", "rows.svm", "--model", "m")
+    assert done.returncode == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.svm"]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.feature_names import murmur_hash
 from streamtron.data.formats.layouts import Spot, decoded, first
 from streamtron.data.row_batch import offsets_of
 
@@ -178,8 +179,6 @@ def hashed(
     names: Iterable[str], bits: int, alternate_sign: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the columns and the signs of names, as scikit-learn's FeatureHasher has them."""
-    from sklearn.utils import murmurhash3_32
-
-    hashes = np.array([murmurhash3_32(name.encode()) for name in names], np.int64)
+    hashes = murmur_hash(names).view(np.int32).astype(np.int64)
     signs = np.where(alternate_sign & (hashes < 0), -1.0, 1.0)
     return np.abs(hashes) & ((1 << bits) - 1), signs

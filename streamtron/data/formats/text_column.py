@@ -215,13 +215,17 @@ class TextColumn(Column):
 
     def _weighted(self, counts: sparse.csr_array) -> sparse.csr_array:
         """Return rows of counts as they are weighted and normed."""
-        from sklearn.preprocessing import normalize
-
         if self.sublinear_tf:
             counts.data = np.log(counts.data) + 1.0
         if self.tfidf:
             counts.data *= self.idf[counts.indices]
-        return counts if self.norm == "none" else normalize(counts, norm=self.norm, copy=False)
+        if self.norm != "none":
+            rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+            squares = self.norm == "l2"
+            sums = np.bincount(rows, counts.data**2 if squares else np.abs(counts.data))
+            sums[sums == 0.0] = 1.0  # signs that cancelled out
+            counts.data /= (np.sqrt(sums) if squares else sums)[rows]
+        return counts
 
     @cached_property
     def idf(self) -> NDArray[np.float64]:

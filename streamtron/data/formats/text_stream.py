@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
@@ -11,12 +12,16 @@ from pathlib import PurePath
 from typing import Any
 
 import xxhash
-import zstandard
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
 from streamtron.data.prefetch import prefetch
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of the compressions that are unpacked."""
@@ -83,9 +88,9 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
     ".bz2": bz2.BZ2Decompressor,
     ".xz": lzma.LZMADecompressor,
-    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    ".zst": zstd.ZstdDecompressor,
 }
-_DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, ValueError, EOFError)
+_DAMAGE = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, ValueError, EOFError)
 
 
 def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -143,9 +144,8 @@ def _without(words: Words, stop_words: Sequence[str]) -> Words:
     if not stop_words:
         return words
     if stop_words == ("english",):
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-        stop_words = sorted(ENGLISH_STOP_WORDS)
+        # scikit-learn's, which are those of the Glasgow Information Retrieval Group
+        stop_words = Path(__file__).with_name("stop_words.txt").read_text("utf-8").split()
     text, ends = _gathered(words.text, words.starts, words.stops)
     strings = pa.LargeStringArray.from_buffers(
         len(words.starts), pa.py_buffer(ends), pa.py_buffer(text)
@@ -232,11 +232,15 @@ def _lowered(array: pa.Array) -> pa.Array:
 @cache
 def _letters(lowercase: bool) -> NDArray[np.uint32]:
     """Return what each code point becomes, marked with ``WORD`` where words are made of it."""
-    every = "".join(map(chr, range(_CODE_POINTS)))
     table = np.arange(_CODE_POINTS, dtype=np.uint32)
-    for code, letter in enumerate(every if lowercase else ""):
-        if letter != (lowered := letter.lower()) and letter not in _BY_NEIGHBOURS:
-            table[code] = ord(lowered)
+    every = table.tobytes().decode("utf-32", "surrogatepass")
+    if lowercase:  # all at once: these alone become several letters, or another at a word's end
+        lowered = (
+            re.sub(f"[{_BY_NEIGHBOURS}]", "_", every).lower().encode("utf-32-le", "surrogatepass")
+        )
+        table = np.frombuffer(lowered, "<u4").astype(np.uint32)
+        neighbours = [*map(ord, _BY_NEIGHBOURS)]
+        table[neighbours] = neighbours
     is_word = np.zeros(_CODE_POINTS, bool)
     for run in re.finditer(r"\w+", every):
         is_word[run.start() : run.end()] = True
