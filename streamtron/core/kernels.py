@@ -789,6 +789,22 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, 
             _plus_batch(rows.indices, rows.values, start, stop, factors, w)
 
 
+@helper
+def _largest_residual(z, target, origin, off):
+    """Return the most that |z − t| is, z being off by ``off`` and t by what taking ``origin`` off
+    it has rounded; φ rises on both sides of t."""
+    off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(target) + abs(origin) + off)
+    return abs(z - target) + off
+
+
+@helper
+def _add_gain(sums, phi, cost, p, target, numbers):
+    """Add what α = p C earns to ``sums``; where t is a number also what its terms come to."""
+    _add_to(sums, np.uintp(GAINS), cost * _gain(phi, p, target))
+    if numbers:
+        _add_to(sums, np.uintp(MAGNITUDES), cost * _gain_terms(phi, p, target))
+
+
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
                types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
@@ -842,9 +858,8 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
         if numbers:
             target = targets[i] - center
             _add_to(sums, np.uintp(NORMS), cost * abs(target))
-            z, off = scale * margin, scale * roundings * UNIT_ROUNDOFF * most
-            off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(targets[i]) + abs(origin) + off)
-            at = abs(z - targets[i]) + off  # φ rises on both sides of t
+            off = scale * roundings * UNIT_ROUNDOFF * most
+            at = _largest_residual(scale * margin, targets[i], origin, off)
             _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         elif not quadratic:
             at = scale * sure
@@ -876,10 +891,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
             _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
             sums[LENGTHS] += abs(c) * math.sqrt(squares[i] + rho * rho + price)
             if not quadratic:
-                p = c / b / cost
-                _add_to(sums, np.uintp(GAINS), cost * _gain(phi, p, target))
-                if numbers:
-                    _add_to(sums, np.uintp(MAGNITUDES), cost * _gain_terms(phi, p, target))
+                _add_gain(sums, phi, cost, c / b / cost, target, numbers)
     sums[LEAST] = least
     totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
 
