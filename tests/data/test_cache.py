@@ -550,18 +550,6 @@ def test_a_list_of_sources_that_cannot_be_written_is_a_sentence_and_keeps_the_ol
     assert {path.name[-6:] for path in cache.iterdir()} == {".cache", "sealed"}
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_no_part(
-    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(MachineError, match=r"the disk is full .*--cache-dir"):
-        read(shards, cache)
-    assert cache_files(str(cache)) == []
-
-
 def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:
     cache.write_text("a file")
     with pytest.raises(MachineError, match=r"cannot be written .*--cache-dir"):
