@@ -79,6 +79,8 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
         facts += [(name.replace("_", " "), report[name]) for name in names]
     if (size := report["settings"]["active_set"]) != DEFAULT_ACTIVE_SET:
         facts.append(("active set", format_size(size)))
+    if "nonzero_weights" in report:
+        facts.append(("weights not 0", f"{report['nonzero_weights']:,}"))
     facts += [("readings", round(report["readings"], 3)), ("seconds", round(report["seconds"], 2))]
     yield from aligned(facts)
     yield ""

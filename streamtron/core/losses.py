@@ -82,6 +82,9 @@ SMOOTH_HINGE = replace(HINGE, zone=3.0)
 """The first smooth loss in the place of the hinge, see ``HeldLoss.approach``. A zone of 1 takes up
 to twice as many products at C ≥ 5 (``benchmarks/parts.py --loss hinge``)."""
 
+PENALISED = replace(SQUARED_HINGE, quadratic=False)
+"""The squared hinge where the penalty has a 1-norm: P is no quadratic then."""
+
 LOSSES = {loss.name: loss for loss in (SQUARED_HINGE, LOG_LOSS, HINGE)}
 
 SOLVED = {**LOSSES, "hinge": SMOOTH_HINGE}

@@ -20,6 +20,7 @@ class Prices(TypedDict, total=False):
     loss: Literal["squared_hinge", "log_loss", "hinge"]
     delta: float | None
     rho: float
+    l1_ratio: float
     intercept: Literal["penalised", "free", "none"]
 
 
@@ -27,6 +28,7 @@ class ProblemNames(Prices, total=False):
     """The settings that are the problem to solve."""
 
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    penalty: Literal["l2", "elasticnet", "l1"]
 
 
 class ReadingNames(TypedDict, total=False):
@@ -53,6 +55,7 @@ class SharedNames(ReadingNames, total=False):
     """The settings that all candidates of a sweep share."""
 
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    penalty: Literal["l2", "elasticnet", "l1"]
     stage: str | float
     variant: Literal["length", "steps"]
     b: float | Sequence[float] | None

@@ -71,7 +71,7 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
     whatever ``tol`` is.
 
     Keywords of ``LinearSVC``, ``LogisticRegression`` and ``SGDClassifier`` that say what is done
-    anyway are accepted: ``penalty="l2"``, ``dual``, ``solver="liblinear"``. Others are refused by a
+    anyway are accepted: ``dual``, ``solver="liblinear"``. Others are refused by a
     SettingsError that says what to do.
 
     Parameters
@@ -83,6 +83,10 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     intercept : ``"penalised"`` as a weight is, or ``"free"``, as scikit-learn's LogisticRegression
         has it but for ``solver="liblinear"``; ``"none"`` as without ``fit_intercept``.
+    penalty : ``"l2"``, ½‖w‖²; ``"l1"``, ‖w‖₁; or ``"elasticnet"``, ``l1_ratio`` ‖w‖₁ +
+        ½(1 − ``l1_ratio``)‖w‖². With the last two most weights are 0: see ``sparsify``. The bias is
+        never in the 1-norm.
+    l1_ratio : of the elastic net, in [0, 1].
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
     tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
@@ -125,6 +129,8 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         intercept: str = "penalised",
+        penalty: str = "l2",
+        l1_ratio: float | None = 0.5,
         class_weight: Mapping[Any, float] | str | None = None,
         tol: float = 0.01,
         max_iter: int = 100,
@@ -138,6 +144,8 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         self.fit_intercept = fit_intercept
         self.intercept_scaling = intercept_scaling
         self.intercept = intercept
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
         self.class_weight = class_weight
         self.tol = tol
         self.max_iter = max_iter
@@ -211,6 +219,11 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
             raise SettingsError(
                 "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
                 "the weights as {label: weight}."
+            )
+        if settings.ratio:
+            raise SettingsError(
+                f"penalty={self.penalty!r} with partial_fit: its weights are not the sum of dual "
+                "variables that blocks add to. Call fit with all rows, or give penalty='l2'."
             )
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")

@@ -20,13 +20,10 @@ from streamtron.model.linear_model import LinearModel
 if TYPE_CHECKING:
     from streamtron.estimator.classifier import StreamtronClassifier
 
-_L2 = "weights are penalised by ½‖w‖². Leave it out, or keep scikit-learn's estimator for l1"
 _STEPS = "there is no step size and no order of steps to choose. Leave it out"
 _STOP = "training ends when the gap is proven. Give tol in its place"
 
 KEYWORDS: dict[str, tuple[str, str]] = {
-    "penalty": ("l2 deprecated", _L2),
-    "l1_ratio": ("0 0.0 None", _L2),
     "dual": ("auto True False", "the primal and the dual are solved together. Leave it out"),
     "solver": ("liblinear", "the others leave the intercept free. Give intercept='free' instead"),
     "multi_class": ("ovr", "classes are trained one against the rest. Leave it out, or keep "
@@ -85,6 +82,8 @@ def settings_of(model: StreamtronClassifier, names: Mapping[str, Any] | None = N
         parameters["seed"] = _seed(model.random_state)
         if not model.fit_intercept:
             parameters["rho"] = 0.0
+        if model.penalty == "deprecated" or model.l1_ratio is None:  # as scikit-learn has them
+            parameters |= {"penalty": "l2", "l1_ratio": 0.0}
         settings = Settings.from_dict({**parameters, **(names or {})})
     if model.fit_intercept and not settings.rho > 0:
         raise SettingsError(

@@ -118,6 +118,7 @@ def sweep(
     C: Given | None = None,
     delta: Given | None = None,
     rho: Given | None = None,
+    l1_ratio: Given | None = None,
     random: int | None = None,
     valid: Paths | None = None,
     folds: int | None = None,
@@ -141,8 +142,8 @@ def sweep(
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
     loss : a name, names, or text as in ``"squared_hinge,log_loss"``.
-    C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
-        from, ``"0.01..100"``.
+    C, delta, rho, l1_ratio : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range
+        to draw from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
     valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
     halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
@@ -166,7 +167,8 @@ def sweep(
     """
     settings, machine = settings_from(settings, names), machine or Machine()
     settings = with_guesses(settings, as_paths(shards), machine.threads)
-    candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
+    lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
+    candidates = candidates_of(settings, lists, random)
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
     paths = _from_the_root(shards)
     files: Any = {"model": model, "report": report, "witness": witness}
