@@ -189,12 +189,10 @@ class Settings:
                 f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
                 f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."
             )
-        elif self.ratio and (self.loss == "hinge" or self._of_the_paper()):
-            what = self._of_the_paper() or "the loss hinge"
+        elif self.ratio and (what := self._of_the_paper() or {"hinge": "hinge"}.get(self.loss)):
             refusal = (
-                f"{what} with the penalty {self.penalty}: proximal Newton's method wants a smooth "
-                "loss of soft margins. Give --loss squared_hinge or log_loss and --C, or leave "
-                "the penalty out."
+                f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
+                "margins. Give --loss squared_hinge or log_loss and --C, or leave penalty out."
             )
         if refusal is not None:
             raise SettingsError(refusal)

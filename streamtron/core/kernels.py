@@ -1012,14 +1012,14 @@ def descend(columns, order, factors, rho, lasso, ridge, gradient, diagonal, v, s
             for j in range(start, stop):
                 i = columns.indices[j]
                 slope += columns.values[j] * (factors[i] * images[i])
-        before = v[column] + step[column]
-        best = before - slope / diagonal[column]
-        after = max(best - threshold, 0.0) + min(best + threshold, 0.0)
-        change = after - before
+        last_weight = v[column] + step[column]
+        best = last_weight - slope / diagonal[column]
+        weight = max(best - threshold, 0.0) + min(best + threshold, 0.0)
+        change = weight - last_weight
         if change == 0.0:
             continue
         gained += diagonal[column] * (change * change)
-        step[column] = after - v[column]
+        step[column] = weight - v[column]
         for j in range(start, stop):
             if column == last:
                 images[j] += rho * change

@@ -83,10 +83,9 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     intercept : ``"penalised"`` as a weight is, or ``"free"``, as scikit-learn's LogisticRegression
         has it but for ``solver="liblinear"``; ``"none"`` as without ``fit_intercept``.
-    penalty : ``"l2"``, ½‖w‖²; ``"l1"``, ‖w‖₁; or ``"elasticnet"``, ``l1_ratio`` ‖w‖₁ +
-        ½(1 − ``l1_ratio``)‖w‖². With the last two most weights are 0: see ``sparsify``. The bias is
-        never in the 1-norm.
-    l1_ratio : of the elastic net, in [0, 1].
+    penalty : ``"l2"``, ½‖w‖²; ``"l1"``, ‖w‖₁; or ``"elasticnet"``, r‖w‖₁ + ½(1 − r)‖w‖². With the
+        last two most weights are 0: see ``sparsify``. The bias is never in the 1-norm.
+    l1_ratio : r of the elastic net, in [0, 1].
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
     tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
@@ -222,8 +221,8 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
             )
         if settings.ratio:
             raise SettingsError(
-                f"penalty={self.penalty!r} with partial_fit: its weights are not the sum of dual "
-                "variables that blocks add to. Call fit with all rows, or give penalty='l2'."
+                f"penalty={self.penalty!r} with partial_fit, which needs weights that are the sum "
+                "of dual variables. Call fit with all rows, or give penalty='l2'."
             )
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")

@@ -25,6 +25,9 @@ BOUNDS = (
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
+OF_PENALTIES = ("l1_ratio", "nonzero_weights")
+"""Columns of candidates whose penalty is not l2."""
+
 COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "l1_ratio", "tol"), float),
@@ -113,7 +116,7 @@ class Trial:
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
             "loss": own.loss, **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance,
-            "stage": own.stage, **({"l1_ratio": own.ratio} if own.ratio else {}),
+            "stage": own.stage, **({} if own.penalty == "l2" else {"l1_ratio": own.ratio}),
             "b": None if own.b is None else ",".join(map(repr, own.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),

@@ -3,6 +3,7 @@ out of it, and after every change of the rows."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import Settings, StreamtronClassifier
 from streamtron.cli import main
+from streamtron.core.config import Machine
 from streamtron.core.errors import SettingsError
+from streamtron.core.events import Event
 from streamtron.core.losses import LOSSES, slopes, values
+from tests.helpers.runs import kept
 from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS, COLUMNS = 4, 100, 60
@@ -154,6 +158,34 @@ def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
     forgotten = streamtron.forget(model, rows=gone)
     costs[:39] = 0.0
     check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-4)
+
+
+class Stopped(Exception):
+    """Ends a run from a listener."""
+
+
+@ratios
+@pytest.mark.parametrize("active_set", [10**6, 8_000], ids=["in memory", "blocks"])
+def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(
+    ratio: float, active_set: int, tmp_path: Path
+) -> None:
+    X, signs = drawn(8)
+    shards = write(tmp_path, X, signs)
+    settings = settings_of("squared_hinge", ratio, C=0.2, active_set=active_set, tol=1e-3)
+    events: list[Event] = []
+    streamtron.run(shards, settings, model=str(tmp_path / "m"), listen=events.append)
+    for last in (2, len(events) // 2, len(events) - 2):
+        left = iter(range(last))
+
+        def stop(_: Event, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise Stopped
+
+        how: Any = {"model": str(tmp_path / f"m{last}"), "machine": Machine(checkpoint_every=0.0)}
+        with pytest.raises(Stopped):
+            streamtron.run(shards, settings, listen=stop, **how)
+        streamtron.run(shards, settings, resume=True, **how)
+        assert kept(tmp_path, f"m{last}") == kept(tmp_path, "m"), last
 
 
 @losses
