@@ -78,8 +78,8 @@ class Settings:
     penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"), ANY,
         "Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for l2.",
         sklearn="penalty")
-    l1_ratio: float = setting(0.5, "number", _RATIO,
-        "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1.", sklearn="l1_ratio")
+    l1_ratio: float | None = setting(None, "number", _RATIO,
+        "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].", sklearn="l1_ratio")
     delta: float | None = setting(None, "number", _DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
     rho: float = setting(1.0, "number", _RHO,
@@ -189,13 +189,24 @@ class Settings:
                 f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
                 f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."
             )
-        elif self.ratio and (what := self._of_the_paper() or {"hinge": "hinge"}.get(self.loss)):
-            refusal = (
-                f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
-                "margins. Give --loss squared_hinge or log_loss and --C, or leave penalty out."
-            )
+        else:
+            refusal = self._clash_of_penalty()
         if refusal is not None:
             raise SettingsError(refusal)
+
+    def _clash_of_penalty(self) -> str | None:
+        if self.l1_ratio is not None and self.penalty != "elasticnet":
+            return (
+                f"l1-ratio is for the penalty elasticnet, and it is {self.penalty}: give --penalty "
+                "elasticnet, or leave l1-ratio out."
+            )
+        what = "hinge" if self.loss == "hinge" else self._of_the_paper()
+        if not self.ratio or what is None:
+            return None
+        return (
+            f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
+            "margins. Give --loss squared_hinge or log_loss and --C, or leave penalty out."
+        )
 
     def _other_features(self) -> str | None:
         """Name a setting given that says where features are without a recipe."""
@@ -225,7 +236,8 @@ class Settings:
     @property
     def ratio(self) -> float:
         """Return r, the part of the penalty that is ‖w‖₁; 0 for L2."""
-        return {"l2": 0.0, "elasticnet": self.l1_ratio, "l1": 1.0}[self.penalty]
+        ratio = 0.5 if self.l1_ratio is None else self.l1_ratio
+        return {"l2": 0.0, "elasticnet": ratio, "l1": 1.0}[self.penalty]
 
     @property
     def delta2(self) -> float:
@@ -288,6 +300,8 @@ class Settings:
             del plain["held_out"]
         if not self.ratio:
             del plain["penalty"], plain["l1_ratio"]
+        elif self.l1_ratio is None:
+            plain["l1_ratio"] = self.ratio if self.penalty == "elasticnet" else None
         return {
             name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
         }

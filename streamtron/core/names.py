@@ -20,7 +20,7 @@ class Prices(TypedDict, total=False):
     loss: Literal["squared_hinge", "log_loss", "hinge"]
     delta: float | None
     rho: float
-    l1_ratio: float
+    l1_ratio: float | None
     intercept: Literal["penalised", "free", "none"]
 
 

@@ -13,7 +13,8 @@ earns at least s times as much as α, for −φ* is concave and 0 at 0.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,17 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 
 Vector = NDArray[np.float64]
+
+
+def ratio_of(settings: Mapping[str, Any]) -> float:
+    """Return r of a model with these settings; 0 where they name no penalty.
+
+    >>> ratio_of({}), ratio_of({"penalty": "l1"})
+    (0.0, 1.0)
+    """
+    if settings.get("penalty") == "elasticnet":
+        return float(settings["l1_ratio"])
+    return 1.0 if settings.get("penalty") == "l1" else 0.0
 
 
 class SoftSums(NamedTuple):

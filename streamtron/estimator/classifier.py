@@ -85,7 +85,7 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         has it but for ``solver="liblinear"``; ``"none"`` as without ``fit_intercept``.
     penalty : ``"l2"``, ½‖w‖²; ``"l1"``, ‖w‖₁; or ``"elasticnet"``, r‖w‖₁ + ½(1 − r)‖w‖². With the
         last two most weights are 0: see ``sparsify``. The bias is never in the 1-norm.
-    l1_ratio : r of the elastic net, in [0, 1].
+    l1_ratio : r of the elastic net, in [0, 1]; None is 0.5.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
     tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
@@ -129,7 +129,7 @@ class StreamtronClassifier(Watched, SparseCoefMixin, LinearClassifierMixin, Base
         intercept_scaling: float = 1.0,
         intercept: str = "penalised",
         penalty: str = "l2",
-        l1_ratio: float | None = 0.5,
+        l1_ratio: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         tol: float = 0.01,
         max_iter: int = 100,

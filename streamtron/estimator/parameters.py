@@ -82,8 +82,8 @@ def settings_of(model: StreamtronClassifier, names: Mapping[str, Any] | None = N
         parameters["seed"] = _seed(model.random_state)
         if not model.fit_intercept:
             parameters["rho"] = 0.0
-        if model.penalty == "deprecated" or model.l1_ratio is None:  # as scikit-learn has them
-            parameters |= {"penalty": "l2", "l1_ratio": 0.0}
+        if model.penalty in ("l2", "deprecated") and not model.l1_ratio:  # scikit-learn's defaults
+            parameters |= {"penalty": "l2", "l1_ratio": None}
         settings = Settings.from_dict({**parameters, **(names or {})})
     if model.fit_intercept and not settings.rho > 0:
         raise SettingsError(

@@ -98,10 +98,6 @@ def candidates_of(
 
     given = {name: lists.get(name) for name in NAMES}
     values = {name: values_of(name, value) for name, value in given.items() if value is not None}
-    if "l1_ratio" in values and settings.penalty != "elasticnet":
-        raise SettingsError(
-            f"l1_ratio, and the penalty is {settings.penalty}: give --penalty elasticnet."
-        )
     if "C" in values and "delta" in values:
         raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
     ranges = [name for name in values if isinstance(values[name], Range)]

@@ -165,8 +165,8 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    settings, machine = settings_from(settings, names), machine or Machine()
-    settings = with_guesses(settings, as_paths(shards), machine.threads)
+    machine = machine or Machine()
+    settings = with_guesses(settings_from(settings, names), as_paths(shards), machine.threads)
     lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
     candidates = candidates_of(settings, lists, random)
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)

@@ -75,9 +75,12 @@ def write(place: Path, X: Matrix, labels: Any, name: str = "{}.svm") -> list[str
     return shards
 
 
+def penalty_of(ratio: float) -> dict[str, Any]:
+    return {"penalty": "l1"} if ratio == 1.0 else {"penalty": "elasticnet", "l1_ratio": ratio}
+
+
 def settings_of(loss: str, ratio: float, **names: Any) -> Settings:
-    penalty = "l1" if ratio == 1.0 else "elasticnet"
-    return Settings(loss=loss, penalty=penalty, l1_ratio=ratio, index_base=1, **names)
+    return Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
 
 
 def check_bounds(certificate: Any, optimum: float, tol: float) -> None:
@@ -129,9 +132,8 @@ def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
     }
     for (loss, ratio), rival in rivals.items():
         theirs = rival.fit(X, signs).coef_[0]
-        penalty = "l1" if ratio == 1.0 else "elasticnet"
         model = StreamtronClassifier(
-            C=C, loss=loss, penalty=penalty, l1_ratio=ratio, fit_intercept=False, tol=1e-6
+            C=C, loss=loss, fit_intercept=False, tol=1e-6, **penalty_of(ratio)
         ).fit(X, signs)
         of_them = C * values(LOSSES[loss], signs * (X @ theirs)).sum()
         of_them += ratio * np.abs(theirs).sum() + 0.5 * (1.0 - ratio) * theirs @ theirs
@@ -232,10 +234,35 @@ def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path: Path)
     assert sorted(table["nonzero_weights"], reverse=True) == table["nonzero_weights"].tolist()
 
 
+@pytest.mark.parametrize("ratio", [0.5, 0.99])
+def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(
+    ratio: float, tmp_path: Path
+) -> None:
+    X, signs = drawn(9)
+    shards = write(tmp_path, X, signs)
+    rough, exact = (
+        streamtron.run(
+            shards, settings_of("log_loss", ratio, tol=tol), model=str(tmp_path / f"m{tol}")
+        ).model
+        for tol in (0.01, 1e-9)
+    )
+    [part] = streamtron.predict(rough, shards[0], certain=True)
+    assert part.bounds is not None
+    least, most = part.bounds
+    best = exact.decision_function(X[:ROWS])
+    assert ((least <= best + 1e-6) & (best <= most + 1e-6)).all()
+    assert (most - least).max() < 30.0 * np.abs(best).max()
+
+
 def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path: Path) -> None:
     X, signs = drawn(7)
     shards = write(tmp_path, X, signs)
     with pytest.raises(SettingsError, match="parts: it is solved column by column"):
         streamtron.run(shards, settings_of("log_loss", 1.0, parts=2), model=str(tmp_path / "m"))
+    model = streamtron.run(shards, settings_of("log_loss", 1.0), model=str(tmp_path / "m")).model
+    with pytest.raises(SettingsError, match="no label is certain"):
+        list(streamtron.predict(model, shards[0], certain=True))
+    with pytest.raises(SettingsError, match="l1_ratio is for the penalty elasticnet"):
+        StreamtronClassifier(l1_ratio=0.3).fit(X, signs)
     with pytest.raises(SettingsError, match="partial_fit"):
         StreamtronClassifier(penalty="l1").partial_fit(X, signs, classes=[-1.0, 1.0])
