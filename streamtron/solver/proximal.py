@@ -50,7 +50,7 @@ FLAT = 1e-15
 PROXIMAL = 1e-3
 """τ of the proximal term that stands beside the L1 penalty where all rows are not in memory: the
 blocks' dual variables prove nothing without a ridge. On CCAT at C = 0.5 with a tenth of the rows
-0.1 takes dozens of readings, 0.001 takes 6 (log loss)."""
+and log_loss 0.1 leaves a gap of 0.09 after 9 readings, 0.001 one of 5·10⁻⁴ after 6."""
 
 Vector = NDArray[np.float64]
 

@@ -142,8 +142,8 @@ def sweep(
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
     loss : a name, names, or text as in ``"squared_hinge,log_loss"``.
-    C, delta, rho, l1_ratio : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range
-        to draw from, ``"0.01..100"``.
+    C, delta, rho, l1_ratio : numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
+        from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
     valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
     halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
