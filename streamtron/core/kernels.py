@@ -1028,6 +1028,28 @@ def descend(columns, order, factors, rho, lasso, ridge, gradient, diagonal, v, s
     return gained
 
 
+@kernel(types.float64(_MATRIX, _ORDER, types.float64, _REALS, _F8, _F8))
+def descend_directly(hessian, order, lasso, v, step, slopes):
+    """Make the sweep of ``descend`` with H as a matrix; ``slopes`` : g + H d, float64, augmented,
+    changed in place."""
+    last, gained = len(v) - 1, 0.0
+    for n in range(len(order)):
+        column = order[n]
+        row = hessian[column]
+        threshold = 0.0 if column == last else lasso / row[column]
+        last_weight = v[column] + step[column]
+        best = last_weight - slopes[column] / row[column]
+        weight = max(best - threshold, 0.0) + min(best + threshold, 0.0)
+        change = weight - last_weight
+        if change == 0.0:
+            continue
+        gained += row[column] * (change * change)
+        step[column] = weight - v[column]
+        for j in range(len(row)):
+            slopes[j] += change * row[j]
+    return gained
+
+
 @kernel(types.void(types.int64, types.float64, types.int64, _REALS, _F8))
 def loss_at(loss, zone, order, places, found):
     """φ(m), −φ'(m), φ''(m) or −φ*(−p), by ``order`` 0 to 3, at ``places`` m or p, into ``found``

@@ -5,13 +5,15 @@
 over the rows held, t the sum Σ α_k l_k (x_k, ρ) of the dual variables of all other rows, which stay
 fixed. Each step minimises R and the quadratic expansion of the loss by coordinate descent on the
 columns that may move, whose weight is not 0 or whose gradient is beyond the 1-norm's, and goes as
-far towards that minimum as P falls (newGLMNET: Yuan, Ho and Lin, JMLR 13, 2012). It ends when
-P − D of these rows is small, and leaves α_i = −C_i φ'(m_i) as their dual variables.
+far towards that minimum as P falls (newGLMNET: Yuan, Ho and Lin, JMLR 13, 2012). Where columns are
+few the descent is on H itself. It ends when P − D of these rows is small, and leaves
+α_i = −C_i φ'(m_i) as their dual variables.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner, take_solution
+from streamtron.solver.preconditioner import solved_directly
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.stages import LARGEST_COUNT, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
@@ -71,7 +74,9 @@ class Objective:
 
     def __init__(self, loss: HeldLoss, penalty: Penalty, tilt: Vector, gains: float = 0.0) -> None:
         self._loss, self._penalty, self._tilt, self._gains = loss, penalty, tilt, gains
-        self._columns = by_column(loss.held.rows, len(tilt) - 1)
+        lengths = np.diff(loss.held.rows.indptr) + 1
+        direct = solved_directly(lengths, len(tilt))
+        self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
 
     def minimise(self, v: Vector, precision: float) -> Optimum:
         """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P
@@ -114,21 +119,31 @@ class Objective:
         gradient[-1] = v[-1] - pull[-1]
         factors, diagonal = loss.curvatures(here.margins), np.full(len(v), ridge + RIDGE)
         diagonal[-1] = 1.0
-        passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)
         may_move = (v != 0.0) | (np.abs(gradient) > lasso)
         may_move[-1] = True
         order, step, images = np.flatnonzero(may_move), np.zeros(len(v)), np.zeros(len(factors))
-        solved, first = max(SOLVED[0] ** (here.steps + 1), SOLVED[1]), 0.0
-        for sweep in range(SWEEPS):
-            gained = kernels.descend(
-                self._columns, order, factors, loss.rho, lasso, ridge, gradient, diagonal, v,
-                step, images,
+        if self._columns is None:
+            hessian, slopes = self._hessian(factors, diagonal), gradient.copy()
+            sweep = partial(kernels.descend_directly, hessian, order, lasso, v, step, slopes)
+        else:
+            passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)
+            sweep = partial(
+                kernels.descend, self._columns, order, factors, loss.rho, lasso, ridge, gradient,
+                diagonal, v, step, images,
             )  # fmt: skip
-            first = first if sweep else gained
-            if gained <= solved * first:
+        enough = sweep() * max(SOLVED[0] ** (here.steps + 1), SOLVED[1])
+        for _ in range(SWEEPS):
+            if sweep() <= enough:
                 break
+        images = loss.margins_of(step) if self._columns is None else images * loss.held.signs
         longer = float((np.abs(v + step) - np.abs(v))[:-1].sum())
-        return step, images * loss.held.signs, float(kernels.dot(gradient, step)) + lasso * longer
+        return step, images, float(kernels.dot(gradient, step)) + lasso * longer
+
+    def _hessian(self, factors: Vector, diagonal: Vector) -> NDArray[np.float64]:
+        """Return H of all columns, to whose own diagonal the given one is added."""
+        rows, hessian = self._loss.held.rows, np.zeros((len(diagonal), len(diagonal)))
+        passes.gram_block(rows, factors, self._loss.rho, np.arange(len(diagonal)), hessian)
+        return hessian + np.tril(hessian, -1).T + np.diag(diagonal)
 
 
 def by_column(rows: Rows, columns: int) -> Rows:

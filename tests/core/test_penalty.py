@@ -180,6 +180,16 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio: float) -> None
         assert gained == sweep_of_python(X, order.tolist(), *lists, plain_step, plain_images)
         assert (step.tolist(), images.tolist()) == (plain_step, plain_images)
     assert (v + step == 0.0).any()
+    Z, ridge = np.c_[np.array(X), np.full(40, 0.7)], np.append(np.full(9, 1.0 - ratio), 1.0)
+    hessian = (Z.T * factors) @ Z + np.diag(ridge)
+    direct, slopes = np.zeros(10), gradient.copy()
+    for _ in range(3):
+        kernels.descend_directly(hessian, order, ratio, v, direct, slopes)
+    step, images = np.zeros(10), np.zeros(40)
+    arguments = (*arguments[:5], np.diag(hessian).copy(), v)
+    for _ in range(3):
+        kernels.descend(by_column(rows, 9), order, *arguments, step, images)
+    np.testing.assert_allclose(direct, step, rtol=1e-9, atol=1e-12)
 
 
 def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point() -> None:
