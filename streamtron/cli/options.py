@@ -78,6 +78,7 @@ LISTS = {
     "C": "Prices of a slack, as in 0.1,1,10, or with --random a range, 0.01..100 [1].",
     "delta": "Δ in place of C: a list, or with --random a range above 0.",
     "rho": "Constant features that carry the bias, as in 0,1; 0 = no bias [1].",
+    "l1_ratio": "With --penalty elasticnet the parts that are ‖w‖₁, as in 0.1,0.5,0.9 [0.5].",
 }
 """Settings of which a sweep takes several values → their help."""
 
@@ -132,7 +133,7 @@ candidate_options = _together(
                    help=words) for name, words in LISTS.items()),
     setting_options(*(name for name in SETTINGS if name not in LISTS)),
 )  # fmt: skip
-"""Options of all settings, where ``--loss``, ``--C``, ``--delta`` and ``--rho`` take lists."""
+"""Options of all settings, where those of ``LISTS`` take lists."""
 
 _workers_memory = click.option(
     "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."

@@ -86,6 +86,8 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
         facts.append(("readings", round(report["readings"], 3)))
     if (size := settings["active_set"]) != DEFAULT_ACTIVE_SET:
         facts.append(("active set", format_size(size)))
+    if "nonzero_weights" in report:
+        facts.append(("weights not 0", f"{report['nonzero_weights']:,}"))
     price = [("C", settings["C"])] if settings["C"] else [("delta", settings["delta"])]
     yield from aligned([*facts, *price, ("seconds", round(report["seconds"], 2))])
     yield ""

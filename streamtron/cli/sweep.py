@@ -54,8 +54,8 @@ def sweep(
     plot: str | None, model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Fit all combinations of --loss, --C (or --delta) and --rho on SHARDS, measure them on
-    --valid, and write the best as --model.
+    """Fit all combinations of --loss, --C (or --delta), --rho and --l1-ratio on SHARDS, measure
+    them on --valid, and write the best as --model.
 
     The model is the one that fit writes with the same settings. The exit code is 0 if the best is
     certified and 4 if it is not; the table says for every candidate why its fit stopped.
@@ -114,6 +114,8 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
         "gap": [up(row["relative_duality_gap"], 3) for row in rows],
         "readings": [f"{row['readings']:.4g}" for row in rows],
     }
+    if "nonzero_weights" in rows[0]:
+        columns |= {"not 0": [f"{row['nonzero_weights']:,}" for row in rows]}
     widths = (9 if head in ("gap", "readings") else max(10, len(head)) for head in columns)
     stars = ["*" if row["best"] else " " for row in rows]
     reasons = [_stop_reason(row) for row in rows]
@@ -140,7 +142,14 @@ def _columns(rows: Rows, metric: str) -> dict[str, str]:
     metrics = [name for name in known if name in rows[0]]
     heads = [metric_words(name).replace("average precision", "avg. prec.") for name in metrics]
     several = {"loss": "loss"} if len({row["loss"] for row in rows}) > 1 else {}
-    return {**several, price: price, "rho": "rho", **dict(zip(heads, metrics, strict=True))}
+    ratio = {"l1 ratio": "l1_ratio"} if "l1_ratio" in rows[0] else {}
+    return {
+        **several,
+        price: price,
+        "rho": "rho",
+        **ratio,
+        **dict(zip(heads, metrics, strict=True)),
+    }
 
 
 def _digits(value: float | str | None) -> str:

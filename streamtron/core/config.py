@@ -45,6 +45,7 @@ _GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1"
 _BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
 _BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
 _BITS32: Range = (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1")
+_RATIO: Range = (lambda ratio: 0 <= ratio <= 1, "0 to 1")
 _SHARE: Range = (lambda share: 0 <= share < 1, "a share of the rows, from 0 to below 1")
 _NAMES: Range = (lambda names: names and all(names), "names of columns")
 
@@ -65,6 +66,7 @@ class Settings:
     The problem is that of LIBLINEAR, with an L2 penalty: minimise
     ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)) (a sum, not a mean), where φ(m) is
     max(0, 1 − m)² (``squared_hinge``), ln(1 + e^−m) (``log_loss``) or max(0, 1 − m) (``hinge``).
+    With ``elasticnet`` r‖w‖₁ + ½(1 − r)‖w‖² takes the place of ½‖w‖², with ``l1`` ‖w‖₁.
 
     Where labels are numbers t_k, φ is of m = w·x_k + ρ w_bias − t_k: ½ m² (``squared_error``), the
     same for |m| ≤ ε and ε |m| − ½ ε² beyond (``huber``), max(0, |m| − ε) (``epsilon_insensitive``)
@@ -89,6 +91,11 @@ class Settings:
         "square.", sklearn="loss")
     epsilon: float | None = setting(None, "number", _EPSILON,
         "ε of huber [1.35], epsilon_insensitive and its square [0.1].", sklearn="epsilon")
+    penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"), ANY,
+        "Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for l2.",
+        sklearn="penalty")
+    l1_ratio: float | None = setting(None, "number", _RATIO,
+        "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].", sklearn="l1_ratio")
     delta: float | None = setting(None, "number", _DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
     rho: float = setting(1.0, "number", _RHO,
@@ -211,8 +218,25 @@ class Settings:
                 f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
                 f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."
             )
+        else:
+            refusal = self._clash_of_penalty()
         if refusal is not None:
             raise SettingsError(refusal)
+
+    def _clash_of_penalty(self) -> str | None:
+        if self.l1_ratio is not None and self.penalty != "elasticnet":
+            return (
+                f"l1-ratio is for the penalty elasticnet, and it is {self.penalty}: give --penalty "
+                "elasticnet, or leave l1-ratio out."
+            )
+        kinked = self.loss in ("hinge", "epsilon_insensitive")
+        what = self.loss if kinked else self._of_the_paper()
+        if not self.ratio or what is None:
+            return None
+        return (
+            f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
+            "margins. Give --loss squared_hinge or log_loss and --C, or leave penalty out."
+        )
 
     def _other_features(self) -> str | None:
         """Name a setting given that says where features are without a recipe."""
@@ -255,6 +279,12 @@ class Settings:
     def free(self) -> float:
         """Return ρ of a bias that is not penalised; 0 where there is none."""
         return self.augmentation if self.intercept == "free" else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Return r, the part of the penalty that is ‖w‖₁; 0 for L2."""
+        ratio = 0.5 if self.l1_ratio is None else self.l1_ratio
+        return {"l2": 0.0, "elasticnet": ratio, "l1": 1.0}[self.penalty]
 
     @property
     def delta2(self) -> float:
@@ -307,8 +337,8 @@ class Settings:
         return math.inf if self.faithful else self.max_epochs
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every setting as a JSON value; ``parts``, ``epsilon`` and ``held_out`` only where
-        they decide the model."""
+        """Return every setting as a JSON value; ``parts``, ``epsilon``, ``held_out`` and penalty
+        only where they decide the model."""
         plain = asdict(self) | {"active_set": self.active_set_bytes}
         plain["mini_epochs"] = self.mini_epoch_limit
         if self.parts in (None, 1):
@@ -317,6 +347,10 @@ class Settings:
             del plain["epsilon"]
         if not self.held_out:
             del plain["held_out"]
+        if not self.ratio:
+            del plain["penalty"], plain["l1_ratio"]
+        elif self.l1_ratio is None:
+            plain["l1_ratio"] = self.ratio if self.penalty == "elasticnet" else None
         return {
             name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
         }

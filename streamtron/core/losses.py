@@ -114,6 +114,9 @@ SQUARED_ERROR = replace(
 )
 """½ m²; C is 1/α of scikit-learn's Ridge. LIBLINEAR has no solver of it."""
 
+PENALISED = replace(SQUARED_HINGE, quadratic=False)
+"""The squared hinge where the penalty has a 1-norm: P is no quadratic then."""
+
 HUBER = replace(SQUARED_ERROR, name="huber", code=kernels.HUBER)
 """½ m² for |m| ≤ ε, ε |m| − ½ ε² beyond."""
 

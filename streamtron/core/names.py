@@ -20,6 +20,7 @@ class Prices(TypedDict, total=False):
     loss: str
     delta: float | None
     rho: float
+    l1_ratio: float | None
     intercept: Literal["penalised", "free", "none"]
 
 
@@ -28,6 +29,7 @@ class ProblemNames(Prices, total=False):
 
     epsilon: float | None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    penalty: Literal["l2", "elasticnet", "l1"]
 
 
 class ReadingNames(TypedDict, total=False):
@@ -55,6 +57,7 @@ class SharedNames(ReadingNames, total=False):
 
     epsilon: float | None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None
+    penalty: Literal["l2", "elasticnet", "l1"]
     stage: str | float
     variant: Literal["length", "steps"]
     b: float | Sequence[float] | None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
+from streamtron.core import kernels, penalty
 from streamtron.core.certificate import FEW, Certificate
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import SQUARED_HINGE, Loss, reach
@@ -41,8 +41,8 @@ class ScanSums:
     their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
     ``scale`` is s₀ > 0, around which P(s w) is bounded most tightly (t / ‖a‖²), or at which it is
     where ``loss`` is not quadratic; α = c / ``b``. ``free`` is ρ of a bias that is not penalised,
-    see ``Settings.augmentation``; else 0. ``fresh`` and ``low`` are Σ c_k l_k x_k, and the rounding
-    errors of its additions until ``fold`` adds them.
+    see ``Settings.augmentation``; else 0. ``ratio`` is r of ``core.penalty``. ``fresh`` and ``low``
+    are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class ScanSums:
         loss: Loss = SQUARED_HINGE,
         b: float = 1.0,
         free: float = 0.0,
+        ratio: float = 0.0,
     ) -> None:
-        self.scale, self.loss, self.b, self.free = scale, loss, b, free
+        self.scale, self.loss, self.b, self.free, self.ratio = scale, loss, b, free, ratio
         self.bins = no_bins()
         self.fresh, self.low = np.zeros(width), np.zeros(width)
         self.sums = no_sums()
@@ -200,6 +201,8 @@ class ScanSums:
         if self.free:
             steps = abs(self.fresh_bias) / self.free + FEW * self.steps
             price = steps * self._largest_bias(primal)
+        if self.ratio:
+            return self._dual_of_penalty(price / self.b)
         if self.loss.quadratic:
             part = max(1.0 - price / self.steps, 0.0)
             return 0.5 * part / upper * part / upper * (1.0 - FEW), rounding
@@ -216,6 +219,35 @@ class ScanSums:
         lost = price / self.b * (1.0 + FEW)
         return max(gains - allowance - square - lost, 0.0), allowance + square - exact
 
+    def _dual_of_penalty(self, price: float) -> tuple[float, float]:
+        """Return what ``dual`` does where the penalty has a 1-norm, see ``core.penalty``.
+
+        v is off by a vector of at most the length ``off``, as in ``upper_bound``, and so are its
+        largest coordinate, and the vector (|v_j| − r)₊.
+        """
+        ratio, b, n = self.ratio, self.b, float(self.totals[kernels.SUPPORT])
+        roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
+        off = roundings * UNIT_ROUNDOFF * 1.01 * float(self.sums[kernels.LENGTHS]) / b
+        earned, lost = _compensated(self.sums, kernels.GAINS), 0.0
+        if self.loss.quadratic:
+            earned, lost = self.steps / b, 0.5 * self.sq_extension / b / b
+        if not earned > lost:
+            return 0.0, 0.0  # also −∞: some α is above C
+        gains = earned - lost
+        allowance = (earned + lost) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
+        self.fold()
+        sums = penalty.soft_sums(self.fresh, 1.0 / b, 0.0 if ratio == 1.0 else ratio)
+        scale, square = 1.0, 0.0
+        if ratio == 1.0:
+            scale = min(1.0, (1.0 - FEW) / (sums.largest + off)) if sums.largest + off else 1.0
+        else:
+            square = 0.5 * (math.sqrt(sums.squares) + off) ** 2 / (1.0 - ratio)
+        if not self.free:
+            square += 0.5 * (scale * (abs(self.fresh_bias) / b + off)) ** 2
+        dual = scale * (gains - allowance - price * (1.0 + FEW)) - square * (1.0 + FEW)
+        dual -= FEW * abs(dual)
+        return (dual, allowance) if dual > 0.0 else (0.0, 0.0)
+
     def dual_weights(self) -> tuple[float, float]:
         """Return the factor of Σ c_k l_k (x_k, ρ) in v = Σ α_k l_k (x_k, ρ), α being the point of
         ``dual``, and a bound on the length of what v is off by; ∞ where that is not small.
@@ -224,7 +256,7 @@ class ScanSums:
         the allowance of ``dual`` holds as long as it is small.
         """
         upper, rounding = self.upper_bound()
-        if upper is None or self.free or not rounding <= 0.01 * upper:
+        if upper is None or self.free or self.ratio or not rounding <= 0.01 * upper:
             return 0.0, math.inf
         factor = self.steps / self.sq_norm if self.loss.quadratic else 1.0 / self.b
         return factor, rounding * self.steps * factor
@@ -234,8 +266,8 @@ class ScanSums:
 
         φ is convex and falls: over a class Σ C φ(m) ≥ ΣC φ(m̄), m̄ the mean margin, so that
         φ(m̄) ≤ P*/ΣC bounds −m̄, and |bias*| ≤ −m̄ + ‖w*‖ Σ C ‖x‖/ΣC of one class or the other,
-        with ‖w*‖² ≤ 2 P*. Where t_k are numbers φ rises on both sides of 0, and the bound is of
-        |bias* − center|, larger by Σ C |t − center|/ΣC.
+        with R(w*) ≤ P*, see ``penalty.longest``. Where t_k are numbers φ rises on both sides of 0,
+        and the bound is of |bias* − center|, larger by Σ C |t − center|/ΣC.
         """
         bias, n = 0.0, float(self.totals[kernels.ROWS])
         for side in (2,) if self.loss.numbers else (0, 2):
@@ -243,7 +275,9 @@ class ScanSums:
             if not (cost > 0.0 and primal < math.inf):
                 return math.inf
             length = _compensated(self.sums, kernels.NORMS + side) / cost
-            farthest = reach(self.loss, primal / cost) + length * math.sqrt(2.0 * primal)
+            farthest = reach(self.loss, primal / cost) + length * penalty.longest(
+                self.ratio, primal
+            )
             if self.loss.numbers:
                 farthest += _compensated(self.sums, kernels.NORMS) / cost
             bias = max(bias, farthest)
@@ -258,7 +292,7 @@ class ScanSums:
         off += kernels.square_sum(w[both:]) + kernels.square_sum(self.fresh[both:])
         return math.sqrt(off) / length if length else 0.0
 
-    def primal(self, sq_weights: float) -> tuple[float, float]:
+    def primal(self, sq_weights: float, lasso: float = 0.0) -> tuple[float, float]:
         """Return an upper bound on P(s w) at a nearly optimal scale s, and s.
 
         P(s w) = ½ s² ‖w‖² + Σ C_k max(0, 1 − s m_k)²; the bins of ``kernels.scan`` bound each m_k
@@ -270,11 +304,12 @@ class ScanSums:
         A row of bin j may have no slack: its term is then at most C h². Rounding and cancellation
         of the sums add at most (16 + 4 n² u) u (√Σ C z² + |δ| √Σ C m²)². This is part of what is
         minimised, so that no scale is chosen for its noise. ``sq_weights`` is ‖w‖² + w_bias², off
-        by at most 4 u of itself. Returns (∞, s₀) where a sum is no finite number. Of a loss that is
-        not quadratic P is known at s₀ alone.
+        by at most 4 u of itself; ``lasso`` is r ‖w‖₁, of which s times as much is added, and then
+        the ‖w‖² above counts 1 − r times. Returns (∞, s₀) where a sum is no finite number. Of a
+        loss that is not quadratic P is known at s₀ alone.
         """
         if not self.loss.quadratic:
-            return self._primal_at_scale(sq_weights), self.scale
+            return self._primal_at_scale(sq_weights, lasso), self.scale
         sums = np.empty((kernels.BINS, 3))
         scale, n = self.scale, float(self.totals[kernels.ROWS])
         kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
@@ -283,23 +318,24 @@ class ScanSums:
         low, high = edges * (1.0 + FEW), np.concatenate(([np.inf], edges[:-1]))
         curvature = sq_weights + 2.0 * mm
         with np.errstate(all="ignore"):
-            best = np.where(curvature > 0.0, (2.0 * zm + 2.0 * scale * mm) / curvature, low)
+            best = np.where(curvature > 0.0, (2.0 * zm + 2.0 * scale * mm - lasso) / curvature, low)
             s = np.maximum(np.minimum(best, high), low)
             shift = s - scale
             loss = np.maximum(zz - 2.0 * shift * zm + shift * shift * mm, 0.0)
             terms = (np.sqrt(zz) + np.abs(shift) * np.sqrt(mm)) ** 2
             rounding = (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) * terms
-            primal = (0.5 * s * s * sq_weights + loss + rounding) * (1.0 + FEW)
+            primal = (0.5 * s * s * sq_weights + s * lasso + loss + rounding) * (1.0 + FEW)
         primal = np.where(np.isfinite(primal) & np.isfinite(s), primal, np.inf)
         at = int(np.argmin(primal))
         if not primal[at] < np.inf:
             return math.inf, scale
         return float(primal[at]), float(s[at])
 
-    def _primal_at_scale(self, sq_weights: float) -> float:
+    def _primal_at_scale(self, sq_weights: float, lasso: float) -> float:
         n, losses = float(self.totals[kernels.ROWS]), _compensated(self.sums, kernels.LOSSES)
         rounding = FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2
         primal = 0.5 * self.scale * self.scale * sq_weights + losses * (1.0 + rounding)
+        primal += self.scale * lasso
         primal *= 1.0 + FEW
         return primal if primal < math.inf else math.inf  # no number is none proven
 
@@ -317,19 +353,27 @@ class ScanSums:
         weights were scanned.
         """
         self.fold()
-        sq_weights = kernels.compensated_square_sum(w) + (0.0 if self.free else bias * bias)
-        margins = self.loss.quadratic and not self.free
+        sq_weights, lasso = self._sizes(w, bias)
+        margins = self.loss.quadratic and not self.free and not self.ratio
         directional = self._directional(sq_weights) if margins else -math.inf
         if hard:
             least = float(self.sums[kernels.LEAST])
             scale = 1.0 / least if least > 0.0 else self.scale
             primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
         else:
-            primal, scale = self.primal(sq_weights)
+            primal, scale = self.primal(sq_weights, lasso)
         dual, rounding = self.dual(primal)
         drift = self.distance(w if running is None else running)
         rows = int(self.totals[kernels.ROWS])
         return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins)
+
+    def _sizes(self, w: Vector, bias: float) -> tuple[float, float]:
+        """Return ``sq_weights`` and ``lasso`` of ``primal``."""
+        squares, sq_bias = kernels.compensated_square_sum(w), 0.0 if self.free else bias * bias
+        if not self.ratio:
+            return squares + sq_bias, 0.0
+        lasso = self.ratio * penalty.soft_sums(w, 1.0, 0.0).excess
+        return ((1.0 - self.ratio) * squares + sq_bias) * (1.0 + FEW), lasso * (1.0 + FEW)
 
     def _directional(self, sq_weights: float) -> float:
         """Bound min y_k·a / ‖a‖ from below, for the scanned weights and the counts."""

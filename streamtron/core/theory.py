@@ -105,18 +105,24 @@ def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:
     return float(R ** (1.0 + epsilon) * relative)
 
 
-def decision_radius(primal: float | None, dual: float | None) -> float:
+def decision_radius(primal: float | None, dual: float | None, ratio: float = 0.0) -> float:
     """‖w − w*‖ ≤ √(2(P − D)), as P of any loss is strongly convex; ∞ where one is not proven.
+    ``ratio`` : r of a penalty with a 1-norm, of which it is √(2(P − D)/(1 − r)).
 
     Rounding is included. Every decision value of a row x is within ‖(x, ρ)‖ times this of the
     optimum's.
 
     >>> round(decision_radius(12.5, 8.0), 9), decision_radius(None, 8.0)
     (3.0, inf)
+    >>> round(decision_radius(12.5, 8.0, 0.75), 9), decision_radius(12.5, 8.0, 1.0)
+    (6.0, inf)
     >>> decision_radius(12.5, 12.5) > 0.0
     True
     """
-    return math.sqrt(2.0) * midpoint_radius(primal, dual, 0.0) * (1.0 + 2.0**-49)
+    if ratio == 1.0:
+        return math.inf
+    radius = math.sqrt(2.0 / (1.0 - ratio)) * midpoint_radius(primal, dual, 0.0)
+    return radius * (1.0 + 2.0**-49)
 
 
 def midpoint_radius(primal: float | None, dual: float | None, apart: float) -> float:

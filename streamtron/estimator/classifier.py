@@ -46,7 +46,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     whatever ``tol`` is.
 
     Keywords of ``LinearSVC``, ``LogisticRegression`` and ``SGDClassifier`` that say what is done
-    anyway are accepted: ``penalty="l2"``, ``dual``, ``solver="liblinear"``. Others are refused by a
+    anyway are accepted: ``dual``, ``solver="liblinear"``. Others are refused by a
     SettingsError that says what to do.
 
     Parameters
@@ -58,6 +58,9 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     intercept : ``"penalised"`` as a weight is, or ``"free"``, as scikit-learn's LogisticRegression
         has it but for ``solver="liblinear"``; ``"none"`` as without ``fit_intercept``.
+    penalty : ``"l2"``, ½‖w‖²; ``"l1"``, ‖w‖₁; or ``"elasticnet"``, r‖w‖₁ + ½(1 − r)‖w‖². With the
+        last two most weights are 0: see ``sparsify``. The bias is never in the 1-norm.
+    l1_ratio : r of the elastic net, in [0, 1]; None is 0.5.
     class_weight : None, ``"balanced"`` (n / (classes · n_class), rows counted by their weights),
         or {label: weight > 0}; multiplies C.
     tol : relative duality gap in [0, 1) at which training ends; 0 = down to rounding. The gap is
@@ -102,6 +105,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         intercept: str = "penalised",
+        penalty: str = "l2",
+        l1_ratio: float | None = None,
         class_weight: Mapping[Any, float] | str | None = None,
         tol: float = 0.01,
         max_iter: int = 100,
@@ -177,6 +182,11 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
             raise SettingsError(
                 "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
                 "the weights as {label: weight}."
+            )
+        if settings.ratio:
+            raise SettingsError(
+                f"penalty={self.penalty!r} with partial_fit, which needs weights that are the sum "
+                "of dual variables. Call fit with all rows, or give penalty='l2'."
             )
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")

@@ -21,13 +21,10 @@ from streamtron.model.linear_model import LinearModel
 if TYPE_CHECKING:
     from streamtron.estimator.base import StreamtronEstimator
 
-_L2 = "weights are penalised by ½‖w‖². Leave it out, or keep scikit-learn's estimator for l1"
 _STEPS = "there is no step size and no order of steps to choose. Leave it out"
 _STOP = "training ends when the gap is proven. Give tol in its place"
 
 KEYWORDS: dict[str, tuple[str, str]] = {
-    "penalty": ("l2 deprecated", _L2),
-    "l1_ratio": ("0 0.0 None", _L2),
     "dual": ("auto True False", "the primal and the dual are solved together. Leave it out"),
     "solver": ("liblinear", "the others leave the intercept free. Give intercept='free' instead"),
     "multi_class": ("ovr", "classes are trained one against the rest. Leave it out, or keep "
@@ -109,6 +106,8 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
         if not model.fit_intercept:
             free = model.intercept == "free"
             parameters |= {"rho": 0.0, "intercept": "none" if free else model.intercept}
+        if model.penalty in ("l2", "deprecated") and not model.l1_ratio:  # scikit-learn's defaults
+            parameters |= {"penalty": "l2", "l1_ratio": None}
         settings = Settings.from_dict({**parameters, **(names or {})})
     if settings.regression != is_regressor(model):
         raise SettingsError(

@@ -25,6 +25,7 @@ def problem_of(
         "intercept": settings.intercept,
         "C": 0.5 / settings.delta2,
         "intercept_scaling": settings.rho,
+        "penalty": settings.penalty,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
     }
 

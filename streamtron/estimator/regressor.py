@@ -60,6 +60,8 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
         fit_intercept: bool = True,
         intercept_scaling: float = 1.0,
         intercept: str = "free",
+        penalty: str = "l2",
+        l1_ratio: float | None = None,
         tol: float = 0.01,
         max_iter: int = 100,
         random_state: Any = None,

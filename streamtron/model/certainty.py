@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamtron.core import theory
 from streamtron.core.errors import SettingsError
+from streamtron.core.penalty import ratio_of
 from streamtron.core.rows import Rows
 from streamtron.model.calibration import probabilities, probability_map
 from streamtron.model.linear_model import LinearModel
@@ -125,7 +126,8 @@ class OptimumBounds:
     They contain the rounding of decisions: each is off by at most (columns + 8) u ‖(x, ρ)‖
     ‖(w, w_bias)‖, u = 2⁻⁵³ (Higham, 2002, eq. 3.5).
 
-    ``model`` : one with a certificate, and a bias that is penalised or none; else a SettingsError.
+    ``model`` : one with a certificate, and a bias that is penalised or none, and no
+        L1 penalty; else a SettingsError.
     """
 
     def __init__(self, model: LinearModel) -> None:
@@ -135,16 +137,14 @@ class OptimumBounds:
                 "the model has no certificate, so no label is certain. Give a model that "
                 "streamtron fitted."
             )
-        if model.settings.get("intercept") == "free":
-            raise SettingsError(
-                "nothing bounds how far a bias that is not penalised is from the optimum's, so "
-                "that no label is certain. Fit the model with --intercept penalised."
-            )
+        if (reason := why_unbounded(model)) is not None:
+            raise SettingsError(reason)
+        ratio = ratio_of(model.settings)
         self._middle, self._rho = middle(model), model.settings["rho"]
         rounding, radii = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF, []
         for direction, proven in zip(self._middle.directions(), _certificates(model), strict=True):
-            objectives = map(proven.get, ("primal_objective", "dual_objective"))
-            radius = theory.decision_radius(*objectives)
+            primal, dual = map(proven.get, ("primal_objective", "dual_objective"))
+            radius = theory.decision_radius(primal, dual, ratio)
             if model.offsets is not None:
                 radius = proven["ball"]["radius"]
             bias = direction.bias / self._rho if self._rho else 0.0
@@ -158,6 +158,22 @@ class OptimumBounds:
         lengths = np.hypot(np.sqrt(squares), self._rho)
         slack = (lengths[:, None] * self._radii).reshape(decisions.shape)
         return decisions - slack, decisions + slack
+
+
+def why_unbounded(model: LinearModel) -> str | None:
+    """Return why nothing bounds how far a model with these settings is from the optimum; None if
+    its certificate does."""
+    if model.settings.get("intercept") == "free":
+        return (
+            "nothing bounds how far a bias that is not penalised is from the optimum's, so "
+            "that no label is certain. Fit the model with --intercept penalised."
+        )
+    if ratio_of(model.settings) == 1.0:
+        return (
+            "nothing bounds how far the weights of an L1 penalty are from the optimum's, which may "
+            "not be unique, so that no label is certain. Fit the model with another --penalty."
+        )
+    return None
 
 
 def middle(model: LinearModel) -> LinearModel:

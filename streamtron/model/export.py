@@ -111,8 +111,11 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
     # LIBLINEAR's weights of two classes point to the label that it names first
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
     labels = f"label {' '.join(str(int(label)) for label in named)}\n" if named else ""
+    solver = loss_of(model.settings).liblinear[0]
+    if model.settings.get("penalty") == "l1":
+        solver = solver.replace("L2R", "L1R")
     yield (
-        f"solver_type {loss_of(model.settings).liblinear[0]}\nnr_class {len(named) or 2}\n{labels}"
+        f"solver_type {solver}\nnr_class {len(named) or 2}\n{labels}"
         f"nr_feature {model.columns}\nbias 1\nw\n"
     ).encode()
     by_column = model.sparse_weights.T.tocsr()

@@ -218,7 +218,7 @@ def _proof(
     for certificate, scale, distance in zip(
         certificates, _trained_scales(model), distances, strict=False
     ):
-        radius = theory.decision_radius(certificate.primal, certificate.dual)
+        radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
         radius = math.inf if problem.free else radius  # nothing bounds the bias
         proof = Proof(
             certificate, certificate.scale / scale, scans.readings, radius, distance, excluded

@@ -21,7 +21,7 @@ from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
 from streamtron.data.reader_config import ALL
 from streamtron.model.calibration import ProbabilityScores, probability_map
-from streamtron.model.certainty import AccuracyBounds, OptimumBounds
+from streamtron.model.certainty import AccuracyBounds, OptimumBounds, why_unbounded
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
@@ -170,7 +170,10 @@ def score(
 ) -> Iterator[ScoredRows]:
     """Score every chunk; the models have the same classes."""
     first = models[0]
-    proven = [at_optimum and model.certificate and model.kind == "two classes" for model in models]
+    proven = [
+        at_optimum and m.certificate and m.kind == "two classes" and why_unbounded(m) is None
+        for m in models
+    ]
     optima = [OptimumBounds(m) if known else None for m, known in zip(models, proven, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
     for chunk in source.chunks():

@@ -355,7 +355,10 @@ def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
     return fitting._replace(training=training, began=began, state=state, states=states)
 
 
-OWN = ("loss", "C", "delta", "rho", "tol", "b", "class_weight", "max_epochs", "mini_epochs")
+OWN = (
+    "loss", "C", "delta", "rho", "penalty", "l1_ratio", "tol", "b", "class_weight", "max_epochs",
+    "mini_epochs",
+)  # fmt: skip
 """Settings in which candidates on the same readings may differ."""
 
 

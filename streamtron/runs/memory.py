@@ -115,13 +115,16 @@ def memory_needed(
     if shared:
         held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
+    newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving)
+    if settings.ratio:
+        newton = Need("the rows by columns", rows_held * solving)
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
         Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
-        Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving),
+        newton,
         Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
         Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
         Need("chunks in flight", 4 * chunk * 8),

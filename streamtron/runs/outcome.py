@@ -143,6 +143,8 @@ def outcome_of(
         "stop_reason": stop_reason,
         "skipped": [shard._asdict() for shard in skipped],
     }
+    if settings.penalty != "l2":
+        report["nonzero_weights"] = model.sparse_weights.nnz
     if deleted:
         report["forgotten_rows"] = excluded["rows_excluded"]
     if isinstance(model.bias, float):

@@ -56,7 +56,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard or learner.loss.zone:
+    if settings.faithful or settings.hard or learner.loss.zone or settings.ratio:
         return False
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import Loss, loss_of, solved
+from streamtron.core.losses import PENALISED, Loss, loss_of, solved
+from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -26,6 +27,7 @@ from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
 from streamtron.solver.targets import Extent, TargetRule, Targets
+from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
 
 Vector = NDArray[np.float64]
@@ -92,7 +94,17 @@ class Learner:
     @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
+        if self.settings.ratio and self.settings.loss == PENALISED.name:
+            return PENALISED
         return solved(loss_of(self.settings))
+
+    @property
+    def primal_weights(self) -> Vector:
+        """The augmented weights of the running a where the penalty has a 1-norm; the best ones if
+        it is nothing else, for a does not tell w then."""
+        if self.settings.ratio < 1.0:
+            return Penalty.of(self.settings.ratio).weights(self.running.augmented(self.scale))
+        return resized(self.best.augmented, len(self.running.w))
 
     @property
     def scale(self) -> float:
@@ -296,14 +308,17 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
     running, b = learner.running, learner.progress.b
     candidate = learner.best.take_candidate()
     fixed = running.w.copy() if beside_training else running.w
-    loss, free = loss_of(learner.settings), learner.settings.free
+    loss = loss_of(learner.settings)
+    free, ratio = learner.settings.free, learner.settings.ratio
+    if candidate is None and ratio and not learner.unsummed:
+        candidate = learner.primal_weights
     if candidate is None:
         scale = scale or learner.scale
-        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free)
+        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free, ratio)
     else:
         candidate *= b
         w, bias = candidate[:-1], float(candidate[-1])
-        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free)
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free, ratio)
         if len(w) < len(fixed):
             frozen.widen(len(fixed))
     frozen.beside_training = beside_training

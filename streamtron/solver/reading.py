@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
-from streamtron.solver import few_columns
+from streamtron.solver import few_columns, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
@@ -93,6 +93,11 @@ def visit_rows(
     if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
         return
     counts = learner.counts.take_ranges(chunk.ranges)
+    if learner.settings.ratio:  # a block is solved at once
+        if not keep_all(learner, chunk.rows, targets):
+            marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (counts > 0)
+            yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
+        return
     moved = np.zeros(len(counts), dtype=np.uint8)
     visit(
         learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
@@ -151,11 +156,14 @@ def solve_in_memory(learner: Learner) -> Solve:
         return
     if not len(active):
         return
-    counts = learner.counts.take(active.numbers)
     mini_epochs, blocks = settings.mini_epoch_limit, regime == Regime.BLOCKS
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had
+    if settings.ratio:
+        proximal.solve_held(learner, known, blocks=blocks)
+        return
+    counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
     if not learner.stage.ascent or (settings.hard and blocks):

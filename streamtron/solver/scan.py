@@ -44,11 +44,12 @@ class Frozen:
         loss: Loss = SQUARED_HINGE,
         b: float = 1.0,
         free: float = 0.0,
+        ratio: float = 0.0,
     ) -> None:
         self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
-        self.scan_sums = ScanSums(scale, len(w), loss, b, free)
+        self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
 
     @property
     def has_violators(self) -> bool:

@@ -90,7 +90,7 @@ def plan(settings: Settings) -> tuple[Stage, ...]:
     >>> [stage.name for stage in plan(Settings(tol=0.3))]
     ['1', '0.1', 'ascent']
     """
-    if settings.loss != SQUARED_HINGE.name:
+    if settings.loss != SQUARED_HINGE.name or settings.ratio:
         return (ASCENT,)
     names = settings.stages or (1.0, 0.1)
     brief = settings.stages is None and not settings.faithful
@@ -147,7 +147,8 @@ def choose_b(
     if settings.loss != SQUARED_HINGE.name:
         return resolution_of_c(least_delta2)
     if stage.ascent:
-        return min(ASCENT_B * sq_radius, COUNT_OF_ONE * least_delta2)
+        finest = COUNT_OF_ONE * least_delta2
+        return finest if settings.ratio else min(ASCENT_B * sq_radius, finest)
     if epsilon >= 1.0:
         return FIRST_B * scale
     gamma_up = min(upper_bound, radius) if upper_bound is not None else radius

@@ -243,6 +243,10 @@ class Narrowed:
         w = best.w if self._subset is None else best.w[self._subset.columns]
         return np.append(best.scale * w, best.bias)
 
+    def narrow_vector(self, v: Vector) -> Vector:
+        """Return an augmented vector, 0 on all others, on these columns."""
+        return v if self._subset is None else v[self._subset.places]
+
     def settle(self) -> None:
         """Take the running weights over from the solve."""
         if self._subset is not None:

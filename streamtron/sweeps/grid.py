@@ -1,4 +1,4 @@
-"""Candidates of a sweep: settings made from lists and ranges of loss, C, delta and rho."""
+"""Candidates of a sweep: settings made from lists and ranges of loss, C, delta, rho, l1_ratio."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits, short
 
-NAMES = ("loss", "C", "delta", "rho")
+NAMES = ("loss", "C", "delta", "rho", "l1_ratio")
 """The settings in which candidates differ, the slowest to change first."""
 DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
@@ -59,9 +59,9 @@ def values_of(name: str, given: Given) -> Values:
         except (TypeError, ValueError) as error:
             raise SettingsError(f"{name} is {short(given)}: wanted {_WANTED}.") from error
     if isinstance(given, Range):
-        if name == "rho":
+        if name in ("rho", "l1_ratio"):
             raise SettingsError(
-                f"rho is the range {given}: it is drawn from a list. Give one, as in 0,1."
+                f"{name} is the range {given}: it is drawn from a list. Give one, as in 0,1."
             )
         if not 0 < given.low < given.high < math.inf:
             raise SettingsError(f"{name} is the range {given}: wanted LOW..HIGH, 0 < LOW < HIGH.")
@@ -145,4 +145,5 @@ def describe_candidate(settings: Settings) -> str:
     price = f"C {0.5 / settings.delta2:g}" if given is None else f"delta {given:g}"
     stage = "" if settings.stage == "auto" else f", stage {settings.stage}"
     loss = "" if settings.loss == Settings().loss else f", {settings.loss}"
-    return f"{price}, rho {settings.rho:g}{loss}{stage}"
+    penalty = f", l1_ratio {settings.ratio:g}" if settings.ratio else ""
+    return f"{price}, rho {settings.rho:g}{penalty}{loss}{stage}"

@@ -117,6 +117,7 @@ def sweep(
     C: Given | None = None,
     delta: Given | None = None,
     rho: Given | None = None,
+    l1_ratio: Given | None = None,
     random: int | None = None,
     valid: Paths | None = None,
     folds: int | None = None,
@@ -140,7 +141,7 @@ def sweep(
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
     loss : a name, names, or text as in ``"squared_hinge,log_loss"``.
-    C, delta, rho : a number, numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
+    C, delta, rho, l1_ratio : numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
     valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
@@ -165,7 +166,8 @@ def sweep(
     [(0.1, 1.0), (1.0, 1.0)]
     """
     settings, machine = _shared(settings, names, loss, as_paths(shards), machine or Machine())
-    candidates = candidates_of(settings, {"loss": loss, "C": C, "delta": delta, "rho": rho}, random)
+    lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
+    candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
     paths = _from_the_root(shards)

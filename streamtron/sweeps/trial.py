@@ -34,13 +34,17 @@ BOUNDS = (
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
+OF_PENALTIES = ("l1_ratio", "nonzero_weights")
+"""Columns of candidates whose penalty is not l2."""
+
 COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
-    **dict.fromkeys(("C", "delta", "rho", "tol"), float),
+    **dict.fromkeys(("C", "delta", "rho", "l1_ratio", "tol"), float),
     "stage": str, "b": str, "iteration": int,
     **dict.fromkeys(ALL_METRICS, float),
     "class": str,
     **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
+    "nonzero_weights": int,
     "full_epochs": int, "stop_reason": str, "dropped": str, "best": bool, "seconds": float,
     **dict.fromkeys(("worker", "started", "finished"), str),
 }  # fmt: skip
@@ -121,7 +125,7 @@ class Trial:
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
             "loss": own.loss, **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance,
-            "stage": own.stage,
+            "stage": own.stage, **({} if own.penalty == "l2" else {"l1_ratio": own.ratio}),
             "b": None if own.b is None else ",".join(map(repr, own.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
@@ -153,11 +157,13 @@ def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the certificate of a fit; of many classes that with the widest gap, and its class."""
+    """Return the certificate of a fit; of many classes that with the widest gap, and its class.
+    With them the number of weights that are not 0, if the penalty has a 1-norm."""
+    size = {name: report[name] for name in ("nonzero_weights",) if name in report}
     if "learners" not in report:
-        return dict(report["certificate"])
+        return {**report["certificate"], **size}
     widest = max(report["learners"], key=lambda each: each["certificate"]["relative_duality_gap"])
-    return {**widest["certificate"], "class": label_text(widest["label"])}
+    return {**widest["certificate"], "class": label_text(widest["label"]), **size}
 
 
 def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:

@@ -45,6 +45,7 @@ class Drawn(NamedTuple):
     scale: float
     loss: Loss = SQUARED_HINGE
     b: float = 1.0
+    ratio: float = 0.0
 
 
 def draw(seed: int) -> Drawn:
@@ -90,6 +91,11 @@ class Piece(NamedTuple):
         return len(self.rows.values)
 
 
+def total_of(drawn: Drawn) -> ScanSums:
+    """The sums of a scan that has met no row."""
+    return ScanSums(drawn.scale, len(drawn.w), drawn.loss, drawn.b, ratio=drawn.ratio)
+
+
 def sums_of(drawn: Drawn, seed: int) -> ScanSums:
     """The sums of a scan in blocks, whose sums are added one by one or in a tree."""
     rng, n = np.random.default_rng(seed), len(drawn.signs)
@@ -121,13 +127,13 @@ def sums_of(drawn: Drawn, seed: int) -> ScanSums:
     )
     blocks = [b.seen[0].sums for b in scan_blocks((p for p in pieces), [request], [counts])]
     if rng.random() < 0.5:
-        total = ScanSums(drawn.scale, len(drawn.w), drawn.loss, drawn.b)
+        total = total_of(drawn)
         for part in blocks:
             total.add(part)
         return total
     leaves = []
     for part in blocks:
-        leaves.append(ScanSums(drawn.scale, len(drawn.w), drawn.loss, drawn.b))
+        leaves.append(total_of(drawn))
         leaves[-1].add(part)
     return sum_over_tree(operator.add, leaves)
 

@@ -37,7 +37,7 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import loosened
 from streamtron.sweeps.sweep import Sweep
-from streamtron.sweeps.trial import COLUMNS
+from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
 from tests.helpers.processes import Run, one_sentence
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
@@ -267,7 +267,7 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
     for name in ("same.csv", "same.parquet"):
         assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
     text, binary = (table(place / name) for name in ("same.csv", "same.parquet"))
-    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class"} - {*METRICS}
+    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class", *OF_PENALTIES} - {*METRICS}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]

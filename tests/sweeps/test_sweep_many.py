@@ -19,7 +19,7 @@ from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import memory_needed
 from streamtron.sweeps.sweep import Sweep
-from streamtron.sweeps.trial import BOUNDS, COLUMNS
+from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
 from tests.helpers.processes import Ended, here, one_sentence
 from tests.helpers.sweep_rows import lasting, run_files
 
@@ -121,7 +121,7 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(
     words = ("--multiclass", "--valid", "held-out", "--C", "1,10", "--table", "t.parquet")
     assert run("multiclass", "sweep", "train", *words).returncode == 0
     [best, other] = pq.read_table(place / "multiclass" / "t.parquet").to_pylist()
-    of_others = {*METRICS, *METRICS_OF_NUMBERS} - {*METRICS_OF_MANY}
+    of_others = {*METRICS, *METRICS_OF_NUMBERS, *OF_PENALTIES} - {*METRICS_OF_MANY}
     assert list(best) == [name for name in COLUMNS if name not in of_others]
     assert best["class"] in NAMES
     assert best["best"] != other["best"]

@@ -1,0 +1,268 @@
+"""The elastic net and L1: the optimum that other solvers find is between the bounds, in memory and
+out of it, and after every change of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.datasets import dump_svmlight_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
+
+import streamtron
+from streamtron import Settings, StreamtronClassifier
+from streamtron.cli import main
+from streamtron.core.config import Machine
+from streamtron.core.errors import SettingsError
+from streamtron.core.events import Event
+from streamtron.core.losses import LOSSES, slopes, values
+from tests.helpers.runs import kept
+from tests.helpers.user_rows import list_rows
+
+SHARDS, ROWS, COLUMNS = 4, 100, 60
+
+losses = pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
+ratios = pytest.mark.parametrize("ratio", [0.3, 0.9, 1.0])
+
+Matrix = NDArray[np.float64]
+
+
+def drawn(seed: int) -> tuple[Matrix, Matrix]:
+    """Sparse rows of two classes that overlap, told apart by a few columns; and their signs."""
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.normal(size=(SHARDS * ROWS, COLUMNS)), 3).astype(np.float32).astype(float)
+    X[rng.random(X.shape) > 0.2] = 0.0
+    scores = X[:, :9] @ rng.normal(size=9) + 0.3 * rng.normal(size=len(X))
+    return X, np.where(scores > 0.2, 1.0, -1.0)
+
+
+def least(
+    X: Matrix, costs: Matrix, signs: Matrix, loss: str, ratio: float, *, free: bool = False
+) -> float:
+    """The least P of rows, ρ = 1, with w as the difference of two vectors ≥ 0, by L-BFGS-B."""
+    n = X.shape[1]
+
+    def objective(z: Matrix) -> tuple[float, Matrix]:
+        w, bias = z[:n] - z[n:-1], z[-1]
+        m = signs * (X @ w + bias)
+        pull = -costs * slopes(LOSSES[loss], m) * signs
+        ridge = (1.0 - ratio) * w + X.T @ pull
+        gradient = np.concatenate((ridge + ratio, ratio - ridge, [pull.sum() + bias * (not free)]))
+        penalties = ratio * z[:-1].sum() + 0.5 * (1.0 - ratio) * w @ w + 0.5 * bias**2 * (not free)
+        return penalties + costs @ values(LOSSES[loss], m), gradient
+
+    bounds = [(0.0, None)] * (2 * n) + [(None, None)]
+    options = {"maxiter": 50_000, "maxfun": 500_000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 50}
+    start = np.zeros(2 * n + 1)
+    return float(
+        minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).fun
+    )
+
+
+def write(place: Path, X: Matrix, labels: Any, name: str = "{}.svm") -> list[str]:
+    """Shards of rows in their order."""
+    shards = [str(place / name.format(number)) for number in range(len(X) // ROWS)]
+    for number, shard in enumerate(shards):
+        part = slice(number * ROWS, (number + 1) * ROWS)
+        dump_svmlight_file(X[part], labels[part], shard, zero_based=False)
+    return shards
+
+
+def penalty_of(ratio: float) -> dict[str, Any]:
+    return {"penalty": "l1"} if ratio == 1.0 else {"penalty": "elasticnet", "l1_ratio": ratio}
+
+
+def settings_of(loss: str, ratio: float, **names: Any) -> Settings:
+    return Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
+
+
+def check_bounds(certificate: Any, optimum: float, tol: float) -> None:
+    """The optimum is between bounds that are as near each other as was asked for."""
+    assert certificate["relative_duality_gap"] <= tol
+    assert certificate["dual_objective"] <= optimum * (1.0 + 1e-9)
+    assert certificate["primal_objective"] >= optimum * (1.0 - 1e-9)
+
+
+@losses
+@ratios
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"tol": 1e-6},
+        {"intercept": "free"},
+        {"intercept": "free", "active_set": 20_000},
+        {"active_set": 8_000, "C": 0.2},
+        {"active_set": 8_000, "order": "sequential"},
+        {"class_weight": {"1": 3.0, "-1": 0.5}},
+    ],
+    ids=lambda how: " ".join(f"{name} {value}" for name, value in how.items()) or "in memory",
+)
+def test_the_optimum_is_between_the_bounds(
+    loss: str, ratio: float, how: dict[str, Any], tmp_path: Path
+) -> None:
+    X, signs = drawn(1)
+    settings = settings_of(loss, ratio, **{"tol": 1e-3, **how})
+    outcome = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
+    costs = np.full(len(X), 0.5 / settings.delta2)
+    if settings.class_weight:
+        costs *= np.where(signs > 0, 3.0, 0.5)
+    optimum = least(X, costs, signs, loss, ratio, free=settings.intercept == "free")
+    check_bounds(outcome.report["certificate"], optimum, settings.tol)
+    assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
+
+
+@pytest.mark.parametrize("C", [0.05, 1.0])
+def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
+    X, signs = drawn(2)
+    rivals = {
+        ("squared_hinge", 1.0): LinearSVC(
+            penalty="l1", dual=False, C=C, fit_intercept=False, tol=1e-9, max_iter=100_000
+        ),
+        ("log_loss", 0.7): LogisticRegression(
+            l1_ratio=0.7, solver="saga", C=C, fit_intercept=False, tol=1e-9, max_iter=100_000
+        ),
+    }
+    for (loss, ratio), rival in rivals.items():
+        theirs = rival.fit(X, signs).coef_[0]
+        model = StreamtronClassifier(
+            C=C, loss=loss, fit_intercept=False, tol=1e-6, **penalty_of(ratio)
+        ).fit(X, signs)
+        of_them = C * values(LOSSES[loss], signs * (X @ theirs)).sum()
+        of_them += ratio * np.abs(theirs).sum() + 0.5 * (1.0 - ratio) * theirs @ theirs
+        check_bounds(model.certificate_, of_them, 1e-6)
+        ours = model.coef_[0]
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+        assert set(np.flatnonzero(ours)) >= set(np.flatnonzero(np.abs(theirs) > 1e-3))
+        assert set(np.flatnonzero(ours)) <= set(np.flatnonzero(np.abs(theirs) > 1e-12))
+
+
+@losses
+@ratios
+def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
+    loss: str, ratio: float, tmp_path: Path
+) -> None:
+    X, signs = drawn(3)
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    settings = settings_of(loss, ratio, tol=1e-4)
+    streamtron.run(shards[:3], settings, model=model)
+    updated = streamtron.update(model, shards[3:])
+    costs = np.ones(len(X))
+    check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-4)
+    gone = list_rows(tmp_path / "gone", {"0.svm": [*range(39)]})
+    forgotten = streamtron.forget(model, rows=gone)
+    costs[:39] = 0.0
+    check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-4)
+
+
+class Stopped(Exception):
+    """Ends a run from a listener."""
+
+
+@ratios
+@pytest.mark.parametrize("active_set", [10**6, 8_000], ids=["in memory", "blocks"])
+def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(
+    ratio: float, active_set: int, tmp_path: Path
+) -> None:
+    X, signs = drawn(8)
+    shards = write(tmp_path, X, signs)
+    settings = settings_of("squared_hinge", ratio, C=0.2, active_set=active_set, tol=1e-3)
+    events: list[Event] = []
+    streamtron.run(shards, settings, model=str(tmp_path / "m"), listen=events.append)
+    for last in (2, len(events) // 2, len(events) - 2):
+        left = iter(range(last))
+
+        def stop(_: Event, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise Stopped
+
+        how: Any = {"model": str(tmp_path / f"m{last}"), "machine": Machine(checkpoint_every=0.0)}
+        with pytest.raises(Stopped):
+            streamtron.run(shards, settings, listen=stop, **how)
+        streamtron.run(shards, settings, resume=True, **how)
+        assert kept(tmp_path, f"m{last}") == kept(tmp_path, "m"), last
+
+
+@losses
+def test_every_class_has_its_own_optimum(loss: str, tmp_path: Path) -> None:
+    X, _ = drawn(4)
+    labels = (X[:, :3] + 0.1).argmax(axis=1)
+    settings = settings_of(loss, 0.5, tol=1e-3, multiclass=True, active_set=20_000)
+    outcome = streamtron.run(write(tmp_path, X, labels), settings, model=str(tmp_path / "m"))
+    for label, learner in enumerate(outcome.report["learners"]):
+        signs = np.where(labels == label, 1.0, -1.0)
+        optimum = least(X, np.ones(len(X)), signs, loss, 0.5)
+        check_bounds(learner["certificate"], optimum, 1e-3)
+
+
+@ratios
+def test_a_model_is_proven_again_by_its_witness_and_without_it(
+    ratio: float, tmp_path: Path
+) -> None:
+    X, signs = drawn(5)
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    fitted = streamtron.run(
+        shards, settings_of("log_loss", ratio, tol=1e-4), model=model, witness=str(tmp_path / "w")
+    )
+    optimum = least(X, np.ones(len(X)), signs, "log_loss", ratio)
+    proven = streamtron.certify(model, shards, witness=str(tmp_path / "w"))
+    check_bounds(proven.certificate.to_dict(), optimum, 1e-4)
+    primal = fitted.report["certificate"]["primal_objective"]
+    assert proven.certificate.primal == pytest.approx(primal, rel=1e-12)
+    check_bounds(streamtron.certify(model, shards).certificate.to_dict(), optimum, 1e-3)
+
+
+def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path: Path) -> None:
+    X, signs = drawn(6)
+    shards = write(tmp_path, X, signs)
+    ran = CliRunner().invoke(
+        main.streamtron,
+        ["sweep", *shards[:3], "--valid", shards[3], "--penalty", "elasticnet", "--C", "0.1",
+         "--l1-ratio", "0.1,0.5,1", "--table", str(tmp_path / "t.csv")],
+    )  # fmt: skip
+    assert ran.exit_code == 0, ran.output
+    assert "l1 ratio" in ran.output
+    table = np.genfromtxt(tmp_path / "t.csv", delimiter=",", names=True, dtype=None, encoding=None)
+    assert table["l1_ratio"].tolist() == [0.1, 0.5, 1.0]
+    assert sorted(table["nonzero_weights"], reverse=True) == table["nonzero_weights"].tolist()
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.99])
+def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(
+    ratio: float, tmp_path: Path
+) -> None:
+    X, signs = drawn(9)
+    shards = write(tmp_path, X, signs)
+    rough, exact = (
+        streamtron.run(
+            shards, settings_of("log_loss", ratio, tol=tol), model=str(tmp_path / f"m{tol}")
+        ).model
+        for tol in (0.01, 1e-9)
+    )
+    [part] = streamtron.predict(rough, shards[0], certain=True)
+    assert part.bounds is not None
+    least, most = part.bounds
+    best = exact.decision_function(X[:ROWS])
+    assert ((least <= best + 1e-6) & (best <= most + 1e-6)).all()
+    assert (most - least).max() < 30.0 * np.abs(best).max()
+
+
+def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    X, signs = drawn(7)
+    shards = write(tmp_path, X, signs)
+    with pytest.raises(SettingsError, match="parts: it is solved column by column"):
+        streamtron.run(shards, settings_of("log_loss", 1.0, parts=2), model=str(tmp_path / "m"))
+    model = streamtron.run(shards, settings_of("log_loss", 1.0), model=str(tmp_path / "m")).model
+    with pytest.raises(SettingsError, match="no label is certain"):
+        list(streamtron.predict(model, shards[0], certain=True))
+    with pytest.raises(SettingsError, match="l1_ratio is for the penalty elasticnet"):
+        StreamtronClassifier(l1_ratio=0.3).fit(X, signs)
+    with pytest.raises(SettingsError, match="partial_fit"):
+        StreamtronClassifier(penalty="l1").partial_fit(X, signs, classes=[-1.0, 1.0])
