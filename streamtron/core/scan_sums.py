@@ -210,10 +210,7 @@ class ScanSums:
         if not gains > 0.0:
             return 0.0, 0.0  # −∞: some α is above C
         longest = upper * self.steps / self.b
-        terms = gains
-        if self.loss.numbers:  # which are of both signs
-            terms = 1.01 * _compensated(self.sums, kernels.MAGNITUDES)
-        allowance = terms * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
+        allowance = self._gain_terms(gains) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
         exact = 0.5 * self.sq_norm / self.b / self.b
         square = 0.5 * longest * longest * (1.0 + FEW)
         lost = price / self.b * (1.0 + FEW)
@@ -234,7 +231,7 @@ class ScanSums:
         if not earned > lost:
             return 0.0, 0.0  # also −∞: some α is above C
         gains = earned - lost
-        allowance = (earned + lost) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
+        allowance = self._gain_terms(earned + lost) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
         self.fold()
         sums = penalty.soft_sums(self.fresh, 1.0 / b, 0.0 if ratio == 1.0 else ratio)
         scale, square = 1.0, 0.0
@@ -247,6 +244,11 @@ class ScanSums:
         dual = scale * (gains - allowance - price * (1.0 + FEW)) - square * (1.0 + FEW)
         dual -= FEW * abs(dual)
         return (dual, allowance) if dual > 0.0 else (0.0, 0.0)
+
+    def _gain_terms(self, gains: float) -> float:
+        """Return what the terms of the gains add up to; where labels are numbers they are of both
+        signs."""
+        return 1.01 * _compensated(self.sums, kernels.MAGNITUDES) if self.loss.numbers else gains
 
     def dual_weights(self) -> tuple[float, float]:
         """Return the factor of Σ c_k l_k (x_k, ρ) in v = Σ α_k l_k (x_k, ρ), α being the point of

@@ -107,8 +107,11 @@ class Objective:
         return penalties + self._loss.value(margins) + self._gains
 
     def _dual(self, margins: Vector, alpha: Vector, pull: Vector) -> float:
-        """Return D of α_i = −C_i φ'(m_i), whose gains are C_i φ(m_i) + α_i m_i."""
+        """Return D of α_i = −C_i φ'(m_i), whose gains are C_i φ(m_i) + α_i m_i; + α_i t_i where
+        labels are numbers."""
         earned = self._loss.value(margins) + float(kernels.dot(alpha, margins))
+        if len(t := self._loss.held.t):
+            earned += float(kernels.dot(alpha, t))
         return self._penalty.dual(self._gains + earned, pull)
 
     def _step(self, here: Optimum, pull: Vector) -> tuple[Vector, Vector, float]:
@@ -135,7 +138,7 @@ class Objective:
         for _ in range(SWEEPS):
             if sweep() <= enough:
                 break
-        images = loss.margins_of(step) if self._columns is None else images * loss.held.signs
+        images = loss.slopes_of(step) if self._columns is None else images * loss.held.signs
         longer = float((np.abs(v + step) - np.abs(v))[:-1].sum())
         return step, images, float(kernels.dot(gradient, step)) + lasso * longer
 
@@ -183,7 +186,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     objective = Objective(problem.loss, penalty, center + pull, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)
-    if problem.rest is None and (largest := float(alpha.max(initial=0.0))):
+    if problem.rest is None and (largest := float(np.abs(alpha).max(initial=0.0))):
         b = min(resolution_of(problem.rule.b, largest), LARGEST_COUNT / largest)
         problem.rule = replace(problem.rule, b=b)
     problem.round_dual(alpha)
