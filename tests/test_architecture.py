@@ -48,24 +48,25 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 37_750,
-    "test lines": 40_097,
-    "solver lines": 7_489,
-    "solver modules": 32,
+    "package lines": 39_800,
+    "test lines": 40_660,
+    "solver lines": 7_840,
+    "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_825,
+    "runs lines": 6_792,
     "functions p90": 20,
-    "longest function": 54,
+    "longest function": 56,
     "most parameters": 11,
     "most public methods": 21,
-    "names that are pronouns": 61,
-    "modules over 400 lines": 2,
+    "names that are pronouns": 62,
+    "modules over 400 lines": 4,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
-faces of estimator, frames and page 640, pipelines 200."""
+faces of estimator, frames and page 640, pipelines 200, numbers as labels 1,100, penalties with a
+1-norm 700, what a release needs 180."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -11,7 +11,7 @@ import polars
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import ElasticNet, Ridge
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.svm import LinearSVR
 from sklearn.utils.estimator_checks import check_estimator
@@ -107,8 +107,7 @@ def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(
 
 def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing() -> None:
     keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
-                "penalty": "l2", "shuffle": True, "early_stopping": False,
-                "l1_ratio": 0}  # fmt: skip
+                "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip
     theirs = StreamtronRegressor(**keywords).get_params()
     assert theirs == StreamtronRegressor().get_params()
     ours = Settings(loss="squared_error")
@@ -121,7 +120,7 @@ def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_not
         ({"alpha": 1.0}, r"C=1/alpha for the alpha of Ridge .* C=1/\(alpha \* rows\)"),
         ({"positive": True}, "weights may be negative"),
         ({"learning_rate": "optimal"}, "no step size"),
-        ({"penalty": "l1"}, "weights are penalised by"),
+        ({"penalty": "l1", "loss": "epsilon_insensitive"}, "its solver wants a smooth loss"),
         ({"loss": "hinge"}, "loss is 'hinge': StreamtronRegressor has the losses of numbers"),
         ({"epsilon": 0.5}, "has no epsilon"),
     ],
@@ -143,3 +142,23 @@ def test_classifier_and_regressor_refuse_what_is_the_other_one_s() -> None:
     assert StreamtronRegressor.from_model(model).C == 3.0
     with pytest.raises(SettingsError, match="a regression model, and StreamtronClassifier is for"):
         StreamtronClassifier.from_model(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # such a tol is not reached
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_the_lasso_and_the_elastic_net_are_those_of_scikit_learn_and_proven(
+    ratio: float, free: bool
+) -> None:
+    X, y, _ = _rows(columns=30)
+    C, penalty = 0.01, "l1" if ratio == 1.0 else "elasticnet"
+    ours = StreamtronRegressor(
+        C=C, penalty=penalty, l1_ratio=None if ratio == 1.0 else ratio, tol=1e-11,
+        fit_intercept=free,
+    ).fit(X, y)  # fmt: skip
+    theirs = ElasticNet(
+        alpha=1 / (C * len(y)), l1_ratio=ratio, fit_intercept=free, tol=1e-12, max_iter=10**5
+    ).fit(X, y)
+    assert ours.certificate_["relative_duality_gap"] <= 1e-6  # 32 bits a row prove no less of L1
+    assert ours.coef_ == pytest.approx(theirs.coef_, abs=1e-5)
+    assert set(np.flatnonzero(ours.coef_)) == set(np.flatnonzero(theirs.coef_)) != set(range(30))

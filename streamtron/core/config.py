@@ -235,7 +235,7 @@ class Settings:
             return None
         return (
             f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
-            "margins. Give --loss squared_hinge or log_loss and --C, or leave penalty out."
+            "margins. Give another --loss and --C, or leave penalty out."
         )
 
     def _other_features(self) -> str | None:

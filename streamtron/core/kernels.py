@@ -790,6 +790,18 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, 
 
 
 @helper
+def _add_to_bin(bins, place, cost, margin, slack):
+    """Add a row to the bin of its margin, a place below 0 to the first one."""
+    bin = np.uintp(place) if place > 0.0 else np.uintp(0)
+    bin *= np.uintp(BIN_SUMS)
+    slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
+    weighted = cost * slack
+    _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
+    _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * margin)
+    _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * margin * margin)
+
+
+@helper
 def _largest_residual(z, target, origin, off):
     """Return the most that |z − t| is, z being off by ``off`` and t by what taking ``origin`` off
     it has rounded; φ rises on both sides of t."""
@@ -866,14 +878,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
             at -= 2.0 * UNIT_ROUNDOFF * abs(at)
             _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         elif place < BINS:
-            bin = np.uintp(place) if place > 0.0 else np.uintp(0)
-            bin *= np.uintp(BIN_SUMS)
-            slack = 1.0 - scale * sure
-            slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
-            weighted = cost * slack
-            _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
-            _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * sure)
-            _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * sure * sure)
+            _add_to_bin(bins, place, cost, sure, 1.0 - scale * sure)
         extension = price * counts[i]
         least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
         if margin + extension <= threshold:

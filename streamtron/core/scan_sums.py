@@ -210,7 +210,8 @@ class ScanSums:
         if not gains > 0.0:
             return 0.0, 0.0  # −∞: some α is above C
         longest = upper * self.steps / self.b
-        allowance = self._gain_terms(gains) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2) + longest * longest * FEW
+        allowance = self._gain_terms(gains) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
+        allowance += longest * longest * FEW
         exact = 0.5 * self.sq_norm / self.b / self.b
         square = 0.5 * longest * longest * (1.0 + FEW)
         lost = price / self.b * (1.0 + FEW)

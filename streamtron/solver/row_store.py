@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.losses import NO_NUMBERS
 from streamtron.core.rows import Rows, freeze
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import ColumnSubset
@@ -240,8 +241,8 @@ class ActiveSet:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
         ``targets`` are those of all of ``rows``."""
         fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
-        some, t = chosen[:fits], targets.t
-        self._append(targets.signs[some], targets.delta2[some], t[some] if len(t) else t)
+        kept, t = chosen[:fits], targets.t
+        self._append(targets.signs[kept], targets.delta2[kept], t[kept] if len(t) else t)
         return fits
 
     def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
@@ -305,13 +306,13 @@ class NarrowRows:
     rows: Rows
     signs: NDArray[np.int8]
     delta2: NDArray[np.float64]
-    t: NDArray[np.float64]
     squares: NDArray[np.float64]
+    t: NDArray[np.float64] = field(default_factory=lambda: NO_NUMBERS)
 
     @classmethod
     def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
         """Return the same rows on some columns, which are all that occur."""
-        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.t, held.squares)
+        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.squares, held.t)
 
     def __len__(self) -> int:
         return len(self.signs)

@@ -171,9 +171,9 @@ def sweep(
     metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
     paths = _from_the_root(shards)
-    files: Any = {"model": model, "report": report, "witness": witness}
+    places: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *as_paths(valid or ()), settings.vocabulary]
-    files, run_dir = _check_places(files, inputs, machine, overwrite)
+    files, run_dir = _check_places(places, inputs, machine, overwrite)
     splits = folds_of(paths, valid, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
@@ -192,8 +192,8 @@ def sweep(
         trials = _all_iterations(candidates, schedule, metric, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
-    fit_it = fit_best if refit or valid is not None else None
-    outcome = _write_best(best, trials, metric, files, run_dir, fit_it)
+    wanted = refit or valid is not None
+    outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 

@@ -18,6 +18,7 @@ from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
+from streamtron.core.losses import NO_NUMBERS, SQUARED_HINGE
 from streamtron.core.rows import freeze
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import one_part
@@ -64,8 +65,8 @@ class Trained:
         kernels.squared_norms(rows, squares)
         freeze(signs, delta2, squares, counts, w)
         kernels.scan(
-            rows, signs, delta2, squares, counts, self.rho, self.bias, threshold,
-            kernels.SQUARED_HINGE, 1.0, w, length_of(w, self.bias), scale,
+            rows, signs, delta2, squares, NO_NUMBERS, counts, self.rho, self.bias, threshold,
+            SQUARED_HINGE.phi, 1.0, w, length_of(w, self.bias), scale, 0.0, 0.0,
             scan_sums.bins, scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals,
             np.zeros(len(signs), dtype=np.uint8), kernels.NO_DOTS,
         )  # fmt: skip

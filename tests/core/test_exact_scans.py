@@ -224,7 +224,7 @@ def draw_priced(loss: Loss, seed: int) -> tuple[Drawn, list[Fraction]]:
     counts, kind = round_counts(alpha, b, 0.5 / price), rng.integers(4)
     if kind == 0:
         margins = drawn.signs * (drawn.X.astype(float) @ w + drawn.rho * bias)
-        counts = counts_of_slacks(replace(loss, zone=0.3), margins, scale, targets, b)
+        counts = counts_of_slacks(replace(loss, zone=0.3), scale * margins, targets, b)
     elif kind == 1:  # as near to b C as whole numbers are, some a little above
         above = np.floor(b * (0.5 / price)) + rng.choice([0, 1], n)
         counts = np.where(counts > 0, np.minimum(above, 2**31 - 1), 0).astype(np.int32)

@@ -550,6 +550,20 @@ def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
 
 
 @prove
+@given(cases())
+def test_a_count_below_0_of_a_class_is_no_dual_variable(case: Case) -> None:
+    """Counts come from files: one below 0 would prove what is false."""
+    oracle, n = case.oracle(), len(case.rows)
+    found = []
+    for count in (-5, 0):
+        oracle.counts = [c or count for c in oracle.counts]
+        found.append(scanned(case, oracle, 0.0, 1.0, [], [0, n]).told()[1:])
+        oracle.counts = [0 if c == count else c for c in oracle.counts]
+    assert [told[0] for told in found] == [found[0][0]] * 2
+    assert [told[3] for told in found] == [found[0][3]] * 2
+
+
+@prove
 @given(cases(), st.floats(-1e3, 1e6), st.integers(0, 7))
 def test_a_scan_cut_in_two_calls_gives_the_bits_of_one(
     case: Case, threshold: float, cut: int

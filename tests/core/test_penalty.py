@@ -37,7 +37,7 @@ def draw_penalised(loss: Loss, seed: int) -> Drawn:
         n, b = len(drawn.signs), float(10.0 ** rng.uniform(0, 9))
         margins = drawn.signs * (drawn.X.astype(float) @ drawn.w + drawn.rho * drawn.bias)
         targets = Targets(np.arange(n), drawn.signs, drawn.price, np.zeros(n))
-        counts = counts_of_slacks(loss, margins, drawn.scale, targets, b)
+        counts = counts_of_slacks(loss, drawn.scale * margins, targets, b)
         drawn = drawn._replace(counts=counts, b=b)
     elif loss is SQUARED_HINGE:
         drawn = drawn._replace(b=float(10.0 ** rng.uniform(0, 12)))

@@ -187,7 +187,7 @@ def test_a_sealed_file_of_another_kind_or_version_is_refused(tmp_path, content):
 @pytest.mark.parametrize(
     "change",
     [
-        {"000000.counts": np.array([3, -1, 1, 1], dtype=np.int32)},
+        {"000000.counts": np.array([3, -(2**31), 1, 1], dtype=np.int32)},
         {"000000.counts": np.array([3, 0, 1, 1], dtype=np.int32)},
         {"000000.counts": np.array([3.0, 1.0, 1.0, 1.0])},
         {"000000.counts": np.array([3], dtype=np.int32)},

@@ -158,7 +158,7 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
         np.full(len(rows), delta2), np.zeros(len(rows)),
     )  # fmt: skip
     counts = counts_of_slacks(
-        SQUARED_HINGE, np.array([margin for margin, _ in rows]), scale, targets, b
+        SQUARED_HINGE, scale * np.array([margin for margin, _ in rows]), targets, b
     )
     expected = []
     for margin, sign in rows:

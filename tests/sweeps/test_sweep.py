@@ -290,7 +290,7 @@ def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swep
     assert not lines[1 + len(swept)]
     best = the_best(swept)
     assert f"C = {best['C']:g}, rho = {best['rho']:g}" in lines[2 + len(swept)]
-    assert lines[-1].startswith("cache")
+    assert lines[-1].startswith("next")
 
 
 def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
