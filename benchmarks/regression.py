@@ -27,8 +27,8 @@ Vector = NDArray[np.float64]
 Fit = Callable[[Any, Vector], Vector]
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
-EPSILON, TOL, LIMIT = 0.1, 1e-3, 60.0
-"""ε of the insensitive losses; our gap; seconds that a rival's tolerances may take together."""
+EPSILON, TOL = 0.1, 1e-3
+"""ε of the insensitive losses; our gap."""
 
 
 def text(rows: int, columns: int = 100_000) -> sparse.csr_array:
@@ -134,7 +134,7 @@ def seconds_of(fit: Fit, X: Any, t: Vector) -> tuple[float, Vector]:
     return time.perf_counter() - begin, w
 
 
-def compare(X: Any, t: Vector, loss: str, C: float, repeats: int) -> dict[str, Any]:
+def compare(X: Any, t: Vector, loss: str, C: float, given: argparse.Namespace) -> dict[str, Any]:
     """Return our readings, gap and seconds, and each rival's."""
     epsilon = None if loss == "squared_error" else EPSILON
     model = StreamtronRegressor(C=C, loss=loss, epsilon=epsilon, tol=TOL, fit_intercept=False)
@@ -149,14 +149,14 @@ def compare(X: Any, t: Vector, loss: str, C: float, repeats: int) -> dict[str, A
             if objective(X, t, other, loss, C) <= target * (1.0 + 1e-9):
                 contenders[name] = make(tol)
                 break
-            if spent > LIMIT:
+            if spent > given.time_limit:
                 break
         contenders.setdefault(name, _never)
     running = {
         name: lambda fit=fit: seconds_of(fit, X, t)[0]
         for name, fit in contenders.items() if fit is not _never
     }  # fmt: skip
-    medians = {k: measure.median(s) for k, s in measure.alternate(running, repeats).items()}
+    medians = {k: measure.median(s) for k, s in measure.alternate(running, given.repeats).items()}
     history = model.certificate_["history"]
     found = {name: medians.get(name) for name in contenders}
     best = min((s for name, s in medians.items() if name != "streamtron"), default=None)
@@ -182,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--rows", type=int, default=200_000, help="films have 5 times as many")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--time-limit", type=float, default=60.0, help="of a rival's tolerances")
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     ratios = []
@@ -194,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         t = numbers(X)
         for loss in given.losses:
             for C in given.C:
-                case = compare(X, t, loss, C, given.repeats)
+                case = compare(X, t, loss, C, given)
                 ratios.append(case["ratio"])
                 times = ", ".join(
                     f"{rival} {'–' if s is None else f'{s:.3g}'}"

@@ -1,4 +1,4 @@
-"""Out-of-core training of linear classifiers whose answer comes with a proof of how good it is.
+"""Out-of-core training of linear models whose answer comes with a proof of how good it is.
 
 Nothing heavy is loaded until a name is used.
 """

@@ -82,7 +82,7 @@ class _Group(click.Group):
 )  # fmt: skip
 @click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
 def streamtron() -> None:
-    """Train linear classifiers from shards that do not fit in memory, and prove how good they are.
+    """Train linear models from shards that do not fit in memory, and prove how good they are.
 
     Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
     (disk, memory), 130 and 143 interrupted.
