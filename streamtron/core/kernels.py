@@ -377,14 +377,20 @@ def _value(phi, m):
 
 
 @helper
+def _logistic_slope(m):
+    """Return −φ'(m) = σ(−m) of LOG_LOSS."""
+    q = _exp_minus(abs(m))
+    return (q if m >= 0.0 else 1.0) / (1.0 + q)
+
+
+@helper
 def _slope(phi, m):
     """Return −φ'(m)."""
     loss = phi.code
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
     if loss == LOG_LOSS:
-        q = _exp_minus(abs(m))
-        return (q if m >= 0.0 else 1.0) / (1.0 + q)
+        return _logistic_slope(m)
     if loss == HINGE:
         return _smoothed_slope(max(1.0 - m, 0.0), phi.zone)
     if loss == SQUARED_ERROR:
@@ -482,7 +488,7 @@ def _gain_terms(phi, p, target):
 def _step(phi, count, y_a, q, b, cost, target):
     """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008). Squared
     hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the
-    same, c_k + m at most b C. Logistic loss: see ``_logistic_count``. Where t is a number, c_k may
+    same, c_k + m at most b C. Logistic loss: see ``_logistic_alpha``. Where t is a number, c_k may
     be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
         return _ascent_step(count, y_a, q, b)
@@ -493,7 +499,7 @@ def _step(phi, count, y_a, q, b, cost, target):
     if phi.code == HINGE:
         best = count + np.floor((b - y_a) / q + 0.5)
     elif phi.code == LOG_LOSS:
-        best = np.floor(b * _logistic_alpha(phi, count / b, y_a / b, q, cost) + 0.5)
+        best = np.floor(b * _logistic_alpha(count / b, y_a / b, q, cost) + 0.5)
     else:
         largest = min(largest, np.float64(COUNT_MAX))
         best = np.floor(b * _residual_alpha(phi, count / b, y_a / b - target, q, cost) + 0.5)
@@ -522,7 +528,7 @@ LOGISTIC_STEPS = 6
 
 
 @helper
-def _logistic_alpha(phi, alpha, m, q, cost):
+def _logistic_alpha(alpha, m, q, cost):
     """Return the α' that maximises C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
 
     The margin z of the row is then m + (α' − α) q, and α' = C σ(−z): the root of an increasing
@@ -537,7 +543,7 @@ def _logistic_alpha(phi, alpha, m, q, cost):
         high = m + cost * q
     z = m
     for _ in range(LOGISTIC_STEPS):
-        slope = _slope(phi, z)
+        slope = _logistic_slope(z)
         value = z - m - (cost * slope - alpha) * q
         if abs(value) <= 1e-6:
             break
@@ -545,7 +551,7 @@ def _logistic_alpha(phi, alpha, m, q, cost):
         z -= value / (1.0 + cost * q * slope * (1.0 - slope))
         if not low < z < high:
             z = 0.5 * (low + high)
-    return cost * _slope(phi, z)
+    return cost * _logistic_slope(z)
 
 
 @helper
