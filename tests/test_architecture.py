@@ -48,7 +48,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 39_800,
+    "package lines": 39_803,
     "test lines": 40_660,
     "solver lines": 7_840,
     "solver modules": 33,
