@@ -171,7 +171,8 @@ class Settings:
     def __post_init__(self) -> None:
         _make(self)
         if self.intercept is None:
-            object.__setattr__(self, "intercept", "free" if self._moves_freely else "penalised")
+            moves = self.regression and self.rho > 0.0
+            object.__setattr__(self, "intercept", "free" if moves else "penalised")
         self._check_clashes()
         for value in self.b or ():
             check_range(value, "b", POSITIVE)
@@ -263,10 +264,6 @@ class Settings:
     def regression(self) -> bool:
         """Tell whether labels are numbers."""
         return self.loss in REGRESSION
-
-    @property
-    def _moves_freely(self) -> bool:
-        return self.regression and self.rho > 0.0
 
     @property
     def augmentation(self) -> float:

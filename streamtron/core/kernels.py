@@ -1131,6 +1131,12 @@ def transpose(rows, places, indices, values):
             places[rows.indices[j]] += 1
 
 
+@helper
+def _soft_threshold(x, threshold):
+    """Return x nearer to 0 by the threshold, or 0."""
+    return max(x - threshold, 0.0) + min(x + threshold, 0.0)
+
+
 @kernel(
     types.float64(_ROWS, _ORDER, _REALS, types.float64, types.float64, types.float64, _REALS,
                   _REALS, _REALS, _F8, _F8)
@@ -1166,8 +1172,7 @@ def descend(columns, order, factors, rho, lasso, ridge, gradient, diagonal, v, s
                 i = columns.indices[j]
                 slope += columns.values[j] * (factors[i] * images[i])
         last_weight = v[column] + step[column]
-        best = last_weight - slope / diagonal[column]
-        weight = max(best - threshold, 0.0) + min(best + threshold, 0.0)
+        weight = _soft_threshold(last_weight - slope / diagonal[column], threshold)
         change = weight - last_weight
         if change == 0.0:
             continue
@@ -1191,8 +1196,7 @@ def descend_directly(hessian, order, lasso, v, step, slopes):
         row = hessian[column]
         threshold = 0.0 if column == last else lasso / row[column]
         last_weight = v[column] + step[column]
-        best = last_weight - slopes[column] / row[column]
-        weight = max(best - threshold, 0.0) + min(best + threshold, 0.0)
+        weight = _soft_threshold(last_weight - slopes[column] / row[column], threshold)
         change = weight - last_weight
         if change == 0.0:
             continue

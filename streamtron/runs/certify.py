@@ -286,7 +286,7 @@ def _learners(
         learner = Learner(problem, source.labels, class_weights, positive=positive)
         w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
         rho = problem.augmentation
-        learner.fix_center(center=direction.bias if problem.regression and problem.free else 0.0)
+        learner.fix_center(direction.bias if problem.regression and problem.free else 0.0)
         bias = (direction.bias - learner.targets.center) / rho / scale if rho > 0.0 else 0.0
         set_weights(learner, w, bias, None if counts is None else counts[k])
         trained = counts is not None and direction.certificate

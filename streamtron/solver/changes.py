@@ -120,8 +120,7 @@ def _read(
 
 
 def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-    learner.fix_center(chunk)
-    targets = learner.targets(chunk)
+    targets = learner.targets_of(chunk)
     learner.observe(chunk, targets)
     if learner.progress.stage_number < 0:
         begin_stage(learner)

@@ -212,8 +212,7 @@ class RestoredLearner:
         chosen = places[: int(matches.argmin())]
         if not len(chosen):
             return
-        learner.fix_center(chunk)
-        targets = learner.targets(chunk)
+        targets = learner.targets_of(chunk)
         if learner.regime == Regime.ALL_ROWS:
             learner.active.share(learner.pool, chunk.rows, targets)
         else:

@@ -18,7 +18,7 @@ from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.losses import Loss
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows, NarrowRows
-from streamtron.solver.targets import costs
+from streamtron.solver.targets import costs, less_t
 from streamtron.solver.vectors import ColumnSubset
 from streamtron.solver.weights import DualPoint
 
@@ -93,18 +93,15 @@ class HeldLoss:
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
         self.__dict__.pop("cost", None)
-        self.margins = self._less_t(np.zeros(len(self.held)))
+        self.margins = less_t(np.zeros(len(self.held)), self.held.t)
 
     def margins_of(self, v: Vector) -> Vector:
         """Return m_i, shape (rows,)."""
-        return self._less_t(self.slopes_of(v))
+        return less_t(self.slopes_of(v), self.held.t)
 
     def slopes_of(self, direction: Vector) -> Vector:
         """Return the change of m_i along a direction, shape (rows,)."""
         return passes.margins(self.held.rows, self.held.signs, self.rho, direction)
-
-    def _less_t(self, products: Vector) -> Vector:
-        return products - self.held.t if len(self.held.t) else products
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""

@@ -182,17 +182,19 @@ class Learner:
         self.widen(chunk.width)
         self.extent.add(targets, self.settings, chunk.width)
 
-    def fix_center(self, chunk: Chunk | None = None, center: float | None = None) -> None:
-        """Take ``center`` off labels that are numbers; if it is not given, where the bias is free
-        to move, the mean of those of the first chunk."""
-        extent, settings = self.extent, self.settings
-        if extent.center is None and center is None and chunk is not None:
-            center = 0.0
-            if settings.regression and settings.free and len(chunk):
-                center = float(chunk.codes.mean())
-        if extent.center is None:
-            extent.center = center
-        self.targets.center = extent.center or 0.0
+    def fix_center(self, center: float) -> None:
+        """Take ``center`` off labels that are numbers, unless something is taken off already."""
+        if self.extent.center is None:
+            self.extent.center = center
+        self.targets.center = self.extent.center
+
+    def targets_of(self, chunk: Chunk) -> Targets:
+        """Return the targets of a chunk; of the first one of labels that are numbers, where the
+        bias is free to move, the mean is taken off all."""
+        moves = self.settings.regression and self.settings.free and len(chunk)
+        first = moves and self.extent.center is None
+        self.fix_center(float(chunk.codes.mean()) if first else 0.0)
+        return self.targets(chunk)
 
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""

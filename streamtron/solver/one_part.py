@@ -73,8 +73,7 @@ class OnePart(Data):
         """Read all rows beforehand where the procedure is the paper's, which fixes b from them."""
         for chunk in self._source.chunks() if self.settings.faithful else ():
             for learner in self.learners:
-                learner.fix_center(chunk)
-                learner.observe(chunk, learner.targets(chunk))
+                learner.observe(chunk, learner.targets_of(chunk))
 
     def restore(self, resumed: Resumed) -> None:
         """Hold the rows again that the learners of a resumed run held, unless it is resumed within

@@ -97,7 +97,7 @@ class Part:
         else:
             learners = [Learner(self.settings, labels, self.class_weights, None, self.pool)]
             self.problems = [PartProblem(learners[0])]
-        learners[0].fix_center(center=center)
+        learners[0].fix_center(center)
         self._classes = classes
         begin_reading(learners[0], 0)
         for chunk in self.source.chunks():

@@ -180,7 +180,7 @@ class PartProblem(HeldLoss):
         weights = content["class_weights"]
         learner.targets.class_weights = None if weights is None else dict(weights)
         learner.targets.positive = content["positive"]
-        learner.fix_center(center=content["center"])
+        learner.fix_center(content["center"])
         learner.regime = Regime(content["regime"])
         if "certified.gaps" in arrays:
             self._certified = arrays["certified.gaps"], arrays["certified.counts"]

@@ -51,8 +51,7 @@ def take_chunk(
     most at the threshold. Yields where memory is full, for the rows held to be solved; most of them
     are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``.
     ``chosen`` : positions of rows to keep whatever a scan finds."""
-    learner.fix_center(chunk)
-    targets, frozen = learner.targets(chunk), learner.frozen
+    targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:

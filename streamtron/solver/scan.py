@@ -25,7 +25,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
-from streamtron.solver.targets import TargetRule, Targets, costs, round_counts
+from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 
 class Frozen:
@@ -237,8 +237,7 @@ def margins_at(
     scale: float = 1.0,
 ) -> NDArray[np.float64]:
     """Return m_k of every row at weights ``scale`` · v, augmented, shape (rows,)."""
-    margins = scale * passes.margins(rows, targets.signs, rho, v)
-    return margins - targets.t if len(targets.t) else margins
+    return less_t(scale * passes.margins(rows, targets.signs, rho, v), targets.t)
 
 
 def counts_of_slacks(
