@@ -37,6 +37,7 @@ from streamtron.core.text import (
     some,
     up,
     with_types,
+    within,
 )
 from streamtron.data import Manifest
 from streamtron.model.candidates_page import candidates_section
@@ -137,8 +138,7 @@ def _head(facts: Facts) -> Iterator[str]:
     good = meets(report["settings"], gap, report["stop_reason"])
     verdict = "Nothing is proven of the distance from the best possible training objective"
     if gap < 1.0:
-        above = up(100.0 * gap / (1.0 - gap) * (1.0 + 1e-12), 2)
-        verdict = f"Within {above} % of the best possible training objective, proven"
+        verdict = f"{within(gap).capitalize()}, proven"
     missed = "" if good else f"; the tolerance, a gap of {number(tol)}, was not reached"
     yield paragraph(f"{verdict}{missed}.", "good" if good else "bad")
     yield from (paragraph(note, "soft") for note in facts.notes)
