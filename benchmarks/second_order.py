@@ -24,7 +24,7 @@ import numpy as np
 from data import add_data_arguments, data_sets, load, need_data
 
 from streamtron.core import kernels
-from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.losses import NO_NUMBERS, SQUARED_HINGE
 from streamtron.core.rows import make_rows
 from streamtron.solver import passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
@@ -78,7 +78,7 @@ def multiplications_of_a_nonzero(rows: Any) -> float:
         passes.add(kernels.gram_product, rows, factors, 1.0, v, np.zeros(columns + 1))
         product.append(time.perf_counter() - started)
         started = time.perf_counter()
-        passes.gram_block(rows, factors, 1.0, places, gram)
+        passes.add_gram(rows, factors, 1.0, places, gram)
         head.append(time.perf_counter() - started)
     matrix = gram + np.eye(size) * gram.max() * size
     started = time.perf_counter()
@@ -111,7 +111,7 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
 
     def visits() -> None:
         order = random.permutation(number)
-        visit(running, rule, rows, order, signs, delta2, squares, counts, moved)
+        visit(running, rule, rows, order, signs, delta2, NO_NUMBERS, squares, counts, moved)
 
     works: dict[str, tuple[Callable[[], object], float]] = {
         "visit": (visits, len(rows.indices)),
@@ -122,7 +122,7 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
             lambda: passes.add(kernels.gram_product, *side_by_side, 1.0, v, total), held
         ),
         "multiplication": (
-            lambda: passes.gram_block(rows, inside, 1.0, places, np.zeros((300, 300))),
+            lambda: passes.add_gram(rows, inside, 1.0, places, np.zeros((300, 300))),
             float(pairs[inside > 0.0] @ (pairs[inside > 0.0] + 1.0)) / 2.0,
         ),
     }  # fmt: skip

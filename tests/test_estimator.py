@@ -675,6 +675,15 @@ def test_the_number_of_threads_changes_no_bit(n_jobs: int) -> None:
     assert np.array_equal(StreamtronClassifier(n_jobs=n_jobs).fit(X, y).coef_, alone.coef_)
 
 
+@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
+def test_threads_that_share_the_rows_of_one_problem_change_no_bit(loss: str) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(70_000, 12))
+    y = X @ random.normal(size=12) + random.normal(size=70_000) > 0.5
+    fits = [StreamtronClassifier(C=50.0, loss=loss, n_jobs=n, tol=1e-5).fit(X, y) for n in (1, 3)]
+    assert fits[0].coef_.tobytes() == fits[1].coef_.tobytes()
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(
     classes: int, capsys: pytest.CaptureFixture[str], tmp_path: Path

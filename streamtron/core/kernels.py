@@ -352,6 +352,24 @@ def _smoothed_slope(slack, zone):
 
 
 @helper
+def _logistic_value(m, q):
+    """Return φ(m) of LOG_LOSS, q = exp(−|m|)."""
+    return max(-m, 0.0) + _log_ratio(q / (2.0 + q))
+
+
+@helper
+def _logistic_slope(m, q):
+    """Return −φ'(m) = σ(−m) of LOG_LOSS, q = exp(−|m|)."""
+    return (q if m >= 0.0 else 1.0) / (1.0 + q)
+
+
+@helper
+def _logistic_curvature(q):
+    """Return φ''(m) of LOG_LOSS, q = exp(−|m|)."""
+    return q / ((1.0 + q) * (1.0 + q))
+
+
+@helper
 def _value(phi, m):
     """Return φ(m); that no branch takes is no number."""
     loss = phi.code
@@ -359,8 +377,7 @@ def _value(phi, m):
         slack = max(1.0 - m, 0.0)
         return slack * slack
     if loss == LOG_LOSS:
-        q = _exp_minus(abs(m))
-        return max(-m, 0.0) + _log_ratio(q / (2.0 + q))
+        return _logistic_value(m, _exp_minus(abs(m)))
     if loss == HINGE:
         return _smoothed(max(1.0 - m, 0.0), phi.zone)
     size = abs(m)
@@ -377,20 +394,13 @@ def _value(phi, m):
 
 
 @helper
-def _logistic_slope(m):
-    """Return −φ'(m) = σ(−m) of LOG_LOSS."""
-    q = _exp_minus(abs(m))
-    return (q if m >= 0.0 else 1.0) / (1.0 + q)
-
-
-@helper
 def _slope(phi, m):
     """Return −φ'(m)."""
     loss = phi.code
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
     if loss == LOG_LOSS:
-        return _logistic_slope(m)
+        return _logistic_slope(m, _exp_minus(abs(m)))
     if loss == HINGE:
         return _smoothed_slope(max(1.0 - m, 0.0), phi.zone)
     if loss == SQUARED_ERROR:
@@ -412,8 +422,7 @@ def _curvature(phi, m):
     if loss == SQUARED_HINGE:
         return 2.0 if m < 1.0 else 0.0
     if loss == LOG_LOSS:
-        q = _exp_minus(abs(m))
-        return q / ((1.0 + q) * (1.0 + q))
+        return _logistic_curvature(_exp_minus(abs(m)))
     if loss == HINGE:
         return 1.0 / phi.zone if 0.0 < 1.0 - m < phi.zone else 0.0
     if loss == SQUARED_ERROR:
@@ -543,7 +552,7 @@ def _logistic_alpha(alpha, m, q, cost):
         high = m + cost * q
     z = m
     for _ in range(LOGISTIC_STEPS):
-        slope = _logistic_slope(z)
+        slope = _logistic_slope(z, _exp_minus(abs(z)))
         value = z - m - (cost * slope - alpha) * q
         if abs(value) <= 1e-6:
             break
@@ -551,7 +560,7 @@ def _logistic_alpha(alpha, m, q, cost):
         z -= value / (1.0 + cost * q * slope * (1.0 - slope))
         if not low < z < high:
             z = 0.5 * (low + high)
-    return cost * _logistic_slope(z)
+    return cost * _logistic_slope(z, _exp_minus(abs(z)))
 
 
 @helper
@@ -968,6 +977,14 @@ def dot(u, v):
     return total
 
 
+@kernel(types.void(_F8, _F8))
+def move(source, total):
+    """``source`` is added to ``total``, and is 0 then."""
+    for j in range(len(source)):
+        total[j] += source[j]
+        source[j] = 0.0
+
+
 @kernel(types.float64(_REALS, _REALS))
 def square_distance(u, v):
     """Σ (u_j − v_j)², summed from the first to the last, with no vector for the differences."""
@@ -1053,10 +1070,11 @@ def gram_diagonal(rows, factors, rho, total):
             total[len(total) - 1] += factors[i] * (rho * rho)
 
 
-@kernel(types.void(_ROWS, _REALS, types.float64, _ORDER, _I8, _F8, _MATRIX))
-def gram_block(rows, factors, rho, places, held, values, gram):
+@kernel(types.void(_ROWS, _REALS, types.float64, _ORDER, _MATRIX))
+def gram_block(rows, factors, rho, places, gram):
     """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; z_i are the columns of
-    (x_i, ρ) that have a place ≥ 0 there. ``held``, ``values`` : room for a row of it."""
+    (x_i, ρ) that have a place ≥ 0 there. The places of a row's columns rise."""
+    held, values = np.empty(len(gram), np.int64), np.empty(len(gram))
     last = places[len(places) - 1]
     for i in range(len(factors)):
         if factors[i] != 0.0:
@@ -1069,10 +1087,20 @@ def gram_block(rows, factors, rho, places, held, values, gram):
             if last >= 0:
                 held[number], values[number] = last, rho
                 number += np.uintp(1)
+            if number == 0:
+                continue
+            begin, many = held[0], np.int64(number)
+            side_by_side = held[many - 1] - begin == many - 1
             for j in range(number):
-                weight, row = factors[i] * values[j], gram[held[j]]
-                for k in range(j + np.uintp(1)):
-                    row[held[k]] += weight * values[k]
+                weight = factors[i] * values[j]
+                if side_by_side:
+                    row = gram[held[j], begin : held[j] + 1]
+                    for k in range(len(row)):
+                        row[k] += weight * values[k]
+                else:
+                    row = gram[held[j]]
+                    for k in range(j + np.uintp(1)):
+                        row[held[k]] += weight * values[k]
 
 
 @kernel(types.boolean(_MATRIX, _F8))
@@ -1222,16 +1250,30 @@ def loss_at(phi, order, places, targets, found):
             found[i] = _gain(phi, places[i], targets[i] if len(targets) else 0.0)
 
 
-@kernel(types.void(_PHI, _REALS, _REALS, _REALS, types.float64, _F8))
+BLOCK = 1 << 12
+"""Rows of a block of ``loss_along``."""
+
+
+@kernel(types.void(_PHI, _REALS, _REALS, _REALS, types.float64, _MATRIX))
 def loss_along(phi, margins, slopes, cost, theta, found):
-    """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' into ``found`` (float64, shape (3,))."""
-    value, first, second = 0.0, 0.0, 0.0
-    for i in range(len(margins)):
-        m, d = margins[i] + theta * slopes[i], slopes[i]
-        value += cost[i] * _value(phi, m)
-        first -= cost[i] * (_slope(phi, m) * d)
-        second += cost[i] * (_curvature(phi, m) * (d * d))
-    found[0], found[1], found[2] = value, first, second
+    """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' of each block of BLOCK rows are added to a row of
+    ``found`` (float64, shape (blocks, 3))."""
+    for block in range(len(found)):
+        value, first, second = 0.0, 0.0, 0.0
+        for i in range(BLOCK * block, min(BLOCK * (block + 1), len(margins))):
+            m, d = margins[i] + theta * slopes[i], slopes[i]
+            if phi.code == LOG_LOSS:
+                q = _exp_minus(abs(m))
+                value += cost[i] * _logistic_value(m, q)
+                first -= cost[i] * (_logistic_slope(m, q) * d)
+                second += cost[i] * (_logistic_curvature(q) * (d * d))
+            else:
+                value += cost[i] * _value(phi, m)
+                first -= cost[i] * (_slope(phi, m) * d)
+                second += cost[i] * (_curvature(phi, m) * (d * d))
+        found[block, 0] += value
+        found[block, 1] += first
+        found[block, 2] += second
 
 
 @kernel(types.void(_ROWS, _ORDER, types.int64[::1], types.uint32[::1], types.float32[::1]))

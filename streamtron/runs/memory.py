@@ -115,7 +115,8 @@ def memory_needed(
     if shared:
         held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
-    newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving)
+    copies = solving + (threads > 1)  # threads that share a sum have one each
+    newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)
     if settings.ratio:
         newton = Need("the rows by columns", rows_held * solving)
     return [

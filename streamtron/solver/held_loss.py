@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, losses
 from streamtron.core.executor import changes_part, looks_at_part
 from streamtron.core.losses import Loss
+from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows, NarrowRows
 from streamtron.solver.targets import costs, less_t
@@ -90,9 +91,17 @@ class HeldLoss:
         loss.shares = self.shares
         return loss
 
+    def _sums(self, factors: Vector) -> passes.BlockSums:
+        return passes.BlockSums(self.held.rows, factors, self._occurring)
+
+    @cached_property
+    def _occurring(self) -> int:
+        return passes.occurring(self.held.rows)
+
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
-        self.__dict__.pop("cost", None)
+        for name in ("cost", "_occurring"):
+            self.__dict__.pop(name, None)
         self.margins = less_t(np.zeros(len(self.held)), self.held.t)
 
     def margins_of(self, v: Vector) -> Vector:
@@ -106,7 +115,7 @@ class HeldLoss:
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
         total = np.zeros(columns + 1)
-        passes.add(kernels.combine, self.held.rows, factors * self.held.signs, self.rho, total)
+        self._sums(factors * self.held.signs).add(kernels.combine, self.rho, total)
         return total
 
     def value(self, margins: Vector) -> float:
@@ -165,9 +174,17 @@ class HeldLoss:
 
     def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
         """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
-        values = np.empty(3)
-        kernels.loss_along(self.loss.phi, self._places(margins), slopes, self.cost, theta, values)
-        return values
+        places, threads = self._places(margins), opened_threads()
+        sums = np.zeros((-(-len(places) // kernels.BLOCK), 3))
+
+        def add_blocks(blocks: slice) -> None:
+            some = slice(kernels.BLOCK * blocks.start, kernels.BLOCK * blocks.stop)
+            columns = places[some], slopes[some], self.cost[some]
+            kernels.loss_along(self.loss.phi, *columns, theta, sums[blocks])
+
+        least = losses.rows_to_share(self.loss) // kernels.BLOCK
+        threads.work(add_blocks, threads.slices(len(sums), least))
+        return sum(sums, np.zeros(3))
 
     def sq_lengths(self, alpha: Vector) -> float:
         """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
@@ -192,7 +209,7 @@ class HeldLoss:
         self.factors = self.curvatures(self.margins)
         loss, gradient = self.value_and_gradient(self.margins, len(v) - 1)
         alpha, diagonal = np.abs(self.alpha(self.margins)), np.zeros(len(v))
-        passes.add(kernels.gram_diagonal, self.held.rows, self.factors, self.rho, diagonal)
+        self._sums(self.factors).add(kernels.gram_diagonal, self.rho, diagonal)
         return LossTerms(
             gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
             self._gram(head, len(v))[np.tril_indices(len(head))],
@@ -202,7 +219,7 @@ class HeldLoss:
     def product(self, v: Vector) -> Product:
         """Multiply by the Hessian of the loss at the v that was last looked at."""
         image = np.zeros(len(v))
-        passes.add(kernels.gram_product, self.held.rows, self.factors, self.rho, v, image)
+        self._sums(self.factors).add(kernels.gram_product, self.rho, v, image)
         return Product(image)
 
     @looks_at_part
@@ -219,5 +236,5 @@ class HeldLoss:
         if len(head):
             places = np.full(length, -1)
             places[head] = np.arange(len(head))
-            passes.gram_block(self.held.rows, self.factors, self.rho, places, gram)
+            passes.add_gram(self.held.rows, self.factors, self.rho, places, gram)
         return gram

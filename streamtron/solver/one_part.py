@@ -13,8 +13,9 @@ from typing import Any
 from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.core.threads import Threads, open_threads
 from streamtron.solver import batched, order
-from streamtron.solver.batched import PendingSolve, Threads, Vector, open_threads
+from streamtron.solver.batched import PendingSolve, Vector
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import CandidateClasses

@@ -20,8 +20,8 @@ from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.executor import changes_part
 from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.core.threads import ONE_THREAD
 from streamtron.solver import batched, few_columns, order
-from streamtron.solver.batched import Threads
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed
 from streamtron.solver.duals import saved_at
 from streamtron.solver.learner import Learner
@@ -37,9 +37,6 @@ START_GAP = 0.03
 """The least gap to which a part solves its own rows in the local start: they are other rows than
 all, so that a better solution of them takes longer and brings hardly fewer rounds
 (``benchmarks/parts.py``)."""
-
-ONE_THREAD = Threads(1, None)
-"""A part is read by one thread; others read other parts."""
 
 
 class LabelsAndWidths(NamedTuple):

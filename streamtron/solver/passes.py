@@ -1,6 +1,8 @@
-"""Passes over the rows held, cut into kernel calls that are short: a signal waits for one at most.
+"""Passes over the rows held, shared by threads, and cut into kernel calls that are short: a signal
+waits for one at most.
 
-A cut changes no bit: every kernel goes from row to row and adds in place.
+Neither changes a bit. What is computed of each row by itself is written to its own place. Sums over
+rows are sums over blocks, which are added in their order: the rows alone tell how many.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, make_rows
+from streamtron.core.threads import opened_threads
+from streamtron.solver.vectors import mark_columns
 
 NONZEROS_A_CALL = 1 << 25
 """Nonzeros of one kernel call, in ``spans``: well under a second (``benchmarks/reading.py``), so
@@ -26,11 +30,23 @@ GATHERED = 0.25
 """The part of the nonzeros that rows may have to be copied side by side: a product Hv over them
 then takes a half to a quarter of the time (``benchmarks/second_order.py``)."""
 
+SHARED = 1 << 18
+"""Nonzeros that a thread is to have, at least, about a millisecond of them: to wake one takes a
+tenth of that."""
+
+GRAM = 4
+"""What a nonzero of a head's Gram matrix costs beside one of a product, about."""
+
+BLOCKS, SUMMED = 16, 16
+"""Blocks of a sum at most; and for each one more, nonzeros for a number of the sum: to add a block
+up costs a thread alone a twentieth then (``benchmarks/cores.py``)."""
+
 Vector = NDArray[np.float64]
 
 
-def spans(rows: Rows, share: int = 1) -> list[slice]:
-    """Stretches of rows with about NONZEROS_A_CALL / share nonzeros each; one at least.
+def spans(rows: Rows, share: int = 1, threads: int = 1) -> list[slice]:
+    """Stretches of rows with about NONZEROS_A_CALL / share nonzeros each, or fewer, so that all
+    threads have some; one at least.
 
     >>> rows = Rows(np.array([0, 2, 3]), np.zeros(3, np.uint32), np.zeros(3, np.float32))
     >>> spans(rows)
@@ -38,15 +54,19 @@ def spans(rows: Rows, share: int = 1) -> list[slice]:
     """
     number, first, last = len(rows.indptr) - 1, int(rows.indptr[0]), int(rows.indptr[-1])
     nonzeros = max(1, NONZEROS_A_CALL // share)
+    if threads > 1:
+        nonzeros = min(nonzeros, max(SHARED, -(-(last - first) // threads)))
     wanted = np.arange(first + nonzeros, last, nonzeros)
     inner = np.unique(np.searchsorted(rows.indptr, wanted))
     borders = [0, *inner[inner < number].tolist(), number]
     return [slice(a, z) for a, z in itertools.pairwise(borders)]
 
 
-def parts(rows: Rows, *arrays: NDArray[Any], share: int = 1) -> Iterator[tuple[Any, ...]]:
+def parts(
+    rows: Rows, *arrays: NDArray[Any], share: int = 1, threads: int = 1
+) -> Iterator[tuple[Any, ...]]:
     """The stretches of rows, not copied, with their parts of arrays that have one value a row."""
-    for span in spans(rows, share):
+    for span in spans(rows, share, threads):
         part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
         yield part, *(array[span] for array in arrays)
 
@@ -59,16 +79,77 @@ def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def margins(rows: Rows, signs: NDArray[np.int8], rho: float, v: Vector) -> Vector:
     """l_i (x_i, ρ)·v of every row, shape (rows,)."""
-    found = np.empty(len(signs))
-    for some, own, into in parts(rows, signs, found):
-        kernels.margins(some, own, rho, v, into)
+    found, threads = np.empty(len(signs)), opened_threads()
+    threads.work(
+        lambda part: kernels.margins(part[0], part[1], rho, v, part[2]),
+        [*parts(rows, signs, found, threads=threads.number)],
+    )
     return found
 
 
-def add(kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any) -> None:
+def add(
+    kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any, share: int = 1
+) -> None:
     """Call a kernel that sums over rows, each times its factor, into its last argument in place."""
-    for some, own in parts(rows, factors):
+    for some, own in parts(rows, factors, share=share):
         kernel(some, own, *arguments)
+
+
+def occurring(rows: Rows) -> int:
+    """Return how many columns occur, of which ``BlockSums`` are; of few rows, which are one block,
+    0."""
+    start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
+    if stop - start < 2 * SHARED:
+        return 0
+    marks = np.zeros(1 + int(rows.indices[start:stop].max()), dtype=bool)
+    mark_columns(rows, marks)
+    return int(np.count_nonzero(marks))
+
+
+class BlockSums:
+    """Sums over rows, each times its factor, as sums over 1, 2, 4, … blocks with as many nonzeros,
+    each of rows whose factor is not 0. Columns that do not occur change nothing.
+
+    ``size`` : numbers of a sum, in columns that occur. ``cost`` : what a nonzero costs beside one
+    of a product with a vector. ``share`` : see ``spans``.
+    """
+
+    def __init__(
+        self, rows: Rows, factors: Vector, size: int, cost: int = 1, share: int = 1
+    ) -> None:
+        self._rows, self._factors, self._cost, self._share = rows, factors, cost, share
+        self._borders = [0, len(factors)]
+        nonzeros = cost * int(rows.indptr[-1] - rows.indptr[0])
+        if nonzeros >= max(2 * SHARED, SUMMED * size):
+            self._cut(size)
+
+    def _cut(self, size: int) -> None:
+        lengths = np.cumsum(np.diff(self._rows.indptr) * (self._factors != 0.0))
+        nonzeros = int(lengths[-1])
+        within = self._cost * nonzeros // (SUMMED * size), int(GATHERED * nonzeros) // size
+        most = max(1, min(BLOCKS, 1 + min(within), self._cost * nonzeros // SHARED))
+        blocks = 1 << (most.bit_length() - 1)
+        inner = np.searchsorted(lengths, np.arange(1, blocks) * (nonzeros // blocks))
+        self._borders[1:1] = inner.tolist()
+
+    def add(self, kernel: kernels.Kernel, *arguments: Any) -> None:
+        """Call the kernel, which sums into its last argument in place."""
+        *others, total = arguments
+        threads, blocks = opened_threads(), range(len(self._borders) - 1)
+        alone = threads.number == 1
+        rooms = [np.zeros_like(total) for _ in blocks[1 : 2 if alone else None]]
+
+        def add_block(number: int) -> None:
+            start, stop = self._borders[number : number + 2]
+            block = self._rows._replace(indptr=self._rows.indptr[start : stop + 1])
+            room = rooms[0 if alone else number - 1] if number else total
+            add(kernel, block, self._factors[start:stop], *others, room, share=self._share)
+            if number and alone:
+                kernels.move(room.reshape(-1), total.reshape(-1))
+
+        threads.work(add_block, blocks)
+        for room in () if alone else rooms:
+            kernels.move(room.reshape(-1), total.reshape(-1))
 
 
 def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
@@ -96,10 +177,9 @@ def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
     return make_rows(indptr, indices, values), factors[chosen]
 
 
-def gram_block(
+def add_gram(
     rows: Rows, factors: Vector, rho: float, places: NDArray[np.int64], gram: Vector
 ) -> None:
     """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; see the kernel."""
-    held, values = np.empty(len(gram), np.int64), np.empty(len(gram))
-    for some, own in parts(rows, factors, share=MULTIPLICATIONS):
-        kernels.gram_block(some, own, rho, places, held, values, gram)
+    sums = BlockSums(rows, factors, gram.size, GRAM, MULTIPLICATIONS)
+    sums.add(kernels.gram_block, rho, places, gram)

@@ -85,7 +85,8 @@ class Preconditioner:
     ) -> None:
         self._rows, self._rho, self._outside = rows, rho, outside
         self._factors = np.zeros(len(rows.indptr) - 1)
-        self._inside = rows, self._factors  # the rows with f_i > 0
+        self._occurring = passes.occurring(rows)
+        self._inside = passes.BlockSums(rows, self._factors, self._occurring)  # with f_i > 0
         self._diagonal = np.ones(columns + 1)
         self._head: Head | None = None
         self._places = np.full(columns + 1, -1)
@@ -99,9 +100,9 @@ class Preconditioner:
 
     def update(self, factors: Vector) -> None:
         """Take H of these f_i, shape (rows,)."""
-        self._inside = passes.gathered(self._rows, factors)
+        self._inside = passes.BlockSums(*passes.gathered(self._rows, factors), len(self._diagonal))
         self._diagonal[:] = 1.0
-        passes.add(kernels.gram_diagonal, *self._inside, self._rho, self._diagonal)
+        self._inside.add(kernels.gram_diagonal, self._rho, self._diagonal)
         if self._outside is not None:
             self._diagonal += np.diagonal(self._outside.gram)
         if self._head is None:
@@ -112,13 +113,13 @@ class Preconditioner:
                 self._gram = self._outside.gram[np.ix_(columns, columns)]
         change, self._factors = factors - self._factors, factors
         if len(self._head):
-            passes.gram_block(self._rows, change, self._rho, self._places, self._gram)
+            passes.add_gram(self._rows, change, self._rho, self._places, self._gram)
             self._head.factorise(self._gram)
 
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
         image = v.copy()
-        passes.add(kernels.gram_product, *self._inside, self._rho, v, image)
+        self._inside.add(kernels.gram_product, self._rho, v, image)
         return image if self._outside is None else image + self._outside.product(v)
 
     def solve(self, residual: Vector) -> Vector:

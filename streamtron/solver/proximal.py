@@ -145,7 +145,7 @@ class Objective:
     def _hessian(self, factors: Vector, diagonal: Vector) -> NDArray[np.float64]:
         """Return H of all columns, to whose own diagonal the given one is added."""
         rows, hessian = self._loss.held.rows, np.zeros((len(diagonal), len(diagonal)))
-        passes.gram_block(rows, factors, self._loss.rho, np.arange(len(diagonal)), hessian)
+        passes.add_gram(rows, factors, self._loss.rho, np.arange(len(diagonal)), hessian)
         return hessian + np.tril(hessian, -1).T + np.diag(diagonal)
 
 

@@ -78,7 +78,7 @@ class Outside:
         curvature, slope, constant = terms
         u, places = self.subset.places, np.full(len(self.v), -1)
         places[u] = np.arange(len(self.linear))
-        passes.gram_block(rows, cost * curvature, rho, places, self.gram)
+        passes.add_gram(rows, cost * curvature, rho, places, self.gram)
         linear = self.subset.widen(self.linear)
         passes.add(kernels.combine, rows, cost * slope * signs, rho, linear)
         self.linear = linear[u]

@@ -10,7 +10,8 @@ import pytest
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import Rows
+from streamtron.core.rows import Rows, make_rows
+from streamtron.core.threads import open_threads
 from streamtron.solver import ascent, few_columns, passes
 from tests.helpers.learners import source_of
 from tests.helpers.sources import csr, random_rows, trained
@@ -37,9 +38,35 @@ def all_passes() -> list[bytes]:
     gram = np.zeros((4, 4))
     places = np.full(31, -1)
     places[[2, 5, 9, 30]] = range(4)
-    passes.gram_block(rows, factors, 0.7, places, gram)
-    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product, gram
+    passes.add_gram(rows, factors, 0.7, places, gram)
+    blocks = np.zeros(31)
+    passes.BlockSums(rows, factors, 30).add(kernels.gram_product, 0.7, v, blocks)
+    found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product, gram, blocks
     return [array.tobytes() for array in found]
+
+
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "SHARED", 50)
+    monkeypatch.setattr(passes, "SUMMED", 1)
+    alone = all_passes()
+    for threads in (2, 3):
+        with open_threads(threads):
+            assert all_passes() == alone
+
+
+def test_a_sum_over_rows_adds_up_sums_over_blocks_of_as_many_nonzeros() -> None:
+    rows = 6 * passes.SHARED // 20  # of which half are left out: enough for 2 blocks, not 4
+    values = np.random.default_rng(0).normal(size=(rows, 20)).astype(np.float32)
+    factors = np.arange(rows) % 2.0
+    total, parts = np.ones(21), [np.ones(21), np.zeros(21)]
+    dense = make_rows(np.arange(0, 20 * rows + 1, 20), np.tile(np.arange(20), rows), values.ravel())
+    assert passes.occurring(dense) == 20
+    passes.BlockSums(dense, factors, 20).add(kernels.combine, 0.5, total)
+    half = int(np.searchsorted(np.cumsum(20 * factors), 10 * factors.sum()))
+    for part, some in zip(parts, (slice(half), slice(half, rows)), strict=True):
+        cut = dense._replace(indptr=dense.indptr[some.start or 0 : some.stop + 1])
+        kernels.combine(cut, factors[some], 0.5, part)
+    assert total.tolist() == (parts[0] + parts[1]).tolist()
 
 
 def test_cuts_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,8 +195,7 @@ def test_the_gram_matrix_equals_its_plain_oracle_bit_for_bit(case: Case, chosen:
                 plain[at][below] += factor * x * value
     gram = np.ones((len(head), len(head)))
     kernels.gram_block(
-        csr(case.rows), frozen(factors, np.float64), case.rho, frozen(places, np.int64),
-        np.empty(len(head), np.int64), np.empty(len(head)), gram,
+        csr(case.rows), frozen(factors, np.float64), case.rho, frozen(places, np.int64), gram
     )  # fmt: skip
     assert gram.tolist() == plain
 

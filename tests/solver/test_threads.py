@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamtron.solver.batched import open_threads
+from streamtron.core.threads import open_threads
 
 
 def eventually(happens: Callable[[], bool]) -> bool:

@@ -18,8 +18,8 @@ from scipy.sparse import csr_array
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk, Label
+from streamtron.core.threads import open_threads
 from streamtron.solver import batched
-from streamtron.solver.batched import open_threads
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
