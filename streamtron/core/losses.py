@@ -251,8 +251,8 @@ def rows_to_share(loss: Loss) -> int:
 def _at(loss: Loss, order: int, places: Vector, t: Vector = NO_NUMBERS) -> Vector:
     found, threads = np.empty(len(places)), opened_threads()
 
-    def look_up(some: slice) -> None:
-        kernels.loss_at(loss.phi, order, places[some], t[some], found[some])
+    def look_up(span: slice) -> None:
+        kernels.loss_at(loss.phi, order, places[span], t[span], found[span])
 
     threads.work(look_up, threads.slices(len(places), rows_to_share(loss)))
     return found

@@ -80,12 +80,12 @@ def open_threads(number: int) -> Iterator[Threads]:
         return
     pool = ThreadPoolExecutor(number - 1, thread_name_prefix="streamtron-learner")
     threads = Threads(number, pool)
-    before = _opened.set(threads)
+    token = _opened.set(threads)
     try:
         yield threads
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
         raise
     finally:
-        _opened.reset(before)
+        _opened.reset(token)
     pool.shutdown()

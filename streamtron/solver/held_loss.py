@@ -178,8 +178,8 @@ class HeldLoss:
         sums = np.zeros((-(-len(places) // kernels.BLOCK), 3))
 
         def add_blocks(blocks: slice) -> None:
-            some = slice(kernels.BLOCK * blocks.start, kernels.BLOCK * blocks.stop)
-            columns = places[some], slopes[some], self.cost[some]
+            span = slice(kernels.BLOCK * blocks.start, kernels.BLOCK * blocks.stop)
+            columns = places[span], slopes[span], self.cost[span]
             kernels.loss_along(self.loss.phi, *columns, theta, sums[blocks])
 
         least = losses.rows_to_share(self.loss) // kernels.BLOCK

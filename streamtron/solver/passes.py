@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.rows import Rows, make_rows
 from streamtron.core.threads import opened_threads
-from streamtron.solver.vectors import mark_columns
 
 NONZEROS_A_CALL = 1 << 25
 """Nonzeros of one kernel call, in ``spans``: well under a second (``benchmarks/reading.py``), so
@@ -101,9 +100,9 @@ def occurring(rows: Rows) -> int:
     start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
     if stop - start < 2 * SHARED:
         return 0
-    marks = np.zeros(1 + int(rows.indices[start:stop].max()), dtype=bool)
-    mark_columns(rows, marks)
-    return int(np.count_nonzero(marks))
+    numbers = np.zeros(1 + int(rows.indices[start:stop].max()), dtype=np.int64)
+    kernels.count_columns(rows, numbers)
+    return int(np.count_nonzero(numbers))
 
 
 class BlockSums:
@@ -134,21 +133,21 @@ class BlockSums:
 
     def add(self, kernel: kernels.Kernel, *arguments: Any) -> None:
         """Call the kernel, which sums into its last argument in place."""
-        *others, total = arguments
+        *leading, total = arguments
         threads, blocks = opened_threads(), range(len(self._borders) - 1)
-        alone = threads.number == 1
-        rooms = [np.zeros_like(total) for _ in blocks[1 : 2 if alone else None]]
+        single = threads.number == 1
+        rooms = [np.zeros_like(total) for _ in blocks[1 : 2 if single else None]]
 
         def add_block(number: int) -> None:
             start, stop = self._borders[number : number + 2]
             block = self._rows._replace(indptr=self._rows.indptr[start : stop + 1])
-            room = rooms[0 if alone else number - 1] if number else total
-            add(kernel, block, self._factors[start:stop], *others, room, share=self._share)
-            if number and alone:
+            room = rooms[0 if single else number - 1] if number else total
+            add(kernel, block, self._factors[start:stop], *leading, room, share=self._share)
+            if number and single:
                 kernels.move(room.reshape(-1), total.reshape(-1))
 
         threads.work(add_block, blocks)
-        for room in () if alone else rooms:
+        for room in () if single else rooms:
             kernels.move(room.reshape(-1), total.reshape(-1))
 
 
