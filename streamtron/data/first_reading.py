@@ -18,10 +18,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import CACHE_REMEDY, check_room
-from streamtron.core.rows import Block, Chunk, Label, are_targets
+from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label, are_targets
 from streamtron.core.text import format_size
 from streamtron.data.blocks import block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
@@ -70,7 +69,7 @@ class Plan:
     met: tuple[Label, ...] = ()
     most_labels: int | None = 2
     least_labels: int = 0
-    most_columns: int = kernels.COLUMN_MAX + 1
+    most_columns: int = COLUMN_MAX + 1
     allow_duplicate: bool = False
     allow_empty: bool = False
     on_bad_shard: Literal["error", "skip"] = "error"

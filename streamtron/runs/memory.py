@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
+from streamtron.core.kernels import BATCH_WIDTH
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
 from streamtron.solver.order import GROUP

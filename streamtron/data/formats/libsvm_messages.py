@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 
-from streamtron.core import kernels
-from streamtron.core.rows import LARGEST_WEIGHT
+from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
@@ -92,8 +91,8 @@ def _bad_pair(token: bytes, first_column: int) -> str:
     elif not column.isdigit():
         kind = f"whole numbers from {first_column} up, in decimal digits"
         return f"column {word}. Column numbers are {kind}."
-    elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
-        return f"column {word} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
+    elif len(column) > 18 or int(column) > COLUMN_MAX:
+        return f"column {word} is beyond {COLUMN_MAX}, the largest. Renumber the columns."
     elif int(column) < first_column:
         return "column 0 in a file declared 1-based. Use --index-base 0."
     elif not value:

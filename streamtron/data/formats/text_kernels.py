@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamtron.core.kernels import COLUMN_MAX, helper, kernel, readonly, types
+from streamtron.core.kernels import helper, kernel, readonly, types
+from streamtron.core.rows import COLUMN_MAX
 
 _F8, _I8 = types.float64[::1], types.int64[::1]
 _I4, _U1 = types.int32[::1], types.uint8[::1]
