@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,7 +106,7 @@ class ChunkEvent(NamedTuple):
     info: DatasetInfo | None = None
 
 
-def first_reading(plan: Plan, known: Manifest | None) -> Iterator[ChunkEvent]:
+def first_reading(plan: Plan, known: Manifest | None) -> Generator[ChunkEvent]:
     """Yield the blocks of all shards as chunks, and at last an event with what is known of the
     data: the same as an earlier reading found (``known``), if there was one."""
     return _FirstReading(plan, known).events()
@@ -130,7 +130,7 @@ class _FirstReading:
         self._bytes = 0  # fetched of the shards that have been read
         self._nonzeros = 0
 
-    def events(self) -> Iterator[ChunkEvent]:
+    def events(self) -> Generator[ChunkEvent]:
         try:
             for shard in self._plan.shards:
                 yield from self._read_shard(shard)
