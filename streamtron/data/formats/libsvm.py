@@ -27,6 +27,7 @@ from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import (
     NUMBER,
     TextLabels,
+    is_name_at,
     shown,
     text_labels,
 )
@@ -198,18 +199,15 @@ class _Parser(threading.local):
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
-        text_kernels.parse_libsvm(
-            np.frombuffer(text, np.uint8),
-            self._first_column,
-            self._optional,
-            self._weighted,
-            self._named,
-            *self._buffers,
-        )
+        names = self._named
+        self._call_kernel(text, names)
+        if not names and self._stopped_at_name(text):
+            names = True
+            self._call_kernel(text, names)
         rows, lines = int(self._buffers.found[text_kernels.PARSED_ROWS]), self._buffers.lines
         refused = [*self._read_deferred(text), *self._sort_columns(rows), *self._stopped(text)]
         named = None
-        if self._named:
+        if names:
             tokens = self._deferred(names=True)[:, 1:]
             named = text_labels(text, tokens, rows, several=self._several)
             if named.refused:
@@ -220,6 +218,16 @@ class _Parser(threading.local):
         count = int(self._buffers.found[text_kernels.PARSED_LINES])
         batch = self._row_batch(self._buffers, rows, named)
         return batch, lines[:rows].copy(), count, bytes_read
+
+    def _call_kernel(self, text: bytearray, names: bool) -> None:
+        array, options = np.frombuffer(text, np.uint8), (self._optional, self._weighted, names)
+        text_kernels.parse_libsvm(array, self._first_column, *options, *self._buffers)
+
+    def _stopped_at_name(self, text: bytearray) -> bool:
+        """Tell whether the kernel stopped at a label that is the name of a class."""
+        trouble, at = self._buffers.found[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
+        numbers = self._weighted or self._targets
+        return trouble == text_kernels.BAD_LABEL and not numbers and is_name_at(text, at)
 
     def parse_few(self, text: bytearray) -> tuple[RowBatch, NDArray[np.int64], int] | None:
         """Parse lines as most files have them in Python; None where there is more to a line than a

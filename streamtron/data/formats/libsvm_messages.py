@@ -65,8 +65,7 @@ def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
             f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    names = "" if targets else "; with --multiclass they may be names."
-    return _not_a_number(token, targets)[: -1 if names else None] + names
+    return _not_a_number(token, targets)
 
 
 def _not_a_number(token: bytes, targets: bool) -> str:

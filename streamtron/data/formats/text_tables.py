@@ -284,6 +284,25 @@ class JsonLinesReader(TextTableReader):
 
     KIND = "a file of JSON lines"
 
+    @cached_property
+    def _first_schema(self) -> pa.Schema:
+        """The first rows' fields, and those that are asked for by name and come later."""
+        schema, recipe = super()._first_schema, self.reading.recipe
+        named = {self.reading.label_column, self.reading.weight_column, self.reading.values_column}
+        named |= {*(self.reading.features or ()), *(recipe.names if recipe else ())}
+        missing = {name for name in named if name and not re.search(r"[*?[]", name)}
+        missing -= {*schema.names}
+        with closing(self._cuts(TextStream(self.path, self.name))) as cuts:
+            for cut in cuts if missing else ():
+                with self._place(cut):
+                    fields = self._table(cut, None).schema
+                for name in missing.intersection(fields.names):
+                    schema = schema.append(self._settled(fields.field(name)))
+                    missing.remove(name)
+                if not missing:
+                    break
+        return schema
+
     def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
         if cut.line == 1 and cut.text.lstrip().startswith(b"["):
             raise DataError(
