@@ -267,6 +267,7 @@ def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: 
     assert written == (2, 2, None)
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
+    assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
 
 
 def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:
