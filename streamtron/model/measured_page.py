@@ -58,7 +58,7 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
     are few, and of many the mean ROC curve."""
     if not curves:
         return []
-    roc, ranked, heights, one = [], [], [], len(curves) == 1
+    roc, ranked, heights, single = [], [], [], len(curves) == 1
     for key, (label, curve) in enumerate(curves.items(), 1):
         tp, fp = curve.T
         rate, recall, precision = fp / fp[-1], tp / tp[-1], tp[1:] / (tp + fp)[1:]
@@ -68,14 +68,14 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
         ranked.append(Series(f"for {label}", [*pairs], key))
     if len(curves) > MOST_LINES:
         roc, ranked = [], []
-    if not one:
+    if not single:
         mean = zip(GRID.tolist(), np.mean(heights, axis=0).tolist(), strict=True)
         roc.append(Series("mean of all classes", [*mean], 0))
-    area, average = ("roc_auc", "average_precision") if one else (
+    area, average = ("roc_auc", "average_precision") if single else (
         "macro_roc_auc", "macro_average_precision")  # fmt: skip
-    words = "" if one else "macro "
+    words = "" if single else "macro "
     return [
-        line_chart(f"ROC curve{'' if one else 's'}, {words}area {shown(metrics[area])}",
+        line_chart(f"ROC curve{'' if single else 's'}, {words}area {shown(metrics[area])}",
                    [*roc, CHANCE], "false positive rate", "true positive rate", unit=True),
         line_chart(f"Precision and recall, {words}average precision {shown(metrics[average])}",
                    ranked, "recall", "precision", unit=True),

@@ -218,12 +218,12 @@ def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> list[l
     return list(json.loads(done.stdout))
 
 
-def _packed(found: Sequence[Sequence[str]]) -> Words:
+def _packed(documents: Sequence[Sequence[str]]) -> Words:
     """Put the words of documents one behind the other."""
-    encoded = [word.encode() for words in found for word in words]
+    encoded = [word.encode() for words in documents for word in words]
     text = b" ".join(encoded) + b" "
     ends = np.cumsum([0, *(len(word) + 1 for word in encoded)])
-    indptr = np.cumsum([0, *map(len, found)])
+    indptr = np.cumsum([0, *map(len, documents)])
     return Words(np.frombuffer(text, np.uint8), ends[:-1], ends[1:] - 1, indptr)
 
 
