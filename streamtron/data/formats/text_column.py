@@ -213,9 +213,9 @@ class TextColumn(Column):
         if is_few(len(grams.text)):
             hashes = murmur_hash(grams.strings().to_pylist()).view(np.int32).astype(np.int64)
             return np.abs(hashes) & mask, hashes < 0
-        columns, signs = np.empty(len(grams.starts), np.int32), np.empty(len(grams.starts))
-        text_kernels.hash_words(*grams[:3], mask, True, columns, signs)
-        return columns.astype(np.int64), signs < 0
+        columns, negative = (np.empty(len(grams.starts), kind) for kind in (np.int64, bool))
+        text_kernels.hash_words(*grams[:3], mask, columns, negative)
+        return columns, negative
 
     @cached_property
     def _places(self) -> dict[str, int]:
