@@ -14,7 +14,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Floats
 from streamtron.model.residuals import Residuals
 
-MOST_LINES = 5
+MOST_LINES = 4
 """Classes of which each has a line of its own."""
 
 
@@ -70,7 +70,7 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
         roc, ranked = [], []
     if not single:
         mean = zip(GRID.tolist(), np.mean(heights, axis=0).tolist(), strict=True)
-        roc.append(Series("mean of all classes", [*mean], 0))
+        roc.append(Series("mean of all classes", [*mean], len(roc) + 1))
     area, average = ("roc_auc", "average_precision") if single else (
         "macro_roc_auc", "macro_average_precision")  # fmt: skip
     words = "" if single else "macro "
