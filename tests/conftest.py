@@ -22,7 +22,7 @@ settings.load_profile("untimed")
 
 COMPILE = """
 from streamtron.core import kernels
-for kernel in vars(kernels).values():
+for kernel in [getattr(kernels, name) for name in dir(kernels)]:
     if isinstance(kernel, kernels.Kernel):
         kernel.compile()
 """

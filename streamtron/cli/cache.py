@@ -44,7 +44,7 @@ def warm() -> None:
     from streamtron.data.formats import text_kernels
 
     start = time.monotonic()
-    known = [*vars(kernels).values(), *vars(text_kernels).values()]
+    known = [getattr(module, name) for module in (kernels, text_kernels) for name in dir(module)]
     loops: list[Any] = [value for value in known if isinstance(value, kernels.Kernel)]
     compiled = [loop.compile() for loop in loops]
     seconds = time.monotonic() - start

@@ -85,12 +85,14 @@ def warn_calibrated(model: LinearModel, shards: Sequence[str]) -> None:
 def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     """Yield the metrics, of many classes also a table, which classes are confused, and the worst
     rows, if they were asked for."""
-    strange = metrics.get("rows_of_other_classes")
+    strange, beyond = metrics.get("rows_of_other_classes"), metrics.get("out_of_range")
     yield from aligned([
         ("rows", metrics["rows"]),
         *((metric_words(name), _shown(metrics, name)) for name in metrics_shown(metrics)),
         *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
+    if beyond:
+        yield f"{beyond:,} values in columns beyond the model's width weigh 0"
     yield from column_lines(metrics)
     if "classes" in metrics:
         of_class = metrics["classes"]

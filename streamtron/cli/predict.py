@@ -46,11 +46,17 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @click.option("--certain", is_flag=True,
               help="Add 1 where the best possible model of the same rows and settings is proven to "
               "label the row so, else 0. For a model with a certificate.")  # fmt: skip
+@click.option(
+    "--top",
+    type=options.whole_number(1),
+    metavar="N",
+    help="Of many classes write the N with the highest decisions, and these.",
+)
 @options.distributed_options
 @options.verbose_option
 def predict(
     model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
-    digits: int | None, proba: bool, certain: bool, **where: Any,
+    digits: int | None, proba: bool, certain: bool, top: int | None, **where: Any,
 ) -> None:  # fmt: skip
     """Write the label and decision of every row of SHARDS, in their order; - is standard input,
     which is read to its end first.
@@ -72,7 +78,7 @@ def predict(
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(
-            loaded, paths, to, digits=digits, proba=proba, certain=certain, keep=keep,
+            loaded, paths, to, digits=digits, proba=proba, certain=certain, keep=keep, top=top,
             executor=executor,
         )  # fmt: skip
     if output == "-":

@@ -1,1 +1,44 @@
 """What everything stands on: settings, rows, kernels, the certificate; files, locks, signals."""
+
+import sys
+import threading
+from importlib.util import find_spec, module_from_spec
+from types import ModuleType
+from typing import Any
+
+_loading = threading.RLock()
+
+
+class _Later(ModuleType):
+    """A module that is executed when a name in it is first needed. ``LazyLoader`` of the standard
+    library is this without a lock, and threads would meet half a module (CPython, issue 114763)."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in dir(self):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self, name)
+
+    def __dir__(self) -> list[str]:
+        with _loading:
+            if type(self) is _Later and self.__spec__ and self.__spec__.loader:
+                self.__spec__.loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+        return list(ModuleType.__dir__(self))
+
+
+def later(name: str) -> None:
+    """Make a module one that is executed when a name in it is first needed."""
+    spec = find_spec(name)
+    assert spec is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    module.__class__ = _Later
+    package, _, child = name.rpartition(".")
+    setattr(sys.modules[package], child, module)
+
+
+def is_loaded(module: ModuleType) -> bool:
+    """Tell whether a module that is ``later`` has been needed."""
+    return type(module) is ModuleType
+
+
+later("streamtron.core.kernels")  # numba takes longer to load than a few rows to be predicted

@@ -133,7 +133,7 @@ class Settings:
         "Number of the first column in text; auto: 1 if column 0 never occurs.")
     weights_in_label: bool = setting(False, "flag", ANY, "Read text labels as label:weight.")
     multiclass: bool = setting(False, "flag", ANY,
-        "Take any number of labels, one a row; in text they may be names.")
+        "Take any number of labels, one a row.")
     multilabel: bool = setting(False, "flag", ANY,
         "Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and Arrow "
         "a list.")

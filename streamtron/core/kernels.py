@@ -23,6 +23,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.rows import COLUMN_MAX as COLUMN_MAX
 from streamtron.core.rows import Rows
 from streamtron.core.splitmix import SPLITMIX64
 
@@ -75,7 +76,6 @@ DOT_ROUNDINGS = 24.0
 rest allows for weights that are divided by a scale and multiplied by another, which rounds too."""
 
 COUNT_MAX = 2**31 - 1
-COLUMN_MAX = 2**32 - 2
 
 NO_DOTS = np.zeros(0)
 """``dots`` of a scan that computes them itself."""

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 BLOCK_ROWS = 4096
 BLOCK_NONZEROS = 1 << 20
 
+COLUMN_MAX = 2**32 - 2
+"""Largest column number."""
+
 LARGEST_WEIGHT = 1e30
 """Largest weight of a row: sums of larger ones, times C, could overflow."""
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.kernels import COLUMN_MAX
-from streamtron.core.rows import Block, Chunk, Label
+from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label
 from streamtron.data.blocks import all_ones, block_cutter, make_block, make_chunk, squares_of
 from streamtron.data.row_batch import RowBatch, slice_batch
 

@@ -10,7 +10,7 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import CACHE_REMEDY, check_room
-from streamtron.core.rows import Block, Chunk, Label, are_targets
+from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label, are_targets
 from streamtron.core.text import format_size
 from streamtron.data.blocks import block_cutter, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
@@ -70,7 +69,7 @@ class Plan:
     met: tuple[Label, ...] = ()
     most_labels: int | None = 2
     least_labels: int = 0
-    most_columns: int = kernels.COLUMN_MAX + 1
+    most_columns: int = COLUMN_MAX + 1
     allow_duplicate: bool = False
     allow_empty: bool = False
     on_bad_shard: Literal["error", "skip"] = "error"
@@ -107,7 +106,7 @@ class ChunkEvent(NamedTuple):
     info: DatasetInfo | None = None
 
 
-def first_reading(plan: Plan, known: Manifest | None) -> Iterator[ChunkEvent]:
+def first_reading(plan: Plan, known: Manifest | None) -> Generator[ChunkEvent]:
     """Yield the blocks of all shards as chunks, and at last an event with what is known of the
     data: the same as an earlier reading found (``known``), if there was one."""
     return _FirstReading(plan, known).events()
@@ -131,7 +130,7 @@ class _FirstReading:
         self._bytes = 0  # fetched of the shards that have been read
         self._nonzeros = 0
 
-    def events(self) -> Iterator[ChunkEvent]:
+    def events(self) -> Generator[ChunkEvent]:
         try:
             for shard in self._plan.shards:
                 yield from self._read_shard(shard)

@@ -58,7 +58,7 @@ class ReaderConfig:
         settles on 1 after the first reading if column 0 never occurred; elsewhere it is 0.
     labels : ``"required"``, or ``"optional"`` (prediction: a row may come without one).
     weights_in_label : text only, a label is written ``label:weight``, and is a number.
-    multiclass : labels in text may be names.
+    multiclass : labels may be more than two.
     multilabel : a row has any number of labels: ``1,5,7`` in text, a list, or one, in tables.
     numbers : labels are numbers to be predicted, and no classes.
     label_column, weight_column : names in tables; None = found by the usual names.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,10 @@ from streamtron.data.manifest import Manifest, check_all_unchanged, check_unchan
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
 from streamtron.data.reader_config import ALL, ReaderConfig
 from streamtron.data.row_batch import FileReader, ShardReader
+from streamtron.data.storage import is_uri
+
+SHORT_BYTES = 1 << 20
+"""A single file of so many bytes is read without a thread of its own, which takes longer."""
 
 
 def open_shards(
@@ -338,9 +342,17 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._running.add(running)
         return running
 
-    def _deliver(self, events: Callable[[], Iterator[ChunkEvent]]) -> Generator[Chunk, None, None]:
+    @property
+    def _is_short(self) -> bool:
+        """Whether a reading is over before there is anything to read ahead."""
+        if self.info is not None and self._plan.cache_dir is not None:
+            return len(self.blocks) == 1
+        sizes = [0 if is_uri(shard.path) else shard.size for shard in self.shards]
+        return len(sizes) == 1 and 0 < sizes[0] <= SHORT_BYTES
+
+    def _deliver(self, events: Callable[[], Generator[ChunkEvent]]) -> Generator[Chunk, None, None]:
         nonzeros, fetched = self.nonzeros_read, self.bytes_read
-        with closing(prefetch(events, depth=1)) as arriving:
+        with closing(events() if self._is_short else prefetch(events, depth=1)) as arriving:
             for event in arriving:
                 if self._closed:
                     raise ValueError("The source is closed.")
@@ -354,7 +366,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
                     yield event.chunk
                 del event  # it would keep its chunk's buffer from the next but one
 
-    def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Iterator[ChunkEvent]:
+    def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Generator[ChunkEvent]:
         """Read groups of blocks from the cache. The shards must be there although they are not
         read: the dual variables belong to their rows."""
         check_all_unchanged(self.shards)

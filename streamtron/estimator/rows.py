@@ -80,7 +80,8 @@ def checked_matrix(
             y_numeric=numeric, multi_output=numeric,
         )  # fmt: skip
     if not numeric:
-        check_classification_targets(y)
+        if y.dtype.kind not in "iub":  # which all are classes
+            check_classification_targets(y)
     elif y.ndim == 2 and y.shape[1] > 1:
         raise DataError(
             f"y: shape {y.shape}, and a regressor predicts one number a row. Fit one model a "

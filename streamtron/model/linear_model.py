@@ -20,7 +20,7 @@ from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from streamtron.model.calibration import check_calibration, probabilities, probability_map
 from streamtron.model.display import model_html, model_text
-from streamtron.model.scoring import namer_of, rows_of, stays_sparse
+from streamtron.model.scoring import highest, matrix_of, namer_of, rows_of, stays_sparse
 from streamtron.model.validation import (
     Kind,
     checked_bias,
@@ -263,20 +263,7 @@ class LinearModel:
     def decision_rows(self, rows: Rows) -> tuple[NDArray[np.float64], int]:
         """Compute w·x + bias of a chunk's rows, whose columns are numbered as in the shards, and
         count the nonzeros in columns beyond the model's width, which weigh 0."""
-        start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
-        columns = rows.indices[start:stop].astype(np.int64) - self.index_base
-        if len(columns) and columns.min() < 0:
-            raise DataError(
-                "column 0 in rows that the model reads as 1-based. "
-                "Give rows numbered as those the model was fitted on."
-            )
-        known = columns < self.columns
-        out_of_range = len(known) - int(np.count_nonzero(known))
-        values, indptr = rows.values[start:stop], rows.indptr - start
-        if out_of_range:
-            values, columns = values[known], columns[known]
-            indptr = np.concatenate(([0], np.cumsum(known)))[indptr]
-        matrix = sparse.csr_array((values, columns, indptr), shape=(len(indptr) - 1, self.columns))
+        matrix, out_of_range = matrix_of(self, rows)
         return self._decided(matrix), out_of_range
 
     def _decided(self, rows: sparse.csr_array) -> NDArray[np.float64]:
@@ -300,6 +287,14 @@ class LinearModel:
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class, classes or number of every row of X; see ``decision_function``."""
         return self.labels(self.decision_function(X))
+
+    def predict_top(self, X: Any, k: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the k classes with the highest decisions of every row, the highest first and of
+        equals the first class, and these decisions, both of shape (rows, k). No more decisions are
+        in memory than of some rows. SettingsError: a model of two classes or of numbers, or another
+        k than 1 to the number of classes."""
+        codes, decisions = highest(self, rows_of(self, X), k, self._decided)
+        return np.array(self.classes, object)[codes], decisions
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes); they sum to 1 unless the

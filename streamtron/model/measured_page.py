@@ -11,7 +11,11 @@ from streamtron.core.text import label_text, number
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import grid, shown
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.metrics import Floats
 from streamtron.model.residuals import Residuals
+
+MOST_LINES = 4
+"""Classes of which each has a line of its own."""
 
 
 def worth_of(model: LinearModel, metrics: Mapping[str, Any]) -> str:
@@ -42,6 +46,40 @@ def worth_of(model: LinearModel, metrics: Mapping[str, Any]) -> str:
 def _percent(share: float | None) -> str:
     """Format a share, of which 100 % are all."""
     return "-" if share is None else f"{100.0 * float(shown(share)):.6g} %"
+
+
+CHANCE = Series("by chance", [(0, 0), (1, 1)], 6)
+GRID = np.linspace(0.0, 1.0, 201)
+"""False positive rates at which the curves of many classes are averaged."""
+
+
+def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> list[str]:
+    """Return the ROC and precision-recall curves, see ``Scores.curve``, of each class where they
+    are few, and of many the mean ROC curve."""
+    if not curves:
+        return []
+    roc, ranked, heights, single = [], [], [], len(curves) == 1
+    for key, (label, curve) in enumerate(curves.items(), 1):
+        tp, fp = curve.T
+        rate, recall, precision = fp / fp[-1], tp / tp[-1], tp[1:] / (tp + fp)[1:]
+        heights.append(np.interp(GRID, rate, recall))
+        roc.append(Series(f"for {label}", [*zip(rate.tolist(), recall.tolist(), strict=True)], key))
+        pairs = zip(recall[1:].tolist(), precision.tolist(), strict=True)
+        ranked.append(Series(f"for {label}", [*pairs], key))
+    if len(curves) > MOST_LINES:
+        roc, ranked = [], []
+    if not single:
+        mean = zip(GRID.tolist(), np.mean(heights, axis=0).tolist(), strict=True)
+        roc.append(Series("mean of all classes", [*mean], len(roc) + 1))
+    area, average = ("roc_auc", "average_precision") if single else (
+        "macro_roc_auc", "macro_average_precision")  # fmt: skip
+    words = "" if single else "macro "
+    return [
+        line_chart(f"ROC curve{'' if single else 's'}, {words}area {shown(metrics[area])}",
+                   [*roc, CHANCE], "false positive rate", "true positive rate", unit=True),
+        line_chart(f"Precision and recall, {words}average precision {shown(metrics[average])}",
+                   ranked, "recall", "precision", unit=True),
+    ]  # fmt: skip
 
 
 def residuals_section(measured: Mapping[str, Residuals], of_held_out: str) -> Iterator[str]:

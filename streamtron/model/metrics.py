@@ -53,6 +53,8 @@ class Evaluation(Tabled):
 
     * **Always:** ``rows`` (those of weight 0 included), ``weight`` (the sum of the row weights),
       ``accuracy``, the share of the weight on rows whose predicted classes are exactly theirs.
+    * **Where there are some:** ``out_of_range``, nonzeros in columns beyond the model's width,
+      which weigh 0.
     * **Two classes:** ``true_positives``, ``false_positives``, ``false_negatives``,
       ``true_negatives``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision`` of
       the larger class.
@@ -300,11 +302,11 @@ class Scores:
         }
         return Evaluation(head | _means(problems) | {"classes": classes})
 
-    def curve(self, points: int = 400) -> Floats:
-        """Return, of two classes, the weight of the true and the false positives above falling
+    def curve(self, points: int = 400, k: int = 0) -> Floats:
+        """Return, of problem k, the weight of the true and the false positives above falling
         thresholds, shape (about ``points`` at most, 2), from (0, 0) to all rows: the points of the
         ROC curve, and of the precision-recall curve."""
-        sums = np.cumsum(self.records()[::-1, 1:], axis=0)
+        sums = np.cumsum(self.records(k)[::-1, 1:], axis=0)
         steps = np.floor(sums.sum(axis=1) / sums[-1].sum() * points)
         return np.concatenate([np.zeros((1, 2)), sums[np.append(np.diff(steps) > 0, True)]])
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
+from streamtron.core.rows import Rows
 from streamtron.core.text import some
 
 if TYPE_CHECKING:
@@ -61,6 +62,26 @@ def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
     if not np.isfinite(csr.data).all():
         raise DataError("X: holds nan or inf. Values must be finite; remove or fill them.")
     return csr
+
+
+def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
+    """Return rows of shards as ``rows_of`` does, and count the nonzeros in columns beyond the
+    model's width, which are left out."""
+    start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
+    columns = rows.indices[start:stop].astype(np.int64) - model.index_base
+    if len(columns) and columns.min() < 0:
+        raise DataError(
+            "column 0 in rows that the model reads as 1-based. "
+            "Give rows numbered as those the model was fitted on."
+        )
+    known = columns < model.columns
+    out_of_range = len(known) - int(np.count_nonzero(known))
+    values, indptr = rows.values[start:stop], rows.indptr - start
+    if out_of_range:
+        values, columns = values[known], columns[known]
+        indptr = np.concatenate(([0], np.cumsum(known)))[indptr]
+    shape = len(indptr) - 1, model.columns
+    return sparse.csr_array((values, columns, indptr), shape=shape), out_of_range
 
 
 def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
@@ -252,3 +273,30 @@ def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArra
         return decisions > 0.0
     highest = np.argmax(decisions, axis=1, keepdims=True)
     return np.asarray(highest == np.arange(len(model.classes)))
+
+
+AT_ONCE = 1 << 20
+"""Decisions in memory at a time, where only the highest of each row are wanted."""
+
+
+def highest(
+    model: LinearModel, X: sparse.csr_array, k: int, decide: Callable[[Any], NDArray[np.float64]]
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the places of the k highest decisions of every row, and these; ``decide`` : computes
+    those of some rows. See ``LinearModel.predict_top``."""
+    most = len(model.classes)
+    if model.kind not in ("multiclass", "multilabel"):
+        raise SettingsError(
+            f"the model is of {'numbers' if model.regression else 'two classes'}, and has one "
+            "decision a row: there are no highest ones. Leave top out."
+        )
+    if not 1 <= k <= most:
+        raise SettingsError(f"top is {k}, and the model has {most} classes: give 1 to {most}.")
+    codes, decisions = np.empty((X.shape[0], k), np.intp), np.empty((X.shape[0], k))
+    step = max(1, AT_ONCE // most)
+    for start in range(0, X.shape[0], step):
+        some = slice(start, start + step)
+        every = decide(X[some])
+        codes[some] = np.argsort(-every, axis=1, kind="stable")[:, :k]
+        decisions[some] = np.take_along_axis(every, codes[some], axis=1)
+    return codes, decisions

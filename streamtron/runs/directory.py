@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,10 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ShardFile, remove_abandoned
 from streamtron.runs import transaction
-from streamtron.solver.checkpoint import State
 from streamtron.solver.vectors import SparseVector, smaller
+
+if TYPE_CHECKING:
+    from streamtron.solver.checkpoint import State
 
 _log = logging.getLogger(__name__)
 
@@ -323,6 +325,8 @@ def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
 
 
 def _checkpoint(path: Path) -> Checkpoint:
+    from streamtron.solver.checkpoint import State  # loads the solver
+
     content, arrays = read_sealed(path, "checkpoint")
     version = content.get("checkpoint_version")
     if version != CHECKPOINT_VERSION:

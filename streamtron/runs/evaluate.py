@@ -153,7 +153,8 @@ class ScoredRows(NamedTuple):
     classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
     label; bounds on the decisions of
     the optima, if they are wanted and proven; all labels of their source so far; the first row's
-    number; and their shard, if there is one."""
+    number; the nonzeros in columns beyond the models' width, which weigh 0; and their shard, if
+    there is one."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[Any]
@@ -162,6 +163,7 @@ class ScoredRows(NamedTuple):
     bounds: tuple[tuple[NDArray[Any], NDArray[Any]] | None, ...]
     labels: tuple[Label, ...]
     first_row: int
+    out_of_range: int
     shard: str = ""
 
 
@@ -177,7 +179,7 @@ def score(
     optima = [OptimumBounds(m) if known else None for m, known in zip(models, proven, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
     for chunk in source.chunks():
-        decisions = tuple(model.decision_rows(chunk.rows)[0] for model in models)
+        decisions, beyond = zip(*(model.decision_rows(chunk.rows) for model in models), strict=True)
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
         of_codes = [places.get((type(label), label), -1) for label in source.labels]
         truth, others = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
@@ -188,7 +190,7 @@ def score(
             for optimum in optima
         )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        yield ScoredRows(decisions, truth, weights, others, bounds, labels, first_row)
+        yield ScoredRows(decisions, truth, weights, others, bounds, labels, first_row, max(beyond))
 
 
 def summarise(
@@ -223,6 +225,7 @@ class Evaluator:
         self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
+        self.out_of_range = 0
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
         self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
         if probability_map(model) is not None:
@@ -236,6 +239,7 @@ class Evaluator:
     ) -> None:
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
+        self.out_of_range += rows.out_of_range
         if self.residuals is not None:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
@@ -251,9 +255,10 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
+        beyond = {"out_of_range": self.out_of_range} if self.out_of_range else {}
         if self.residuals is not None:
-            return Evaluation(self.residuals.metrics())
-        metrics = self.scores.evaluation().to_dict()
+            return Evaluation({**self.residuals.metrics(), **beyond})
+        metrics = self.scores.evaluation().to_dict() | beyond
         metrics |= self.worth.metrics() if self.worth else {}
         metrics |= self.mistakes.metrics() if self.mistakes else {}
         return Evaluation(metrics, self.bounds.accuracy if self.bounds else None)

@@ -31,7 +31,6 @@ from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, run_directory
-from streamtron.runs.memory import columns_allowed
 from streamtron.runs.transaction import CACHE, COMMITTED, STAGED
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -193,6 +192,8 @@ def open_training_shards(
     else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
     say."""
     once = os.path.basename(paths[0]) == ROWS_GIVEN
+    from streamtron.runs.memory import columns_allowed  # loads the solver
+
     no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     files, reading = find_shards(paths), reading_from_settings(settings)
     reading, counted = counted_reading(files, reading, settings, machine.threads)

@@ -316,9 +316,8 @@ class MemoryGuard:
         self, learners: int, rows: int, columns: int, active_set: int, batch_width: int = 1
     ) -> list[Need]:
         return memory_needed(
-            replace(self.settings, active_set=active_set), rows=rows, columns=columns,
-            learners=learners, threads=self.machine.thread_count, shared=self.shared,
-            batch_width=batch_width,
+            self.settings, rows=rows, columns=columns, learners=learners, shared=self.shared,
+            threads=self.machine.thread_count, batch_width=batch_width, active_set=active_set,
         )  # fmt: skip
 
 

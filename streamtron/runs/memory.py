@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.kernels import BATCH_WIDTH, COLUMN_MAX
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
+from streamtron.core.kernels import BATCH_WIDTH
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
 from streamtron.solver.order import GROUP
@@ -86,11 +86,12 @@ def memory_needed(
     threads: int = 1,
     shared: bool = True,
     batch_width: int = 1,
+    active_set: int | None = None,
 ) -> list[Need]:
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
     the same rows. ``occurring`` : columns that occur (None = all). ``nonzeros`` : of all rows; None
     = more than fit. ``batch_width`` : learners that each thread solves at a time; if several, it
-    has a copy of BATCH_WIDTH weight vectors.
+    has a copy of BATCH_WIDTH weight vectors. ``active_set`` : bytes; None = the setting.
 
     Examples
     --------
@@ -107,13 +108,14 @@ def memory_needed(
     )
     if batch_width > 1:
         weights += 8 * BATCH_WIDTH * threads * columns
-    rows_held, chunk = settings.active_set_bytes, GROUP * BLOCK_NONZEROS
+    most = settings.active_set_bytes if active_set is None else active_set
+    rows_held, chunk = most, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
         chunk = min(chunk, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
     active = rows_held * (1 if shared else learners)
     if shared:
-        held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
+        held = min(rows, most // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
     copies = solving + (threads > 1)  # threads that share a sum have one each
     newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)

@@ -44,7 +44,7 @@ from streamtron.model.candidates_page import candidates_section
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import bar, gap_cell, grid, numeric, paragraph, shown, table, tiles, wide
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.measured_page import residuals_section, worth_of
+from streamtron.model.measured_page import CHANCE, ranking_charts, residuals_section, worth_of
 from streamtron.model.metrics import Evaluation, Floats
 from streamtron.model.mistakes import confusion_matrix
 from streamtron.model.residuals import Residuals
@@ -65,13 +65,14 @@ class Measured:
 
     ``margins`` : rows by their margin, l f(x) of two classes and of more the decision of the row's
     class minus the highest other one, between ``EDGES``; None of a multilabel model.
-    ``curve`` : see ``Scores.curve``; None for many classes, or if one of the two does not occur.
+    ``curves`` : by class, of two the larger, see ``Scores.curve``; of those that some rows have and
+    some have not.
     ``residuals`` : of regression, which has neither.
     """
 
     evaluation: Evaluation
     margins: NDArray[np.int64] | None
-    curve: Floats | None
+    curves: Mapping[str, Floats]
     residuals: Residuals | None = None
 
 
@@ -189,25 +190,11 @@ def _residuals(facts: Facts) -> Iterator[str]:
 def _curves(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
-    metrics, charts = facts.validation.evaluation.to_dict(), []
-    chance = Series("by chance", [(0, 0), (1, 1)], 6)
-    if (curve := facts.validation.curve) is not None:
-        tp, fp = curve.T
-        recall, precision = tp / tp[-1], tp[1:] / (tp + fp)[1:]
-        roc = [*zip((fp / fp[-1]).tolist(), recall.tolist(), strict=True)]
-        pr = [*zip(recall[1:].tolist(), precision.tolist(), strict=True)]
-        label = label_text(facts.model.classes[1])
-        charts = [
-            line_chart(f"ROC curve, area {shown(metrics['roc_auc'])}",
-                       [Series(f"for {label}", roc), chance],
-                       "false positive rate", "true positive rate", unit=True),
-            line_chart("Precision and recall, average precision "
-                       f"{shown(metrics['average_precision'])}", [Series(f"for {label}", pr)],
-                       "recall", "precision", unit=True),
-        ]  # fmt: skip
+    metrics = facts.validation.evaluation.to_dict()
+    charts = ranking_charts(metrics, facts.validation.curves)
     if len(tenths := metrics.get("reliability") or ()) >= FEWEST:
         points = [(tenth["probability"], tenth["share"]) for tenth in tenths]
-        lines = [Series("this model", points, marked=True), chance._replace(name="reliable")]
+        lines = [Series("this model", points, marked=True), CHANCE._replace(name="reliable")]
         charts.append(line_chart("Reliability", lines, "probability",
                                  "share that has the class", unit=True))  # fmt: skip
     yield grid(charts)

@@ -14,8 +14,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.events import RoundDone
 from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.core.files import scratch_directory
-from streamtron.core.kernels import COLUMN_MAX
-from streamtron.core.rows import Label
+from streamtron.core.rows import COLUMN_MAX, Label
 from streamtron.data import ReaderConfig, ShardFile, ShardSource, SourceFacts, facts_of
 from streamtron.runs.learners import (
     ClassWeights,

@@ -25,6 +25,7 @@ from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.scoring import matrix_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -58,7 +59,10 @@ class Scores(NamedTuple):
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return what is written beside the labels, by name; lists have names in the plural."""
         many = self.decisions.ndim == 2
-        columns: dict[str, NDArray[Any]] = {"decisions" if many else "decision": self.decisions}
+        top = {"labels": self.labels} if self.labels.ndim == 2 else {}
+        columns: dict[str, NDArray[Any]] = top | {
+            "decisions" if many else "decision": self.decisions
+        }
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
         if self.certain is not None:
@@ -80,7 +84,7 @@ class Predicted(NamedTuple):
 @checks_keywords()
 def predict(
     model: LinearModel | str | os.PathLike[str], shards: Paths,
-    *, proba: bool = False, certain: bool = False, keep: Sequence[str] = (),
+    *, proba: bool = False, certain: bool = False, keep: Sequence[str] = (), top: int | None = None,
     executor: Executor = serial,
 ) -> Iterator[Scores]:  # fmt: skip
     """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
@@ -97,12 +101,14 @@ def predict(
         certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
         ``model.certainty``.
     keep : columns of the tables that are carried along, whatever they hold.
+    top : of many classes only so many with the highest decisions; see ``LinearModel.predict_top``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
     ------
     DataError, MachineError
-    SettingsError : a model without probabilities or a certificate where it needs them.
+    SettingsError : a model without probabilities or a certificate where it needs them; ``top`` of
+        a model of two classes or numbers, or beside ``proba`` or ``certain``.
 
     Examples
     --------
@@ -116,10 +122,12 @@ def predict(
     (array([ 1., -1.]), array([ 1.5, -1.5]))
     """
     model = as_model(model)
+    if top is not None and (proba or certain):
+        raise SettingsError("top gives labels and decisions alone: leave proba and certain out.")
     files = find_shards(as_paths(shards))
     reading = reading_to_score(model, files[0], labelled=False)
     rows = 0
-    for scores in executor(predict_shard, files, model, reading, proba, certain, tuple(keep)):
+    for scores in executor(predict_shard, files, model, reading, proba, certain, tuple(keep), top):
         rows += len(scores.decisions)
         yield scores
     if not rows:
@@ -128,12 +136,17 @@ def predict(
 
 def predict_shard(
     shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool,
-    keep: Sequence[str] = (),
+    keep: Sequence[str] = (), top: int | None = None,
 ) -> Iterator[Scores]:  # fmt: skip
     """Score one shard, which may be empty."""
     kept, optimum = kept_columns(shard, keep), OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
+            if top is not None:
+                matrix, out_of_range = matrix_of(model, chunk.rows)
+                best = model.predict_top(matrix, top)
+                yield Scores(*best, out_of_range, kept=kept(len(chunk)))
+                continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
             shares = model.probabilities(decisions) if proba else None
             sure = bounds = None
@@ -159,6 +172,8 @@ def write_predictions(
       Parquet ``label`` and the list ``decisions``.
     * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
       in Parquet the lists ``labels`` and ``decisions``.
+    * **With top:** the k labels, then their decisions; in Parquet the lists ``labels`` and
+      ``decisions``.
     * **Regression:** the number predicted; its column is ``prediction``.
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
@@ -183,7 +198,7 @@ def write_predictions(
             columns = score.columns()
             if model.regression:
                 columns = {"prediction": columns.pop("decision"), **columns}
-            labels = None if model.regression else score.labels
+            labels = None if model.regression or "labels" in columns else score.labels
             yield PredictedRows(score.kept, labels, columns)
 
     name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""

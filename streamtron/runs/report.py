@@ -14,6 +14,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
+from streamtron.core.text import label_text
 from streamtron.data import ShardFile, find_shards
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.mistakes import margins_by_code
@@ -55,7 +56,7 @@ def report(
     run : the model, or its run directory. Nothing is written there.
     output : path of the page, written completely or not at all.
     valid : labelled shards that were held out: adds metrics, the confusion matrix, their margins,
-        and of two classes the ROC and precision-recall curves.
+        and the ROC and precision-recall curves, of many classes of each against the rest.
     margins : read the run's shards once, for margins of two classes, or residuals; if they changed,
         it is said.
     names : directories where ``convert`` kept names of columns, if not beside the run's shards.
@@ -152,6 +153,11 @@ def _measure(
         row_margins = margins_by_code(decisions, codes)
         margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
     evaluation = evaluator.evaluation()
-    has_curve = model.kind == "two classes" and ranked and evaluation.roc_auc is not None
-    curve = evaluator.scores.curve() if has_curve else None
-    return Measured(evaluation, None if no_margin else margins, curve, evaluator.residuals)
+    positive = model.classes[1:] if model.kind == "two classes" else model.classes
+    problems = evaluation.to_dict().get("classes", [evaluation.to_dict()])
+    curves = {
+        label_text(label): evaluator.scores.curve(k=k)
+        for k, (label, problem) in enumerate(zip(positive, problems, strict=False))
+        if problem["roc_auc"] is not None
+    }
+    return Measured(evaluation, None if no_margin else margins, curves, evaluator.residuals)

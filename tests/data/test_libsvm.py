@@ -233,6 +233,9 @@ def test_labels_keep_the_order_in_which_a_row_has_them() -> None:
 def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
     reading: ReaderConfig,
 ) -> None:
+    plain = "GCAT 3:1\n-1 # a number\nqid 2:1\ngrößer\n"
+    [batch] = batches(plain.encode(), PLAIN)
+    assert batch.classes == ["GCAT", -1.0, "qid", "größer"]  # refused where labels are counted
     text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
     [batch] = batches(text.encode(), reading)
     assert batch.classes == ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
@@ -509,7 +512,6 @@ REFUSED = [
     ),
     (b'{"y": 1}', '{"y": is not in libsvm text. If these are JSON lines, give the file a name'),
     (b"1 |t cheap", "|t is not in libsvm text. If this is Vowpal Wabbit's text, give the file a"),
-    (b"foo 3:1", "label foo is no finite decimal number"),
     (b"nan 3:1", "label nan is no finite decimal number"),
     (b"inf", "label inf is no finite decimal number"),
     (b"1e999", "label 1e999 is no finite decimal number"),
@@ -530,7 +532,6 @@ REFUSED = [
     (b"\xe4 1:1", "byte 0xe4"),
     (b"1 1:1\x0b2:1", "byte 0x0b"),
     (b"1 1:1 \x1a", "byte 0x1a"),
-    (b"GCAT 1:1", "label GCAT is no finite decimal number. Write labels like -1, 1 or 2.5; with "),
 ]
 
 REFUSED_LABELS = [
@@ -635,7 +636,8 @@ def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads
     with suppress(DataError):
         found = read(data, reading)
     if reading is PLAIN:
-        assert found in ([], oracle(data) if found else [])
+        named = any(isinstance(row.label, str) for row in found)
+        assert named or found in ([], oracle(data) if found else [])
     elif found and not any(isinstance(label, str) for row in found for label in row.label):
         assert with_labels_sorted(found) == sklearn_rows(data, several=True)
 

@@ -541,6 +541,7 @@ def test_a_reader_of_any_format_is_read_twice_and_knows_its_bytes_or_says_that_t
 
 def test_a_reading_left_early_leaves_no_thread(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})] * 100)
+    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * 101)
     with small_blocks(), source_of(tmp_path) as source:
         chunks = source.chunks()
         next(chunks)

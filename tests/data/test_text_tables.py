@@ -179,6 +179,18 @@ def test_more_columns_than_csv_can_have_are_refused_before_they_are_parsed(tmp_p
         fit(tmp_path / "a.csv")
 
 
+def test_a_field_of_json_lines_that_is_asked_for_may_come_after_the_first_megabyte(
+    tmp_path: Path,
+) -> None:
+    early = '{"y": "a", "x": 1.5}\n' * 60_000  # 1.2 MB
+    (tmp_path / "a.jsonl").write_text(early + '{"y": "b", "x": 2.5, "z": "new"}\n')
+    model = fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "z:category,null=column"))
+    assert model.recipe is not None
+    assert [*map(model.recipe.name_of, range(3))] == ["x", "z=new", "z=null"]
+    with pytest.raises(DataError, match=r"0 columns 'w'"):
+        fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "w:category"))
+
+
 def nested(depth: int) -> str:
     return '{"y": 1, "f1": 2, "x": ' + "[" * depth + "]" * depth + "}\n"
 

@@ -278,6 +278,8 @@ def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(
     assert '<table class="sorts">' in text
     classes = page.table("class")
     assert [row[0] for row in classes] == ["<cow>", "ant", "bee"]
+    assert "ROC curves, macro area" in text
+    assert text.count("</i>mean of all classes</span>") == 1
     told = json.loads((place / "many.run/report.json").read_text())
     keys = [
         float(key)

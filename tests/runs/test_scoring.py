@@ -191,6 +191,39 @@ def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
     assert table == {"label": labels, "decisions": decisions.tolist()}
 
 
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_the_highest_decisions_are_those_of_all_whatever_is_in_memory_at_a_time(
+    multilabel: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _many((1.0, 2.5, 7.0, 8.0), multilabel=multilabel)
+    every = np.concatenate([scores.decisions for scores in predict(model, corpus)])
+    order = np.argsort(-every, axis=1, kind="stable")[:, :2]
+    labels, decisions = np.array(model.classes)[order], np.take_along_axis(every, order, axis=1)
+    _, matrix = _read(sorted(corpus.glob("*.svm")))
+    monkeypatch.setattr("streamtron.model.scoring.AT_ONCE", 4 * 1000 + 1)
+    few = model.predict_top(matrix, 2)
+    assert (few[0] == labels).all()
+    assert few[1].tobytes() == decisions.tobytes()
+    for name in ("out.txt", "out.tsv", "out.parquet"):
+        write_predictions(model, corpus, tmp_path / name, top=2)
+    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
+    assert [[*map(float, line)] for line in lines] == np.hstack([labels, decisions]).tolist()
+    header = (tmp_path / "out.tsv").read_text().partition("\n")[0]
+    assert header.split("\t") == ["label 1", "label 2", "decision 1", "decision 2"]
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["labels"].to_pylist() == labels.tolist()
+    assert table["decisions"].to_pylist() == decisions.tolist()
+
+
+def test_of_two_classes_or_more_than_there_are_there_are_no_highest_decisions(corpus: Path) -> None:
+    with pytest.raises(SettingsError, match="two classes"):
+        next(predict(_model(), corpus, top=1))
+    with pytest.raises(SettingsError, match="top is 4, and the model has 3 classes"):
+        next(predict(_many(("a", "b", "c")), corpus, top=4))
+    with pytest.raises(SettingsError, match="leave proba and certain out"):
+        next(predict(_many(("a", "b", "c")), corpus, top=1, proba=True))
+
+
 @pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
 def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decision_above_0(
     classes: tuple[Label, ...], tmp_path: Path
@@ -234,6 +267,7 @@ def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: 
     assert written == (2, 2, None)
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
+    assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
 
 
 def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:

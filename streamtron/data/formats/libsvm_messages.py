@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 
-from streamtron.core import kernels
-from streamtron.core.rows import LARGEST_WEIGHT
+from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_labels import (
     NOT_FINITE,
@@ -66,8 +65,7 @@ def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
             f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
             " label:weight, use --weights-in-label."
         )
-    names = "" if targets else "; with --multiclass they may be names."
-    return _not_a_number(token, targets)[: -1 if names else None] + names
+    return _not_a_number(token, targets)
 
 
 def _not_a_number(token: bytes, targets: bool) -> str:
@@ -92,8 +90,8 @@ def _bad_pair(token: bytes, first_column: int) -> str:
     elif not column.isdigit():
         kind = f"whole numbers from {first_column} up, in decimal digits"
         return f"column {word}. Column numbers are {kind}."
-    elif len(column) > 18 or int(column) > kernels.COLUMN_MAX:
-        return f"column {word} is beyond {kernels.COLUMN_MAX}, the largest. Renumber the columns."
+    elif len(column) > 18 or int(column) > COLUMN_MAX:
+        return f"column {word} is beyond {COLUMN_MAX}, the largest. Renumber the columns."
     elif int(column) < first_column:
         return "column 0 in a file declared 1-based. Use --index-base 0."
     elif not value:

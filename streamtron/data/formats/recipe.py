@@ -21,6 +21,7 @@ from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.recipe_words import column_from, column_of, given_fields, spec_of
 from streamtron.data.formats.text_column import TextColumn
+from streamtron.data.formats.words import strings_of
 
 _NO_RECIPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, zlib.error)
 
@@ -245,6 +246,8 @@ def _array_of(values: Any) -> pa.Array:
         values = values.to_arrow()
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
+    if isinstance(values, list) and set(map(type, values)) == {str}:
+        return strings_of(values)  # pyarrow's own way loads pandas, where it is installed
     return values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
 
 

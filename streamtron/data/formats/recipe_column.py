@@ -125,7 +125,9 @@ class Column(ABC):
         """Return the values, and where they are missing; refuse a null, unless it is said what it
         is. NaN is one."""
         array = self._decoded(array)
-        missing = np.asarray(array.is_null(nan_is_null=True))
+        missing = np.zeros(len(array), bool)
+        if array.null_count or pa.types.is_floating(array.type):
+            missing = np.asarray(array.is_null(nan_is_null=True))
         if self.null == REFUSED and missing.any():
             ways = " or ".join(f"null={way}" for way in self.NULLS if way != REFUSED)
             spot.refuse(

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.feature_names import Vocabulary
-from streamtron.core.kernels import COLUMN_MAX
-from streamtron.core.rows import LARGEST_WEIGHT, Codes, Label
+from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT, Codes, Label
 from streamtron.data.formats.layouts import (
     LAYOUTS,
     Columns,

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats import text_kernels
+from streamtron.core.feature_names import murmur_hash
+from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
 from streamtron.data.formats.words import TOKEN_PATTERN, Grams, Reading, grams_of
@@ -200,14 +201,21 @@ class TextColumn(Column):
             known = columns >= 0
             keys = grams.document[known] << 33 | columns[known] << 1
         else:
-            columns, signs = np.empty(len(grams.starts), np.int32), np.empty(len(grams.starts))
-            mask = (1 << self.hash_bits) - 1
-            text_kernels.hash_words(*grams[:3], mask, self.alternate_sign, columns, signs)
-            keys = grams.document << 33 | columns.astype(np.int64) << 1 | (signs < 0)
+            columns, negative = self._hashed(grams, (1 << self.hash_bits) - 1)
+            keys = grams.document << 33 | columns << 1 | (negative & self.alternate_sign)
         counts = _summed(keys, (grams.documents, self.width))
         if self.binary:
             counts.data.fill(1.0)
         return counts
+
+    def _hashed(self, grams: Grams, mask: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the column of each n-gram, and whether its hash is negative."""
+        if is_few(len(grams.text)):
+            hashes = murmur_hash(grams.strings().to_pylist()).view(np.int32).astype(np.int64)
+            return np.abs(hashes) & mask, hashes < 0
+        columns, negative = (np.empty(len(grams.starts), kind) for kind in (np.int64, bool))
+        text_kernels.hash_words(*grams[:3], mask, columns, negative)
+        return columns, negative
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamtron.core.kernels import COLUMN_MAX, helper, kernel, readonly, types
+from streamtron.core.kernels import helper, kernel, readonly, types
+from streamtron.core.rows import COLUMN_MAX
 
 _F8, _I8 = types.float64[::1], types.int64[::1]
-_I4, _U1 = types.int32[::1], types.uint8[::1]
+_U1 = types.uint8[::1]
 _ORDER = readonly(types.int64)
 
 NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
@@ -508,20 +509,20 @@ def split_words(text, offsets, letters, words, starts, stops, indptr):
         indptr[i + 1] = count
 
 
-@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, types.uint32, types.boolean, _I4, _F8))
-def hash_words(text, starts, stops, mask, alternate, columns, values):
+@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, types.int64, _I8, types.boolean[::1]))
+def hash_words(text, starts, stops, mask, columns, negative):
     """Hash pieces of a text: words, or n-grams.
 
-    A column is |h| modulo 2^bits and its value 1 or, with ``alternate``, the sign of h: the hash
-    trick of Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
+    A column is |h| modulo 2^bits, and the sign of h may be that of its value: the hash trick of
+    Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
 
     Parameters
     ----------
     text, starts, stops : uint8, int64, int64: UTF-8, and where pieces lie in it.
     mask : 2^bits - 1.
-    columns, values : int32, float64, changed in place: of each piece.
+    columns, negative : int64, bool, changed in place: of each piece, and whether h < 0.
     """
     for k in range(len(starts)):
         h = _murmur_hash(text, np.uintp(starts[k]), np.uintp(stops[k]))
-        columns[k] = np.uint32(abs(h)) & mask
-        values[k] = -1.0 if alternate and h < 0 else 1.0
+        columns[k] = abs(h) & mask
+        negative[k] = h < 0

@@ -20,6 +20,7 @@ REGRESSION_TAKES = (
     "classification, as --loss squared_hinge."
 )
 
+_TOKEN = re.compile(rb"[^\s#:]+(?=[\s#])")
 _INTEGER = re.compile(rb"[+-]?0*(\d+)")
 
 
@@ -85,6 +86,13 @@ def _codes(token: bytes, classes: dict[Label, int], several: bool) -> list[int] 
 def is_text_name(name: str) -> bool:
     """Tell whether a name, written as a label in text, is read as that name."""
     return not re.search(r"[\s,:#]", name) and _label(name.encode()) == name
+
+
+def is_name_at(text: bytearray, at: int) -> bool:
+    """Tell whether a token is the name of a class: it begins with a letter, as no number does."""
+    token = _TOKEN.match(text, at)
+    name = token and _label(token[0])
+    return isinstance(name, str) and name[0].isalpha()
 
 
 def is_rounded(token: bytes, number: float) -> bool:

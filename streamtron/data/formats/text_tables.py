@@ -24,7 +24,7 @@ import pyarrow.json as json
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
-from streamtron.data.formats import text_kernels
+from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.layouts import is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
@@ -284,13 +284,34 @@ class JsonLinesReader(TextTableReader):
 
     KIND = "a file of JSON lines"
 
+    @cached_property
+    def _first_schema(self) -> pa.Schema:
+        """The first rows' fields, and those that are asked for by name and come later."""
+        schema, recipe = super()._first_schema, self.reading.recipe
+        named = {self.reading.label_column, self.reading.weight_column, self.reading.values_column}
+        named |= {*(self.reading.features or ()), *(recipe.names if recipe else ())}
+        missing = {name for name in named if name and not re.search(r"[*?[]", name)}
+        missing -= {*schema.names}
+        with closing(self._cuts(TextStream(self.path, self.name))) as cuts:
+            for cut in cuts if missing else ():
+                with self._place(cut):
+                    fields = self._table(cut, None).schema
+                for name in missing.intersection(fields.names):
+                    schema = schema.append(self._settled(fields.field(name)))
+                    missing.remove(name)
+                if not missing:
+                    break
+        return schema
+
     def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
         if cut.line == 1 and cut.text.lstrip().startswith(b"["):
             raise DataError(
                 f"{self.name}: a JSON array, and an object a line is wanted. Write each item on a "
                 "line of its own, as jq -c '.[]' does."
             )
-        deep = text_kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
+        deep = len(cut.text)
+        if not (is_few(deep) and is_shallow(cut.text)):
+            deep = text_kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
         if deep < len(cut.text):
             raise DataError(
                 f"{self.name}, line {cut.line_of(deep)}: lists and objects nested "
@@ -309,6 +330,13 @@ class JsonLinesReader(TextTableReader):
         row = re.search(r"in row (\d+)$", reason)
         lines = [number for number, text in enumerate(cut.text.split(b"\n")) if text.strip()]
         return cut.line + lines[int(row[1])] if row and int(row[1]) < len(lines) else None
+
+
+def is_shallow(text: bytearray) -> bool:
+    """Tell whether at most ``MOST_NESTED`` brackets are open anywhere in JSON."""
+    brackets = np.frombuffer(re.sub(rb'"(?:[^"\\]|\\.)*+"', b"", text, flags=re.DOTALL), np.uint8)
+    depths = np.isin(brackets, [*b"[{"]).cumsum() - np.isin(brackets, [*b"]}"]).cumsum()
+    return bool(depths.max(initial=0) <= MOST_NESTED)
 
 
 def _is_number(text: str) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import text_kernels
+from streamtron.data.formats import is_few, text_kernels
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's own: two or more word letters."""
@@ -81,7 +81,17 @@ class Grams(NamedTuple):
     def encoded(self) -> tuple[list[str], NDArray[np.int64]]:
         """Return the distinct ones as strings, and which one each is."""
         encoded = self.strings().dictionary_encode()
-        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+        # to_numpy of pyarrow would load pandas, where it is installed
+        codes = np.frombuffer(encoded.indices.buffers()[1], np.int32, len(self.starts))
+        return encoded.dictionary.to_pylist(), codes.astype(np.int64)
+
+
+def strings_of(texts: Sequence[str]) -> pa.Array:
+    """Return strings as an Arrow array."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)])
+    buffers = (pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+    return pa.LargeStringArray.from_buffers(len(encoded), *buffers)
 
 
 def grams_of(documents: Sequence[str] | pa.Array, reading: Reading) -> Grams:
@@ -169,8 +179,10 @@ def _gathered(
 def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     """Find the words of documents, each document a run."""
     if pattern != TOKEN_PATTERN:
-        return _split_by(pattern, array.to_pylist(), lowercase)
+        return _packed(_split_by(pattern, array.to_pylist(), lowercase))
     text, offsets = _bytes_of(array)
+    if is_few(len(text)):
+        return _packed(split_few(array.to_pylist(), lowercase))
     if lowercase and any(_occurs(letter, text) for letter in _BY_NEIGHBOURS):
         text, offsets = _bytes_of(_lowered(array))
     size, count = len(text), len(offsets) - 1
@@ -183,7 +195,13 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     return Words(words, starts[:found], stops[:found], indptr)
 
 
-def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> Words:
+def split_few(documents: Iterable[str], lowercase: bool) -> list[list[str]]:
+    """Find what the kernel finds, as scikit-learn does."""
+    find = re.compile(TOKEN_PATTERN).findall
+    return [find(text.lower() if lowercase else text) for text in documents]
+
+
+def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> list[list[str]]:
     """Find the words of documents by a pattern of one's own, in another process of Python."""
     texts = [text.lower() if lowercase else text for text in documents]
     seconds = 10 + sum(map(len, texts)) // 100_000
@@ -197,11 +215,15 @@ def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> Words:
         )
     if done.returncode:
         raise MachineError(f"the words of documents: {done.stderr.decode()[-200:]!r}. Try again.")
-    found = json.loads(done.stdout)
-    encoded = [word.encode() for words in found for word in words]
+    return list(json.loads(done.stdout))
+
+
+def _packed(documents: Sequence[Sequence[str]]) -> Words:
+    """Put the words of documents one behind the other."""
+    encoded = [word.encode() for words in documents for word in words]
     text = b" ".join(encoded) + b" "
     ends = np.cumsum([0, *(len(word) + 1 for word in encoded)])
-    indptr = np.cumsum([0, *map(len, found)])
+    indptr = np.cumsum([0, *map(len, documents)])
     return Words(np.frombuffer(text, np.uint8), ends[:-1], ends[1:] - 1, indptr)
 
 

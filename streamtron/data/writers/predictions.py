@@ -19,7 +19,7 @@ PREDICTED = (
 )  # fmt: skip
 """Names of the columns of predictions."""
 
-_ONE_OF = {"decisions": "decision", "probabilities": "probability"}
+_ONE_OF = {"labels": "label", "decisions": "decision", "probabilities": "probability"}
 
 
 class PredictedRows(NamedTuple):
@@ -64,20 +64,23 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
             yield name
         else:
             singular = _ONE_OF.get(name, name)
-            yield from (f"{singular} {label_text(label)}" for label in classes)
+            of = range(1, column.shape[1] + 1) if "labels" in rows.columns else classes
+            yield from (f"{singular} {label_text(label)}" for label in of)
 
 
 def _lines(rows: PredictedRows, form: TextForm) -> bytes:
     quoted = partial(_quoted, delimiter=form.delimiter)
+    label_field = partial(_label_field, delimiter=form.delimiter)
     fields: list[Iterable[str]] = [
         map(quoted, map(_cell, array.to_pylist())) for array in rows.kept.values()
     ]
     if rows.labels is not None:
         labels = rows.labels.tolist()
-        texts = {label: quoted(_label(label)) for label in set(labels)}
+        texts = {label: label_field(label) for label in set(labels)}
         fields.append(map(texts.__getitem__, labels))
     for name, column in rows.columns.items():
         text = _rounding(name, form.digits) if column.dtype.kind == "f" else _flag
+        text = label_field if column.dtype == object else text
         values = column.reshape(len(column), -1).tolist()
         fields.append([form.delimiter.join(map(text, row)) for row in values])
     lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
@@ -103,6 +106,10 @@ def _cell(value: Any) -> str:
 def _label(label: Label | tuple[Label, ...]) -> str:
     """Return a label as text, or the labels of a row between commas."""
     return _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
+
+
+def _label_field(label: Label | tuple[Label, ...], delimiter: str) -> str:
+    return _quoted(_label(label), delimiter)
 
 
 def _quoted(text: str, delimiter: str) -> str:

@@ -46,7 +46,8 @@ def parquet_predictions(
         if values.ndim == 1:
             return pa.array(values)
         ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
-        return pa.ListArray.from_arrays(ends, values.ravel())
+        items = pa.array(values.ravel(), kind if values.dtype == object else None)
+        return pa.ListArray.from_arrays(ends, items)
 
     def table(rows: PredictedRows) -> pa.Table:
         if rows.labels is None:

@@ -1,0 +1,81 @@
+"""What the reader of every format owes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamtron.data.discover import FORMATS
+from streamtron.data.formats.arrow import ArrowReader
+from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.formats.text_tables import CsvReader, JsonLinesReader
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import ShardReader
+from streamtron.testing import ReaderTests, Row
+
+
+class TestLibsvm(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        lines = (f"{y} {' '.join(f'{c}:{x}' for c, x in row.items())}\n" for y, row in rows)
+        path.write_text("".join(lines))
+
+    def open(self, path: Path, threads: int) -> ShardReader:
+        return LibsvmReader(str(path), path.name, ReaderConfig(), None, threads, 1 << 10)
+
+
+def lists(rows: Sequence[Row]) -> pa.Table:
+    """Rows as lists of columns and of values."""
+    types = pa.list_(pa.int64()), pa.list_(pa.float64())
+    columns = {
+        "indices": pa.array([list(row) for _, row in rows], types[0]),
+        "values": pa.array([list(row.values()) for _, row in rows], types[1]),
+    }
+    return pa.table({"label": pa.array([y for y, _ in rows], pa.float64()), **columns})
+
+
+class TestParquet(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        pq.write_table(lists(rows), path, row_group_size=70, write_page_checksum=True)
+
+    def open(self, path: Path, threads: int) -> ShardReader:
+        return ParquetReader(str(path), path.name, ReaderConfig(), None, threads)
+
+
+class TestArrow(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        table = lists(rows)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=70)
+
+    def open(self, path: Path, threads: int) -> ShardReader:
+        return ArrowReader(str(path), path.name, ReaderConfig(), None, threads)
+
+
+class TestCsv(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        lines = [["label", *(f"f{c}" for c in range(10))]]
+        lines += [[str(y), *(str(row.get(c, 0)) for c in range(10))] for y, row in rows]
+        path.write_text("".join(",".join(line) + "\n" for line in lines))
+
+    def open(self, path: Path, threads: int) -> ShardReader:
+        return CsvReader(str(path), path.name, ReaderConfig(), None, threads)
+
+
+class TestJsonLines(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        objects = [{"label": y, "indices": [*row], "values": [*row.values()]} for y, row in rows]
+        path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+
+    def open(self, path: Path, threads: int) -> ShardReader:
+        reading = ReaderConfig(label_column="label", features=("indices",), values_column="values")
+        return JsonLinesReader(str(path), path.name, reading, None, threads)
+
+
+def test_every_format_but_that_of_names_is_here() -> None:
+    here = {name.removeprefix("Test").lower() for name in globals() if name.startswith("Test")}
+    assert len(here) == len(set(FORMATS)) - 1  # Vowpal Wabbit's text
