@@ -55,6 +55,8 @@ def spans(rows: Rows, share: int = 1, threads: int = 1) -> list[slice]:
     nonzeros = max(1, NONZEROS_A_CALL // share)
     if threads > 1:
         nonzeros = min(nonzeros, max(SHARED, -(-(last - first) // threads)))
+    if nonzeros >= last - first:
+        return [slice(0, number)]
     wanted = np.arange(first + nonzeros, last, nonzeros)
     inner = np.unique(np.searchsorted(rows.indptr, wanted))
     borders = [0, *inner[inner < number].tolist(), number]
