@@ -216,6 +216,18 @@ def curvatures(loss: Loss, margins: Vector) -> Vector:
     return _at(loss, 2, margins)
 
 
+def slopes_expanded(loss: Loss, base: Vector, margins: Vector) -> Vector:
+    """Return −φ'(m), shape (rows,), expanded at the margins ``base`` to first order, and cut to
+    where φ* is finite.
+
+    >>> slopes_expanded(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]), np.array([0.0, 3.0, 0.0]))
+    array([2., 0., 0.])
+    """
+    linear = slopes(loss, base) + curvatures(loss, base) * (base - margins)
+    least = -loss.most if loss.numbers else 0.0
+    return np.clip(linear, least, loss.most)
+
+
 def expansion(loss: Loss, margins: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
     """Return k, g and c, shape (rows,), of φ(m) ≈ ½ k m² − g m + c, Taylor's polynomial at the
     margins; on their side of the bend it is a quadratic loss itself. Where labels are numbers

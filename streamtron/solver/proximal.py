@@ -27,6 +27,7 @@ from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.preconditioner import solved_directly
 from streamtron.solver.progress import BestWeights
+from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import LARGEST_COUNT, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import Narrowed, Subproblem
@@ -70,12 +71,17 @@ class Optimum(NamedTuple):
 
 
 class Objective:
-    """P of rows in memory. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other rows."""
+    """P of rows in memory. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other rows.
+    ``outside`` : or the loss of all other rows."""
 
-    def __init__(self, loss: HeldLoss, penalty: Penalty, tilt: Vector, gains: float = 0.0) -> None:
+    def __init__(
+        self, loss: HeldLoss, penalty: Penalty, tilt: Vector, gains: float = 0.0,
+        outside: Outside | None = None,
+    ) -> None:  # fmt: skip
         self._loss, self._penalty, self._tilt, self._gains = loss, penalty, tilt, gains
+        self._outside = outside
         lengths = np.diff(loss.held.rows.indptr) + 1
-        direct = solved_directly(lengths, len(tilt))
+        direct = outside is not None or solved_directly(lengths, len(tilt))
         self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
 
     def minimise(self, v: Vector, precision: float) -> Optimum:
@@ -85,7 +91,11 @@ class Objective:
         while True:
             alpha, primal = loss.alpha(margins), self.value(v, margins)
             pull = self._tilt + loss.sum_of(alpha, len(v) - 1)
-            gap = 1.0 - self._dual(margins, alpha, pull) / primal if primal > 0.0 else 0.0
+            earned = self._gains_of(margins, alpha)
+            if self._outside is not None:
+                lost, gradient = self._outside.value_and_gradient(v)
+                pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
+            gap = 1.0 - self._penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
             here = Optimum(v, margins, primal, gap, steps)
             if gap <= precision or steps >= STEPS:
                 return here
@@ -104,15 +114,17 @@ class Objective:
     def value(self, v: Vector, margins: Vector) -> float:
         """Return P at the v of these margins."""
         penalties = self._penalty.value(v) - float(kernels.dot(self._tilt, v))
+        if self._outside is not None:
+            penalties += self._outside.value_and_gradient(v)[0]
         return penalties + self._loss.value(margins) + self._gains
 
-    def _dual(self, margins: Vector, alpha: Vector, pull: Vector) -> float:
-        """Return D of α_i = −C_i φ'(m_i), whose gains are C_i φ(m_i) + α_i m_i; + α_i t_i where
-        labels are numbers."""
+    def _gains_of(self, margins: Vector, alpha: Vector) -> float:
+        """Return the gains of α_i = −C_i φ'(m_i), C_i φ(m_i) + α_i m_i; + α_i t_i where labels are
+        numbers."""
         earned = self._loss.value(margins) + float(kernels.dot(alpha, margins))
         if len(t := self._loss.held.t):
             earned += float(kernels.dot(alpha, t))
-        return self._penalty.dual(self._gains + earned, pull)
+        return self._gains + earned
 
     def _step(self, here: Optimum, pull: Vector) -> tuple[Vector, Vector, float]:
         """Return the step d to about the least of R and the expansion of the rest, what it adds to
@@ -146,7 +158,11 @@ class Objective:
         """Return H of all columns, to whose own diagonal the given one is added."""
         rows, hessian = self._loss.held.rows, np.zeros((len(diagonal), len(diagonal)))
         passes.gram_block(rows, factors, self._loss.rho, np.arange(len(diagonal)), hessian)
-        return hessian + np.tril(hessian, -1).T + np.diag(diagonal)
+        mirror(hessian)
+        np.einsum("ii->i", hessian)[:] += diagonal
+        if self._outside is not None:
+            hessian += self._outside.gram
+        return hessian
 
 
 def by_column(rows: Rows, columns: int) -> Rows:
