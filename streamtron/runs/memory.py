@@ -120,10 +120,12 @@ def memory_needed(
     if shared:
         held = min(rows, settings.active_set_bytes // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
+    head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
     newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * solving)
     if settings.ratio:
         newton = Need("the rows by columns", rows_held * solving)
-    head = SPARSE + 1 if settings.ratio else HEAD
+        outside = min(columns, SPARSE) + 1
+        head = OUTSIDE_BYTES * outside**2
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
@@ -131,8 +133,8 @@ def memory_needed(
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
         newton,
-        Need("Newton's head block", HEAD_BYTES * min(columns + 1, head) ** 2 * solving),
-        Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, head) ** 2 * learners),
+        Need("Newton's head block", head * solving),
+        Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
         Need("chunks in flight", 4 * chunk * 8),
     ]
 

@@ -30,7 +30,7 @@ from streamtron.solver.learner import (
 )
 from streamtron.solver.newton import HeldObjective, HeldPoint, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
-from streamtron.solver.proximal import Objective, Optimum
+from streamtron.solver.proximal_newton import Objective, Optimum
 from streamtron.solver.rest_quadratic import Expansion, Outside, mirror
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
@@ -45,9 +45,9 @@ SHARE = 0.01
 """The part of the tolerance to which the rows held and the quadratic are solved: it costs a Newton
 step more, and a reading costs many."""
 
-SPARSE = 2000
-"""Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 32 MB: a
-model has more than the head of a preconditioner (``benchmarks/sparse.py``)."""
+SPARSE = 3000
+"""Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
+model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
 
 SLACK = 4.0
 """The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
