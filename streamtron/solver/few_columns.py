@@ -49,6 +49,9 @@ SPARSE = 3000
 """Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
 model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
 
+FULL = 0.98
+"""A model of more than this part of them wants others too."""
+
 SLACK = 4.0
 """The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
 ``stages.COUNT_OF_ONE`` lets them be."""
@@ -129,7 +132,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho = learner.outside, learner.settings.augmentation
     first, number = 0, len(targets.signs)
-    loss = learner.loss
+    loss, steep = learner.loss, learner.settings.ratio > 0.0
     assert outside is not None
     if not outside.meet(rows, HEAD):
         end_quadratic(learner)
@@ -146,7 +149,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
+        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop], steep=steep)
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
@@ -164,18 +167,18 @@ def make_room(learner: Learner) -> None:
     quadratic; a reading that trains solves them first."""
     outside, active = learner.outside, learner.active
     assert outside is not None
-    scanning = learner.frozen is not None
+    scanning, steep = learner.frozen is not None, learner.settings.ratio > 0.0
     if not scanning:
         drive(solve(learner), lambda _: None)
     margins = margins_at(active.rows, active, learner.settings.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    room = KEPT[learner.settings.ratio > 0.0] * active.budget
+    room = KEPT[steep] * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins, active.t)
+    terms = losses.expansion(learner.loss, margins, active.t, steep=steep)
     outside.add(active.rows, active.signs, cost, learner.settings.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
@@ -245,9 +248,15 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
 
 
 def leave_if_stalled(learner: Learner) -> None:
-    """Solve blocks instead of the quadratic where its steps have not come near the optimum."""
+    """Solve blocks instead of the quadratic where its steps have not come near the optimum; where
+    the penalty has a 1-norm, if it has too few columns."""
     readings, gap = STALLED
-    known = learner.best.certificate
+    known, outside = learner.best.certificate, learner.outside
+    if learner.settings.ratio:
+        if outside is not None and outside.fixed and np.count_nonzero(outside.v) > FULL * SPARSE:
+            end_quadratic(learner)
+            enter(learner, Regime.BLOCKS)
+        return
     if learner.regime != Regime.FEW_COLUMNS or known is None or learner.elsewhere is not None:
         return
     if learner.progress.reading >= readings and known.relative_duality_gap > gap:
@@ -257,13 +266,10 @@ def leave_if_stalled(learner: Learner) -> None:
 
 def follow_blocks(learner: Learner) -> None:
     """Go on with the quadratic where blocks have left a model of few columns."""
-    readings, gap = STALLED
-    known, v = learner.best.certificate, learner.best.candidate
+    v = learner.best.candidate
     if not learner.settings.ratio or learner.regime != Regime.BLOCKS or v is None:
         return
-    if known is None or np.count_nonzero(v) > SPARSE:
-        return
-    if learner.progress.reading < readings or known.relative_duality_gap <= gap:
+    if learner.certificate is not None and np.count_nonzero(v) <= FULL * SPARSE:
         enter(learner, Regime.FEW_COLUMNS)
         choose_mode(learner, "scan")
 
