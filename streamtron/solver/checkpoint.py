@@ -128,7 +128,7 @@ class State:
 
     def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
         learner = make(encoded["positive"])
-        fields = decode(encoded["fields"], self.arrays)
+        fields = {"expansion": None} | decode(encoded["fields"], self.arrays)  # earlier: none
         held = encoded["held"]
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
