@@ -13,6 +13,7 @@ from streamtron.core.kernels import BATCH_WIDTH
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
+from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
 from streamtron.solver.preconditioner import HEAD
@@ -22,6 +23,10 @@ from streamtron.solver.row_store import ROW_BYTES as ACTIVE_ROW_BYTES
 LEARNER_BYTES = 8 * 5
 """A column, for every learner while it scans: the running weights, those that are scanned, those
 summed afresh with their rounding errors, and the best (``benchmarks/wide.py``)."""
+
+EXPANDED_BYTES = 8 * 2
+"""A column, for every learner in training whose penalty has a 1-norm: where rows outside memory are
+and were expanded (see ``few_columns``)."""
 
 IDLE_BYTES = 8 * 3
 """A column, for every learner while some are solved: the running weights, the best, the average."""
@@ -102,7 +107,7 @@ def memory_needed(
     """
     solving = min(learners, threads * batch_width)
     weights = max(
-        LEARNER_BYTES * learners * columns,
+        (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
         IDLE_BYTES * learners * columns
         + SOLVER_BYTES * solving * (columns if occurring is None else occurring),
     )
@@ -118,9 +123,12 @@ def memory_needed(
         held = min(rows, most // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
     copies = solving + (threads > 1)  # threads that share a sum have one each
+    head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
     newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)
     if settings.ratio:
         newton = Need("the rows by columns", rows_held * solving)
+        outside = min(columns, SPARSE) + 1
+        head = OUTSIDE_BYTES * outside**2
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
@@ -128,8 +136,8 @@ def memory_needed(
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
         newton,
-        Need("Newton's head block", HEAD_BYTES * min(columns + 1, HEAD) ** 2 * solving),
-        Need("rows outside memory", OUTSIDE_BYTES * min(columns + 1, HEAD) ** 2 * learners),
+        Need("Newton's head block", head * solving),
+        Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
         Need("chunks in flight", 4 * chunk * 8),
     ]
 

@@ -27,7 +27,7 @@ from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, enter
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.rest_quadratic import Expansion, Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
 from streamtron.solver.targets import Extent
@@ -35,8 +35,8 @@ from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, sm
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Extent, Frozen, Loss, Outside, Progress, ReadingBounds,
-    ScanSums, Stage, StageReport, WeightState,
+    Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Outside, Progress,
+    ReadingBounds, ScanSums, Stage, StageReport, WeightState,
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
@@ -46,9 +46,9 @@ _NOT_STATE = ("settings", "targets", "pool", "active")
 _PLACES = (
     ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
     ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"), ("outside", "v"),
+    ("frozen.scan_sums", "low"), ("outside", "v"), ("expansion", "v"),
 )  # fmt: skip
-"""Where a learner holds vectors of one number a column; frozen and outside may be None."""
+"""Where a learner holds vectors of one number a column; the last three may be None."""
 
 IN_FIELDS = frozenset(name for _, name in _PLACES)
 """The names of these fields, in a checkpoint."""
@@ -128,7 +128,7 @@ class State:
 
     def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
         learner = make(encoded["positive"])
-        fields = decode(encoded["fields"], self.arrays)
+        fields = {"expansion": None} | decode(encoded["fields"], self.arrays)  # earlier: none
         held = encoded["held"]
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
@@ -172,6 +172,8 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
         if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
             raise ValueError("columns that are not there")
+    if fields["expansion"] is not None:
+        lengths.append((fields["expansion"].v, len(running.w) + 1))
     if any(left.dtype != right.dtype or left.shape != right.shape for left, right in alike):
         raise ValueError("arrays of another kind or length")
     if not all(is_vector(vector, length) for vector, length in lengths):

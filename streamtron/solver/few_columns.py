@@ -18,24 +18,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
+from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.learner import Learner, begin_quadratic, end_quadratic, enter
-from streamtron.solver.newton import HeldObjective, Rounds, drive
+from streamtron.solver.learner import (
+    Learner,
+    begin_quadratic,
+    choose_mode,
+    end_quadratic,
+    enter,
+)
+from streamtron.solver.newton import HeldObjective, HeldPoint, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
-from streamtron.solver.rest_quadratic import Outside
-from streamtron.solver.scan import counts_of_slacks, margins_at
+from streamtron.solver.proximal_newton import Objective, Optimum
+from streamtron.solver.rest_quadratic import Expansion, Outside, mirror
+from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
 from streamtron.solver.vectors import mark_columns
 
-KEPT = 0.5
-"""The part of the memory budget that the rows nearest the margin keep when memory is full."""
+KEPT = (0.5, 0.8)
+"""The part of the memory budget that the rows nearest the margin keep when memory is full; the
+second where the penalty has a 1-norm, of which one row that crosses the margin spoils D."""
 
 SHARE = 0.01
 """The part of the tolerance to which the rows held and the quadratic are solved: it costs a Newton
 step more, and a reading costs many."""
 
+SPARSE = 3000
+"""Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
+model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
+
+FULL = 0.98
+"""A model of more than this part of them wants others too."""
 
 SLACK = 4.0
 """The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
@@ -56,7 +71,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard or learner.loss.zone or settings.ratio:
+    if settings.faithful or settings.hard or learner.loss.zone:
         return False
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)
@@ -73,16 +88,41 @@ def begin(learner: Learner) -> None:
         v = running.augmented(learner.scale if running.steps else 0.0)
     else:
         v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
-    outside = Outside(v, math.inf if known is None else known.primal)
+    primal = math.inf if known is None else known.primal
+    outside = Outside(v, primal, columns_that_matter(learner, v))
     outside.meet(learner.active.rows)
     begin_quadratic(learner, outside)
 
 
+def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
+    columns are many: those with a weight in v, and the largest |Σ α_k l_k x_kj|, which a weight
+    needs to be r; None where columns are few."""
+    sizes = np.abs(learner.running.w)
+    if not learner.settings.ratio or len(sizes) < HEAD:
+        return None
+    sizes[v[:-1] != 0.0] = math.inf
+    most = min(len(sizes), SPARSE)
+    return np.sort(np.argpartition(sizes, -most)[-most:])
+
+
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
-    """The counts that the slacks of the scanned weights make, which the rows of a chunk get."""
-    assert learner.outside is not None
-    margins = margins_at(chunk.rows, targets, learner.settings.augmentation, learner.outside.v)
-    counts = counts_of_slacks(learner.loss, margins, targets, learner.progress.b)
+    """The counts that the slacks of the scanned weights make, which the rows of a chunk get; where
+    the penalty has a 1-norm, those that the quadratic of the reading before has of them: its
+    solution meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as
+    they are off."""
+    outside, expansion = learner.outside, learner.expansion
+    loss, rho = learner.loss, learner.settings.augmentation
+    assert outside is not None
+    if expansion is None and learner.settings.ratio and learner.running.steps:
+        return learner.counts.take_ranges(chunk.ranges)  # those of blocks
+    margins = margins_at(chunk.rows, targets, rho, outside.v)
+    slopes = losses.slopes(loss, margins)
+    if expansion is not None:
+        base = margins_at(chunk.rows, targets, rho, expansion.v)
+        held = np.isin(targets.numbers, expansion.held)
+        slopes = np.where(held, slopes, losses.slopes_expanded(loss, base, margins))
+    counts = counts_of_slopes(loss, slopes, targets, learner.progress.b)
     learner.counts.put_ranges(chunk.ranges, counts)
     return counts
 
@@ -92,7 +132,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho = learner.outside, learner.settings.augmentation
     first, number = 0, len(targets.signs)
-    loss = learner.loss
+    loss, steep = learner.loss, learner.settings.ratio > 0.0
     assert outside is not None
     if not outside.meet(rows, HEAD):
         end_quadratic(learner)
@@ -109,7 +149,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
+        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop], steep=steep)
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
@@ -127,18 +167,18 @@ def make_room(learner: Learner) -> None:
     quadratic; a reading that trains solves them first."""
     outside, active = learner.outside, learner.active
     assert outside is not None
-    scanning = learner.frozen is not None
+    scanning, steep = learner.frozen is not None, learner.settings.ratio > 0.0
     if not scanning:
         drive(solve(learner), lambda _: None)
     margins = margins_at(active.rows, active, learner.settings.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    room = KEPT * active.budget
+    room = KEPT[steep] * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins, active.t)
+    terms = losses.expansion(learner.loss, margins, active.t, steep=steep)
     outside.add(active.rows, active.signs, cost, learner.settings.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
@@ -153,8 +193,13 @@ def minimise_held(
         outside.subset
     )
     places = outside.subset.places
-    objective = HeldObjective(loss, np.zeros(len(places)), outside)
-    best = objective.minimise(outside.v[places], precision)
+    none, ratio = np.zeros(len(places)), learner.settings.ratio
+    best: HeldPoint | Optimum
+    if ratio:
+        objective = Objective(loss, Penalty.of(ratio), none, outside=outside)
+        best = objective.minimise(outside.v[places], precision)
+    else:
+        best = HeldObjective(loss, none, outside).minimise(outside.v[places], precision)
     return outside.subset.widen(best.v), best.steps
     yield
 
@@ -163,7 +208,7 @@ def solve(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
     """Minimise P of the rows held and the quadratic; rows are judged there from then on."""
     outside = learner.outside
     assert outside is not None
-    outside.mirror()
+    mirror(outside.gram)
     precision = SHARE * max(learner.settings.tolerance, ROUNDING_GAP)
     outside.v, steps = yield from minimise(learner, outside, precision)
     learner.progress.count_newton_steps(steps)
@@ -178,6 +223,7 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     on such a way; if they are no better, the best ones are scanned for their quadratic.
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
+    expansion = learner.expansion
     if outside is None:  # the run had ended, or the parts have made their local starts
         if best.candidate is None:
             best.propose(best.augmented)
@@ -188,10 +234,12 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     elif not lowered and not _close(outside.v, best.augmented):
         best.propose(0.5 * (best.augmented + outside.v))
     else:
+        if learner.settings.ratio and learner.frozen is not None:
+            expansion = Expansion(outside.v, learner.active.numbers.copy())
         yield from solve(learner, minimise)
         best.propose(outside.v)
     if learner.settings.parts is None or learner.elsewhere is not None:
-        end_quadratic(learner)  # that of a part is summed with those of the others
+        end_quadratic(learner, expansion)  # that of a part is summed with those of the others
     if known is not None and learner.loss.quadratic:
         error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
         largest = SLACK / learner.extent.least_delta2
@@ -200,14 +248,30 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
 
 
 def leave_if_stalled(learner: Learner) -> None:
-    """Solve blocks instead of the quadratic where its steps have not come near the optimum."""
+    """Solve blocks instead of the quadratic where its steps have not come near the optimum; where
+    the penalty has a 1-norm, if it has too few columns."""
     readings, gap = STALLED
-    known = learner.best.certificate
+    known, outside = learner.best.certificate, learner.outside
+    if learner.settings.ratio:
+        if outside is not None and outside.fixed and np.count_nonzero(outside.v) > FULL * SPARSE:
+            end_quadratic(learner)
+            enter(learner, Regime.BLOCKS)
+        return
     if learner.regime != Regime.FEW_COLUMNS or known is None or learner.elsewhere is not None:
         return
     if learner.progress.reading >= readings and known.relative_duality_gap > gap:
         end_quadratic(learner)
         enter(learner, Regime.BLOCKS)
+
+
+def follow_blocks(learner: Learner) -> None:
+    """Go on with the quadratic where blocks have left a model of few columns."""
+    v = learner.best.candidate
+    if not learner.settings.ratio or learner.regime != Regime.BLOCKS or v is None:
+        return
+    if learner.certificate is not None and np.count_nonzero(v) <= FULL * SPARSE:
+        enter(learner, Regime.FEW_COLUMNS)
+        choose_mode(learner, "scan")
 
 
 def _close(v: NDArray[np.float64], scanned: NDArray[np.float64]) -> bool:

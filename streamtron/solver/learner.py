@@ -22,7 +22,7 @@ from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
 from streamtron.solver.progress import BestWeights, Progress
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.rest_quadratic import Expansion, Outside
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
@@ -66,6 +66,7 @@ class Learner:
         self.regime = Regime.ALL_ROWS if all_rows else Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
+        self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
         self.mode: Mode = "train"  # what the current reading, or the next one, does
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
@@ -169,6 +170,8 @@ class Learner:
                 self.frozen.widen(columns)
             if self.outside is not None:
                 self.outside.widen(columns)
+            if self.expansion is not None:
+                self.expansion.v = resized(self.expansion.v, columns)
 
     def drop_spare_columns(self) -> None:
         """Drop the columns beyond those observed, if none has a weight."""
@@ -373,9 +376,10 @@ def begin_quadratic(learner: Learner, outside: Outside) -> None:
     learner.unsummed |= learner.frozen is not None
 
 
-def end_quadratic(learner: Learner) -> None:
-    """Give up the quadratic of rows outside memory."""
-    learner.outside = None
+def end_quadratic(learner: Learner, expansion: Expansion | None = None) -> None:
+    """Give up the quadratic of rows outside memory; ``expansion`` : where that was expanded whose
+    solution the next scan certifies."""
+    learner.outside, learner.expansion = None, expansion
 
 
 def hold_elsewhere(learner: Learner, rows: int) -> None:
@@ -406,6 +410,7 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best.take_candidate()
     best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
+    learner.expansion = None
     if not keep_scan:
         learner.frozen = None
     scan_next(learner)

@@ -140,6 +140,7 @@ def continue_training(learner: Learner) -> Solve:
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
     choose_mode(learner, "train" if blocks else "scan")
     yield from solve_in_memory(learner)
+    few_columns.follow_blocks(learner)
 
 
 def solve_in_memory(learner: Learner) -> Solve:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,19 +28,40 @@ class QuadraticSums(NamedTuple):
 NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
 
 
+@dataclass(slots=True)
+class Expansion:
+    """Where the last quadratic was expanded: at augmented weights ``v``, but for the rows that were
+    held, of these numbers."""
+
+    v: Vector
+    held: NDArray[np.int64]
+
+
+def mirror(gram: Vector) -> None:
+    """Make a matrix symmetric: sums over rows go to the lower triangle alone."""
+    for k, row in enumerate(gram):
+        row[k + 1 :] = gram[k + 1 :, k]
+
+
 class Outside:
     """Σ C_k φ(l_k (x_k, ρ)·v) ≈ ½ uᵀ G u − g·u + c over rows that are not in memory, by the
     expansion of φ at the margins where they were added; u are the weights of the columns met so
     far, and the bias.
 
     ``v`` : augmented weights at scale 1, at which rows are judged. ``known`` : the P proven before.
+    ``chosen`` : the only columns whose weights may differ from 0, rising; None = those met.
     """
 
-    def __init__(self, v: Vector, known: float) -> None:
+    fixed = False  # whether columns are chosen; an earlier checkpoint does not say
+
+    def __init__(self, v: Vector, known: float, chosen: NDArray[np.int64] | None = None) -> None:
         self.v, self.known = v, known
-        self.columns = np.zeros(0, dtype=np.int64)  # those met, rising
-        self.gram = np.zeros((1, 1))  # G; its upper triangle as of the last ``mirror``
-        self.linear = np.zeros(1)
+        if chosen is not None:
+            self.fixed = True
+        self.columns = np.zeros(0, dtype=np.int64) if chosen is None else chosen
+        size = len(self.columns) + 1
+        self.gram = np.zeros((size, size))  # G; its upper triangle as of the last ``mirror``
+        self.linear = np.zeros(size)
         self.constant = 0.0
         self.reach = math.inf  # a row is held only if its margin is at most so far from the bend
         self.squares = 0.0  # Σ q_k of all rows with a curvature
@@ -56,6 +78,8 @@ class Outside:
     def meet(self, rows: Rows, most: float = math.inf) -> bool:
         """Make room for the columns of rows in G and g, unless u had more than ``most`` weights
         then, of which G is a square; whether there is room."""
+        if self.fixed:
+            return True
         new = np.zeros(len(self.v), dtype=bool)
         mark_columns(rows, new)
         new[self.columns] = False
@@ -94,11 +118,6 @@ class Outside:
         """Take the sums of all parts."""
         self.columns = np.arange(len(sums.linear) - 1)
         self.gram, self.linear, self.constant, self.squares = sums
-
-    def mirror(self) -> None:
-        """Make G symmetric: sums over rows go to the lower triangle alone."""
-        for k, row in enumerate(self.gram):
-            row[k + 1 :] = self.gram[k + 1 :, k]
 
     def product(self, u: Vector) -> Vector:
         """Return G u."""

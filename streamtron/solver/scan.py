@@ -252,7 +252,13 @@ def counts_of_slacks(
     >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), rows, 10.0)
     array([6, 0, 0], dtype=int32)
     """
+    return counts_of_slopes(loss, losses.slopes(loss, margins), targets, b)
+
+
+def counts_of_slopes(
+    loss: Loss, slopes: NDArray[np.float64], targets: Targets, b: float
+) -> NDArray[np.int32]:
+    """Return ``counts_of_slacks`` of any slopes −φ' in the domain of φ*."""
     with np.errstate(over="ignore"):
         cost = costs(targets.signs, targets.delta2)
-        alpha = cost * losses.slopes(loss, margins)
-        return round_counts(alpha, b, loss.most * cost, balanced=loss.numbers)
+        return round_counts(cost * slopes, b, loss.most * cost, balanced=loss.numbers)

@@ -123,15 +123,19 @@ class ColumnSubset:
         return wide
 
     def renumber(self, rows: Rows) -> Rows:
-        """Return rows, which have no other columns, with these columns' new numbers."""
-        numbers = np.zeros(self.width, dtype=np.uint32)
+        """Return rows with these columns' new numbers, without any others that they have."""
+        numbers = np.full(self.width, len(self.columns), dtype=np.uint32)
         numbers[self.columns] = np.arange(len(self.columns), dtype=np.uint32)
         first, last = rows.indptr[0], rows.indptr[-1]
-        indices = np.empty(last - first, dtype=np.uint32)
+        indices, values = np.empty(last - first, dtype=np.uint32), rows.values[first:last]
         for start in range(0, len(indices), AT_A_TIME):
             stretch = slice(start, start + AT_A_TIME)
             indices[stretch] = numbers[rows.indices[first:last][stretch]]
-        return make_rows(rows.indptr - first, indices, rows.values[first:last])
+        inside, indptr = indices < len(self.columns), rows.indptr - first
+        if not inside.all():
+            indptr = np.append(0, np.cumsum(inside))[indptr]
+            indices, values = indices[inside], values[inside]
+        return make_rows(indptr, indices, values)
 
 
 def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:

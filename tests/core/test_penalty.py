@@ -15,7 +15,7 @@ from streamtron.core.errors import InternalError, SettingsError
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import LOG_LOSS, SQUARED_HINGE, Loss
 from streamtron.core.penalty import Penalty
-from streamtron.solver.proximal import by_column
+from streamtron.solver.proximal_newton import by_column
 from streamtron.solver.scan import counts_of_slacks
 from streamtron.solver.targets import Targets
 from tests.core.test_exact_scans import Drawn, draw, draw_priced, fraction, sums_of

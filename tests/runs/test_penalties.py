@@ -43,6 +43,17 @@ def drawn(seed: int) -> tuple[Matrix, Matrix]:
     return X, np.where(scores > 0.2, 1.0, -1.0)
 
 
+def wide(seed: int) -> tuple[Matrix, Matrix]:
+    """Rows as of text, of more columns than a matrix may have rows."""
+    rng = np.random.default_rng(seed)
+    X = np.zeros((SHARDS * 2 * ROWS, 1200))
+    for row in X:
+        row[(1200.0 ** rng.random(12)).astype(int)] = 0.3
+    X = X.astype(np.float32).astype(float)
+    scores = X[:, :90] @ rng.normal(size=90) + 0.1 * rng.normal(size=len(X))
+    return X, np.where(scores > 0.1, 1.0, -1.0)
+
+
 def least(
     X: Matrix, costs: Matrix, signs: Matrix, loss: str, ratio: float, *, free: bool = False
 ) -> float:
@@ -119,6 +130,18 @@ def test_the_optimum_is_between_the_bounds(
     assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
 
 
+@losses
+@pytest.mark.parametrize("ratio", [0.99, 1.0])
+def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_a_handful_of_readings(
+    loss: str, ratio: float, tmp_path: Path
+) -> None:
+    X, signs = wide(1)
+    settings = settings_of(loss, ratio, tol=1e-3, active_set=9_000)
+    outcome = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
+    check_bounds(outcome.report["certificate"], least(X, np.ones(len(X)), signs, loss, ratio), 1e-3)
+    assert outcome.report["readings"] <= 6
+
+
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
     X, signs = drawn(2)
@@ -166,12 +189,17 @@ class Stopped(Exception):
     """Ends a run from a listener."""
 
 
-@ratios
-@pytest.mark.parametrize("active_set", [10**6, 8_000], ids=["in memory", "blocks"])
+@pytest.mark.parametrize(
+    ("ratio", "rows", "active_set"),
+    [
+        (0.3, drawn, 10**6), (1.0, drawn, 10**6), (0.3, drawn, 8_000), (1.0, drawn, 8_000),
+        (1.0, wide, 9_000),
+    ],
+)  # fmt: skip
 def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(
-    ratio: float, active_set: int, tmp_path: Path
+    ratio: float, rows: Any, active_set: int, tmp_path: Path
 ) -> None:
-    X, signs = drawn(8)
+    X, signs = rows(8)
     shards = write(tmp_path, X, signs)
     settings = settings_of("squared_hinge", ratio, C=0.2, active_set=active_set, tol=1e-3)
     events: list[Event] = []

@@ -18,7 +18,7 @@ from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import minimise
@@ -69,7 +69,7 @@ def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin() ->
     for start, stop in ((0, 2), (2, 60)):  # the second part has columns that the first has not
         outside.meet(sample.slice(start, stop)[0])
         outside.add(*sample.slice(start, stop))
-    outside.mirror()
+    mirror(outside.gram)
     u = 0.01 * np.random.default_rng(1).normal(size=COLUMNS + 1)
     slacks = 1.0 - sample.patterns @ u
     assert slacks.min() > 0.0
@@ -105,7 +105,7 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
     outside.meet(sample.rows)
     rows, signs, _, _, inside = sample.slice(0, 200)
     outside.add(rows, signs, np.where(gone, sample.cost[:200], 0.0), rho, inside)
-    outside.mirror()
+    mirror(outside.gram)
     left = sample.cost.copy()
     left[:200][gone] = 0.0
     products, product = [], outside.product

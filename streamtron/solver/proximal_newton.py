@@ -1,0 +1,205 @@
+"""The proximal Newton method: minimise P where the penalty has a 1-norm, in memory.
+
+    P(v) = R(v) − t·v + Σ C_i φ(m_i(v)),   R of ``core.penalty``
+
+Each step minimises R and the quadratic expansion of the loss by coordinate descent on the columns
+that may move, whose weight is not 0 or whose gradient is beyond the 1-norm's, and goes as far
+towards that minimum as P falls (newGLMNET: Yuan, Ho and Lin, JMLR 13, 2012). Where columns are few
+the descent is on H itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.penalty import Penalty
+from streamtron.core.rows import Rows, make_rows
+from streamtron.solver import passes
+from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.preconditioner import solved_directly
+from streamtron.solver.rest_quadratic import Outside, mirror
+
+STEPS, SWEEPS, HALVINGS = 200, 100, 40
+"""Newton steps of a solve, sweeps of a step and halvings of its length at most; on text 4 to 25,
+10 to 80 and none or one are usual."""
+
+SOLVED = (0.1, 1e-3)
+"""The first step's coordinate descent ends with a sweep that gains this part of what its first one
+did, that of each later step with a tenth of that part, down to the second number: far from the
+optimum the expansion is worth no more, and near it less than 10⁻³ saves no steps (CCAT)."""
+
+BEFORE_JUMP = 5
+"""Sweeps before a jump, see ``_jump``; weights that are to be 0 are 0 then, and few others are."""
+
+JUMP, LIFTED = 300, 1e-9
+"""A jump may take so many multiplications a weight and column, as a sweep takes one; and by which
+part of it the diagonal of H is lifted there, which may be singular. On Adult at C = 5 a jump takes
+the place of hundreds of sweeps."""
+
+ENOUGH = 0.01
+"""P is to fall by this part of what its expansion would fall by at the slope of the start."""
+
+RIDGE = 1e-12
+"""Is added to the diagonal of H: with the L1 penalty a column may have none."""
+
+FLAT = 1e-15
+"""A step that lowers P by no more than this part of it has lowered it by rounding."""
+
+Vector = NDArray[np.float64]
+
+
+class Optimum(NamedTuple):
+    """Augmented weights, the margins of the rows held there, P of all rows as far as it is known,
+    (P − D)/P, and the steps that led there."""
+
+    v: Vector
+    margins: Vector
+    primal: float
+    gap: float
+    steps: int
+
+
+class Objective:
+    """P of rows in memory. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other rows.
+    ``outside`` : or the loss of all other rows."""
+
+    def __init__(
+        self, loss: HeldLoss, penalty: Penalty, tilt: Vector, gains: float = 0.0,
+        outside: Outside | None = None,
+    ) -> None:  # fmt: skip
+        self._loss, self._penalty, self._tilt, self._gains = loss, penalty, tilt, gains
+        self._outside = outside
+        lengths = np.diff(loss.held.rows.indptr) + 1
+        direct = outside is not None or solved_directly(lengths, len(tilt))
+        self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
+
+    def minimise(self, v: Vector, precision: float) -> Optimum:
+        """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P
+        falls no more."""
+        loss, margins, steps = self._loss, self._loss.margins_of(v), 0
+        while True:
+            alpha, primal = loss.alpha(margins), self.value(v, margins)
+            pull = self._tilt + loss.sum_of(alpha, len(v) - 1)
+            earned = self._gains_of(margins, alpha)
+            if self._outside is not None:
+                lost, gradient = self._outside.value_and_gradient(v)
+                pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
+            gap = 1.0 - self._penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
+            here = Optimum(v, margins, primal, gap, steps)
+            if gap <= precision or steps >= STEPS:
+                return here
+            step, images, slope = self._step(here, pull)
+            theta = 1.0
+            for _ in range(HALVINGS):
+                v, margins = here.v + theta * step, here.margins + theta * images
+                value = self.value(v, margins)
+                if value <= primal + ENOUGH * theta * slope:
+                    break
+                theta *= 0.5
+            if not value < primal * (1.0 - FLAT):
+                return here
+            steps += 1
+
+    def value(self, v: Vector, margins: Vector) -> float:
+        """Return P at the v of these margins."""
+        penalties = self._penalty.value(v) - float(kernels.dot(self._tilt, v))
+        if self._outside is not None:
+            penalties += self._outside.value_and_gradient(v)[0]
+        return penalties + self._loss.value(margins) + self._gains
+
+    def _gains_of(self, margins: Vector, alpha: Vector) -> float:
+        """Return the gains of α_i = −C_i φ'(m_i), C_i φ(m_i) + α_i m_i; + α_i t_i where labels are
+        numbers."""
+        earned = self._loss.value(margins) + float(kernels.dot(alpha, margins))
+        if len(t := self._loss.held.t):
+            earned += float(kernels.dot(alpha, t))
+        return self._gains + earned
+
+    def _step(self, here: Optimum, pull: Vector) -> tuple[Vector, Vector, float]:
+        """Return the step d to about the least of R and the expansion of the rest, what it adds to
+        the margins, and the slope of P along it."""
+        v, (lasso, ridge), loss = here.v, self._penalty, self._loss
+        gradient = ridge * v - pull
+        gradient[-1] = v[-1] - pull[-1]
+        factors, diagonal = loss.curvatures(here.margins), np.full(len(v), ridge + RIDGE)
+        diagonal[-1] = 1.0
+        may_move = (v != 0.0) | (np.abs(gradient) > lasso)
+        may_move[-1] = True
+        order, step, images = np.flatnonzero(may_move), np.zeros(len(v)), np.zeros(len(factors))
+        if self._columns is None:
+            hessian, slopes = self._hessian(factors, diagonal), gradient.copy()
+            sweep = partial(kernels.descend_directly, hessian, order, lasso, v, step, slopes)
+        else:
+            passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)
+            sweep = partial(
+                kernels.descend, self._columns, order, factors, loss.rho, lasso, ridge, gradient,
+                diagonal, v, step, images,
+            )  # fmt: skip
+        enough = sweep() * max(SOLVED[0] ** (here.steps + 1), SOLVED[1])
+        for number in range(1, SWEEPS):
+            gained = sweep()
+            if self._columns is None and (gained <= enough or number % BEFORE_JUMP == 0):
+                gained = max(gained, _jump(hessian, order, lasso, v, step, slopes))
+            if gained <= enough:
+                break
+        images = loss.slopes_of(step) if self._columns is None else images * loss.held.signs
+        longer = float((np.abs(v + step) - np.abs(v))[:-1].sum())
+        return step, images, float(kernels.dot(gradient, step)) + lasso * longer
+
+    def _hessian(self, factors: Vector, diagonal: Vector) -> NDArray[np.float64]:
+        """Return H of all columns, to whose own diagonal the given one is added."""
+        rows, hessian = self._loss.held.rows, np.zeros((len(diagonal), len(diagonal)))
+        passes.add_gram(rows, factors, self._loss.rho, np.arange(len(diagonal)), hessian)
+        mirror(hessian)
+        np.einsum("ii->i", hessian)[:] += diagonal
+        if self._outside is not None:
+            hessian += self._outside.gram
+        return hessian
+
+
+def _jump(
+    hessian: Vector, order: NDArray[np.int64], lasso: float, v: Vector, step: Vector, slopes: Vector
+) -> float:
+    """Go on to the least of the expansion on the weights that are not 0, of which those that meet
+    0 on the way stay there; see ``kernels.descend_directly``. Returns about twice what that gains.
+    """
+    gained, theta, last = 0.0, 0.0, len(v) - 1
+    chosen = order[((v + step)[order] != 0.0) | (order == last)]
+    while theta < 1.0 and len(chosen) ** 2 <= JUMP * len(v):
+        weights, factor = (v + step)[chosen], hessian[np.ix_(chosen, chosen)]
+        np.einsum("ii->i", factor)[:] *= 1.0 + LIFTED
+        downwards = -slopes[chosen] - lasso * np.where(chosen == last, 0.0, np.sign(weights))
+        change, lengths = downwards.copy(), np.ones(len(chosen))
+        if not kernels.factorise(factor, np.empty(len(change))):
+            break
+        kernels.solve_factorised(factor, change)
+        crossing = (weights * (weights + change) < 0.0) & (chosen != last)
+        lengths[crossing] = -weights[crossing] / change[crossing]
+        theta, move = float(lengths.min()), np.zeros(len(v))
+        stays = lengths > theta if theta < 1.0 else lengths > 0.0
+        move[chosen] = np.where(stays, theta * change, -weights)
+        step += move
+        slopes += [kernels.dot(row, move) for row in hessian]
+        gained += theta * (2.0 - theta) * float(kernels.dot(downwards, change))
+        chosen = chosen[stays]
+    return gained
+
+
+def by_column(rows: Rows, columns: int) -> Rows:
+    """Return the nonzeros of rows column by column, as rows of the transposed matrix.
+
+    >>> rows = make_rows(np.array([0, 2, 3]), np.array([0, 2, 2]), np.array([4.0, 5.0, 6.0]))
+    >>> [part.tolist() for part in by_column(rows, 3)]
+    [[0, 1, 1, 3], [0, 0, 1], [4.0, 5.0, 6.0]]
+    """
+    numbers = np.zeros(columns + 1, dtype=np.int64)
+    kernels.count_columns(rows, numbers[1:])
+    indptr = np.cumsum(numbers)
+    indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
+    kernels.transpose(rows, indptr[:-1].copy(), indices, values)
+    return make_rows(indptr, indices, values)
