@@ -1069,6 +1069,12 @@ def gram_block(rows, factors, rho, places, held, values, gram):
             if last >= 0:
                 held[number], values[number] = last, rho
                 number += np.uintp(1)
+            if number and held[number - np.uintp(1)] == np.int64(number) - 1:
+                for j in range(number):  # a row without gaps: no column is looked up
+                    weight, row = factors[i] * values[j], gram[j]
+                    for k in range(j + np.uintp(1)):
+                        row[k] += weight * values[k]
+                continue
             for j in range(number):
                 weight, row = factors[i] * values[j], gram[held[j]]
                 for k in range(j + np.uintp(1)):
