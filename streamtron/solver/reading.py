@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
-from streamtron.solver import few_columns, proximal
+from streamtron.solver import few_columns, moments, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
@@ -56,6 +56,8 @@ def take_chunk(
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
+    if moments.take(learner, chunk, targets):
+        return
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.settings.augmentation, dots)
@@ -122,6 +124,7 @@ def finish_reading(learner: Learner) -> Solve:
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner, learner.frozen)
+    moments.prove(learner)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         yield from continue_training(learner)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.losses import NO_NUMBERS
 from streamtron.core.rows import Rows, freeze
+from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import ColumnSubset
 
@@ -124,7 +125,8 @@ class Pool(RowStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = Lock()
+        self.lock = Lock()
+        self.moments: Outside | None = None  # of these rows, see ``solver.moments``
         self._sharers = 0
 
     def offer(
@@ -136,7 +138,7 @@ class Pool(RowStore):
     ) -> bool:
         """Hold consecutive rows, all or none of them; whether they are held now. All sharers
         offer the same rows, and the first one's are taken."""
-        with self._lock:
+        with self.lock:
             if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
                 return True
             nonzeros = int(rows.indptr[-1] - rows.indptr[0])
@@ -147,7 +149,7 @@ class Pool(RowStore):
 
     def count_sharer(self, change: int) -> None:
         """Count one sharer more (1) or less (−1)."""
-        with self._lock:
+        with self.lock:
             self._sharers += change
 
     def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
