@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 
 import streamtron
@@ -62,32 +63,40 @@ class Exact:
         return [row[-1] for row in table]
 
 
+@pytest.mark.parametrize("tol", [0.5, 1e-6])
 @pytest.mark.parametrize("intercept", ["free", "penalised"])
-@pytest.mark.parametrize("seed", range(12))
-def test_both_bounds_of_one_reading_hold_in_exact_arithmetic(seed: int, intercept: str) -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(
+    seed: int, intercept: str, tol: float
+) -> None:
+    """The second sums what the weights of the first leave, which may be 10⁻¹⁰ of the numbers."""
     X, t = _rows(seed)
     weights = np.random.default_rng(seed).integers(0, 4, len(t)) * 0.3
     C, rho = 10.0 ** (seed % 5 - 2), 3.0
-    model = StreamtronRegressor(C=C, intercept=intercept, intercept_scaling=rho, tol=0.5)
-    proof = model.fit(X, t, sample_weight=weights).certificate_
-    assert len(proof["history"]) == 1
+    model = StreamtronRegressor(
+        C=C, intercept=intercept, intercept_scaling=rho, tol=tol, max_iter=2
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        proof = model.fit(X, t, sample_weight=weights).certificate_
+    assert len(proof["history"]) <= (1 if tol == 0.5 else 2)
     exact = Exact(X, t, C * weights, rho, free=intercept == "free")
     v = [*map(Fraction, model.coef_.tolist()), Fraction(model.intercept_) / Fraction(rho)]
-    assert exact.primal(v) <= Fraction(proof["primal_objective"])
-    assert exact.primal(exact.optimum()) >= Fraction(proof["dual_objective"] or 0.0)
+    least = exact.primal(exact.optimum())
+    assert least <= exact.primal(v) <= Fraction(proof["primal_objective"])
+    assert Fraction(proof["dual_objective"] or 0.0) <= least
     assert proof["rows_scanned"] == np.count_nonzero(weights)
 
 
-def test_a_proof_that_rounding_leaves_too_wide_is_made_by_the_scans_that_follow() -> None:
+def test_residuals_that_rounding_hides_are_summed_in_a_second_reading() -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(3000, 4)).astype(np.float32)
-    t = X.astype(np.float64) @ [1e9, -1e9, 1e9, 1e9] + rng.normal(size=3000)
-    model = StreamtronRegressor(C=1e9, fit_intercept=False, tol=1e-3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        history = model.fit(X, t).certificate_["history"]
-    assert len(history) > 1
-    ridge = Ridge(alpha=1e-9, fit_intercept=False, solver="cholesky").fit(X.astype(np.float64), t)
+    X = rng.normal(size=(3000, 4)).astype(np.float32).astype(np.float64)
+    t = X @ [1e6, -1e6, 1e6, 1e6] + rng.normal(size=3000)
+    model = StreamtronRegressor(C=1e9, fit_intercept=False, tol=1e-3).fit(X, t)
+    gaps = [reading["gap"] for reading in model.certificate_["history"]]
+    assert len(gaps) == 2
+    assert gaps[1] <= 1e-3 < gaps[0]
+    ridge = Ridge(alpha=1e-9, fit_intercept=False, solver="cholesky").fit(X, t)
     assert model.coef_ == pytest.approx(ridge.coef_, rel=1e-9)
 
 
@@ -105,7 +114,10 @@ def _readings(events: list[Event]) -> int:
 
 
 def test_values_of_c_share_a_reading_and_are_each_the_model_of_a_fit_alone(tmp_path: Path) -> None:
-    train, valid = (_write(tmp_path / f"{k}.svm", *_rows(k, 9000, 5)) for k in (1, 2))
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9000, 5)).astype(np.float32).astype(np.float64)
+    t = X @ rng.normal(size=5) + rng.normal(size=9000) + 20.0
+    train, valid = (_write(tmp_path / f"{k}.svm", X[k::2], t[k::2]) for k in range(2))
     prices = np.logspace(-3, 3, 20).tolist()
     how: dict[str, Any] = {"loss": "squared_error", "tol": 1e-4}
     sweep = streamtron.sweep(train, valid=valid, C=prices, **how, machine=Machine(threads=2))
@@ -122,7 +134,7 @@ def test_a_changed_run_reads_all_rows_once_and_is_the_fit_of_its_rows(tmp_path: 
     streamtron.fit(first, **how, model=model)
     afresh = streamtron.fit([first, second], **how).certificate
     updated = streamtron.update(model, second)
-    assert updated.report["readings"] == pytest.approx(1.5)  # the new rows were read by themselves
+    assert updated.report["readings"] <= 1.5  # the new rows are read by themselves first
     assert updated.model.certificate["dual_objective"] == afresh["dual_objective"]
     proof = streamtron.certify(
         model
