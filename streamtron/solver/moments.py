@@ -24,20 +24,10 @@ from streamtron.core.config import Settings
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.rows import Chunk
-from streamtron.solver.few_columns import worthwhile
-from streamtron.solver.learner import (
-    Learner,
-    begin_quadratic,
-    end_quadratic,
-    enter,
-    leave_scan,
-    take_proof,
-)
 from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen, margins_at
-from streamtron.solver.stages import LARGEST_B, Regime
-from streamtron.solver.stopping import conclude
+from streamtron.solver.stages import LARGEST_B
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import ColumnSubset
 
@@ -249,63 +239,3 @@ class Ridge:
         totals[kernels.ROWS] = totals[kernels.SUPPORT] = self.rows
         totals[kernels.STEPS_SCANNED] = math.ceil(b * steps)
         return frozen
-
-
-def take(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
-    """Add the rows of a chunk to the moments, if the reading sums them; whether that is all that is
-    done with them. The first chunk of the first reading tells whether it does."""
-    pool = learner.pool
-    with pool.lock:
-        if _begins(learner, chunk):
-            shared = pool.moments
-            if not (isinstance(shared, Moments) and shared.joined_by(chunk, targets.center)):
-                v = np.zeros(len(learner.running.w) + 1)
-                pool.moments = shared = Moments(v, targets.center)
-            begin_quadratic(learner, shared)
-            enter(learner, Regime.FEW_COLUMNS)
-        if not isinstance(learner.outside, Moments):
-            return learner.mode == "scan" and learner.frozen is None  # given up below
-        leave_scan(learner)
-        if learner.outside.add_chunk(chunk, targets, learner.settings.augmentation):
-            return True
-    end_quadratic(learner)
-    enter(learner, Regime.BLOCKS)
-    return learner.mode == "scan"
-
-
-def _begins(learner: Learner, chunk: Chunk) -> bool:
-    """Whether the first reading of all rows begins, and few columns have a squared error."""
-    settings, progress = learner.settings, learner.progress
-    begins = learner.regime == Regime.ALL_ROWS and not (progress.readings or len(learner.active))
-    wanted = learner.loss == SQUARED_ERROR and settings.parts is None and progress.reports
-    return bool(begins and wanted and len(chunk)) and worthwhile(learner, chunk.rows)
-
-
-def prove(learner: Learner) -> None:
-    """Take the weights that the moments of a reading make, with their proof, and end the run if
-    that suffices. Where rounding leaves it too wide, the next reading sums the moments of what the
-    weights leave; and if that does not do, rows are visited as of any loss."""
-    moments, pool = learner.outside, learner.pool
-    if not isinstance(moments, Moments):
-        return
-    end_quadratic(learner)
-    pool.moments = None
-    ridge = moments.of(learner.settings)
-    delta = ridge.minimum()
-    if delta is None:
-        enter(learner, Regime.BLOCKS)
-        return
-    learner.widen(1 + int(moments.columns.max(initial=-1)))
-    subset = ColumnSubset(moments.columns, len(learner.running.w))
-    frozen = ridge.scanned(delta, subset)
-    take_proof(learner, frozen, ridge.proof(delta))
-    conclude(learner, None)
-    if learner.finished is None and not moments.v.any():
-        begin_quadratic(learner, Moments(np.append(frozen.w, frozen.bias), moments.center))
-    elif learner.finished is None:
-        enter(learner, Regime.BLOCKS)
-
-
-def summing(learner: Learner) -> bool:
-    """Whether the reading, or the next one, sums moments."""
-    return isinstance(learner.outside, Moments)

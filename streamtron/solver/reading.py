@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk
-from streamtron.solver import few_columns, moments, proximal
+from streamtron.solver import few_columns, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
@@ -36,7 +36,7 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     """Prepare a reading, see ``learner.begin_reading``; where columns are few, also the quadratic
     of the rows outside memory."""
     start_reading(learner, reading, scale)
-    if learner.regime == Regime.FEW_COLUMNS and not moments.summing(learner):
+    if learner.regime == Regime.FEW_COLUMNS and not few_columns.sums_moments(learner):
         few_columns.begin(learner)
 
 
@@ -56,7 +56,7 @@ def take_chunk(
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
-    if moments.take(learner, chunk, targets):
+    if few_columns.take_chunk(learner, chunk, targets):
         return
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
@@ -124,7 +124,9 @@ def finish_reading(learner: Learner) -> Solve:
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner, learner.frozen)
-    moments.prove(learner)
+    elif few_columns.prove(learner):
+        assert learner.frozen is not None
+        conclude(learner, learner.frozen)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         yield from continue_training(learner)
@@ -149,7 +151,7 @@ def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
     active, settings, regime = learner.active, learner.settings, learner.regime
     parts = learner.elsewhere is not None
-    if moments.summing(learner):
+    if few_columns.sums_moments(learner):
         return
     if regime == Regime.FEW_COLUMNS:
         minimise = minimise_jointly if parts else few_columns.minimise_held

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.losses import NO_NUMBERS
 from streamtron.core.rows import Rows, freeze
-from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import ColumnSubset
 
@@ -126,7 +125,7 @@ class Pool(RowStore):
     def __init__(self) -> None:
         super().__init__()
         self.lock = Lock()
-        self.moments: Outside | None = None  # of these rows, see ``solver.moments``
+        self.moments: object = None  # of the same rows, see ``few_columns.take_chunk``
         self._sharers = 0
 
     def offer(

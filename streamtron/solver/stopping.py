@@ -31,9 +31,8 @@ may still be separable by a smaller margin. No benchmark chose it: where rows ar
 ‖a‖/t falls like 1/t for ever."""
 
 
-def conclude(learner: Learner, frozen: Frozen | None) -> None:
-    """End the run or the stage if the certificate just made allows it. ``frozen`` : the scan that
-    made it; None = moments did."""
+def conclude(learner: Learner, frozen: Frozen) -> None:
+    """End the run or the stage if the certificate just made allows it."""
     progress, settings, best = learner.progress, learner.settings, learner.best
     assert best.certificate is not None
     gap = best.certificate.relative_duality_gap
@@ -43,8 +42,7 @@ def conclude(learner: Learner, frozen: Frozen | None) -> None:
     elif not progress.stage.ascent:
         # a stage that begins at the epoch limit would end the run with counts of 0
         spent = progress.full_epochs >= settings.epoch_limit
-        clean = frozen is not None and not frozen.has_violators
-        if clean and (progress.last_stage or not spent):
+        if not frozen.has_violators and (progress.last_stage or not spent):
             next_stage(learner, CONVERGED)
     elif settings.hard and _has_no_margin(learner):
         reason = f"no margin above {up(best.certificate.upper_bound, 3)} exists"
