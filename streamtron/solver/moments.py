@@ -208,7 +208,8 @@ class Ridge:
         primal = (size * (1.0 + off) + above) * (1.0 + FEW)
         dual = size * (1.0 - off) + loss - lost - excess
         dual = max(dual - FEW * (size + abs(loss) + lost + excess), 0.0)
-        return Certificate(-math.inf, primal, dual, self.rows, 1.0, None, lost, has_margins=False)
+        bounds = float(primal), float(dual)
+        return Certificate(-math.inf, *bounds, self.rows, 1.0, None, lost, has_margins=False)
 
     def scanned(self, delta: Vector, subset: ColumnSubset) -> Frozen:
         """Return v + δ, on all columns, with sums that hold for its dual variables: bounds of what
