@@ -54,11 +54,6 @@ class WitnessCounts(StreamedCounts):
         self._before, self._last_row = np.zeros((2, len(self._first)), dtype=np.int64)
         self._find_shards()
 
-    @property
-    def number(self) -> int:
-        """How many rows have a count."""
-        return self._gaps.length
-
     def in_order(self, order: Sequence[int]) -> WitnessCounts:
         """Return the same counts with the rows numbered in another order of the shards."""
         reordered = copy(self)
@@ -112,7 +107,7 @@ class Witness(NamedTuple):
     @property
     def counted(self) -> bool:
         """Whether any row has a count: ridge that moments have proven has none."""
-        return any(counts.number for counts in self.counts)
+        return any(len(counts) for own in self.counts for _, counts in own.nonzero())
 
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards

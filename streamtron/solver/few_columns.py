@@ -88,11 +88,6 @@ def _moments_begin(learner: Learner, chunk: Chunk) -> bool:
     return bool(begins and wanted and len(chunk)) and worthwhile(learner, chunk.rows)
 
 
-def sums_moments(learner: Learner) -> bool:
-    """Whether the reading, or the next one, sums moments."""
-    return isinstance(learner.outside, Moments)
-
-
 def prove(learner: Learner) -> bool:
     """Take the weights that the moments of a reading make, with their proof; whether there is one.
     Where rounding leaves it too wide, the next reading sums the moments of what the weights leave;
@@ -135,7 +130,9 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
 
 def begin(learner: Learner) -> None:
     """Begin with no rows outside memory: in a scan judge them at its weights, else at the running
-    ones."""
+    ones. Moments that are to be summed have begun."""
+    if isinstance(learner.outside, Moments):
+        return
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
     if frozen is None:
         v = running.augmented(learner.scale if running.steps else 0.0)
@@ -246,6 +243,8 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     on such a way; if they are no better, the best ones are scanned for their quadratic.
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
+    if isinstance(outside, Moments):  # of which the next reading makes the weights
+        return
     if outside is None:  # the run had ended, or the parts have made their local starts
         if best.candidate is None:
             best.propose(best.augmented)

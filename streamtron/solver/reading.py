@@ -36,7 +36,7 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     """Prepare a reading, see ``learner.begin_reading``; where columns are few, also the quadratic
     of the rows outside memory."""
     start_reading(learner, reading, scale)
-    if learner.regime == Regime.FEW_COLUMNS and not few_columns.sums_moments(learner):
+    if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
 
 
@@ -151,8 +151,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
     active, settings, regime = learner.active, learner.settings, learner.regime
     parts = learner.elsewhere is not None
-    if few_columns.sums_moments(learner):
-        return
     if regime == Regime.FEW_COLUMNS:
         minimise = minimise_jointly if parts else few_columns.minimise_held
         yield from few_columns.finish(learner, minimise)
