@@ -43,15 +43,7 @@ class MemorySource:
         labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
     ) -> None:
-        from scipy import sparse
-
-        matrix = X if sparse.issparse(X) else sparse.csr_array(X)
-        if matrix.nnz:
-            least, most = matrix.indices.min(), matrix.indices.max()
-            if not 0 <= least <= most <= COLUMN_MAX:
-                raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
-        indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.uint32)
-        values = matrix.data.astype(np.float32)  # all copied
+        indptr, indices, values = _csr_of(X)
         own_weights = None if weights is None else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
         self._batch = RowBatch(
@@ -95,3 +87,19 @@ class MemorySource:
         if rows.weights is not None and all_ones(rows.weights):
             rows = rows._replace(weights=None)
         return make_chunk(rows, ranges)
+
+
+def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
+    """Return copies of the arrays of X in CSR; of an array without its zeros."""
+    from scipy import sparse
+
+    if not sparse.issparse(X):
+        present = X != 0
+        indptr = np.append(0, np.cumsum(np.count_nonzero(present, axis=1), dtype=np.int64))
+        columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.uint32), X.shape)
+        return indptr, columns[present], X[present].astype(np.float32, copy=False)
+    if X.nnz:
+        least, most = X.indices.min(), X.indices.max()
+        if not 0 <= least <= most <= COLUMN_MAX:
+            raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
+    return X.indptr.astype(np.int64), X.indices.astype(np.uint32), X.data.astype(np.float32)

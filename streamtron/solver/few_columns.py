@@ -6,7 +6,8 @@ method for this loss (Keerthi and DeCoste, JMLR 2005); of other losses it is the
 weights known. The rows nearest the margin, which may cross it or curve most, are held with their
 own loss. So the first reading ends with a solution for all rows, and each later one is a scan at
 the solution before: it makes the counts from the slacks, and the sums anew.
-``benchmarks/certified.py --active-set 10%`` shows the readings that are left.
+``benchmarks/certified.py --active-set 10%`` shows the readings that are left. Of the squared error
+the quadratic is the loss itself, and proves its solution: see ``moments``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from streamtron.solver.learner import (
     choose_mode,
     end_quadratic,
     enter,
+    leave_scan,
+    take_proof,
 )
+from streamtron.solver.moments import Moments
 from streamtron.solver.newton import HeldObjective, HeldPoint, Rounds, drive
 from streamtron.solver.preconditioner import HEAD, solved_directly
 from streamtron.solver.proximal_newton import Objective, Optimum
@@ -35,7 +39,7 @@ from streamtron.solver.rest_quadratic import Expansion, Outside, mirror
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
-from streamtron.solver.vectors import mark_columns
+from streamtron.solver.vectors import ColumnSubset, mark_columns
 
 KEPT = (0.5, 0.8)
 """The part of the memory budget that the rows nearest the margin keep when memory is full; the
@@ -63,6 +67,60 @@ rows at a large C each step crosses margins of rows outside memory. Blocks do th
 CLOSE = 1e-9
 """Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
+
+def take_chunk(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
+    """Add the rows of a chunk to the moments, if the reading sums them; whether that is all that is
+    done with them. The first chunk of the first reading tells whether it does."""
+    pool = learner.pool
+    with pool.lock:
+        if _moments_begin(learner, chunk):
+            sums = pool.moments
+            if not (isinstance(sums, Moments) and sums.joined_by(chunk, targets.center)):
+                v = np.zeros(len(learner.running.w) + 1)
+                pool.moments = sums = Moments(v, targets.center)
+            begin_quadratic(learner, sums)
+            enter(learner, Regime.FEW_COLUMNS)
+        if not isinstance(learner.outside, Moments):
+            return learner.mode == "scan" and learner.frozen is None  # given up below
+        leave_scan(learner)
+        if learner.outside.add_chunk(chunk, targets, learner.settings.augmentation):
+            return True
+    end_quadratic(learner)
+    enter(learner, Regime.BLOCKS)
+    return learner.mode == "scan"
+
+
+def _moments_begin(learner: Learner, chunk: Chunk) -> bool:
+    """Whether the first reading of all rows begins, and few columns have a squared error."""
+    settings, progress = learner.settings, learner.progress
+    begins = learner.regime == Regime.ALL_ROWS and not (progress.readings or len(learner.active))
+    wanted = learner.loss == losses.SQUARED_ERROR and settings.parts is None and progress.reports
+    return bool(begins and wanted and len(chunk)) and worthwhile(learner, chunk.rows)
+
+
+def prove(learner: Learner) -> bool:
+    """Take the weights that the moments of a reading make, with their proof; whether there is one.
+    Where rounding leaves it too wide, the next reading sums the moments of what the weights leave;
+    and if that does not do, rows are visited as of any loss."""
+    moments, pool = learner.outside, learner.pool
+    if not isinstance(moments, Moments):
+        return False
+    end_quadratic(learner)
+    pool.moments = None
+    ridge = moments.of(learner.settings)
+    delta = ridge.minimum()
+    if delta is None or moments.v.any():
+        enter(learner, Regime.BLOCKS)
+    if delta is None:
+        return False
+    learner.widen(1 + int(moments.columns.max(initial=-1)))
+    frozen = ridge.scanned(delta, ColumnSubset(moments.columns, len(learner.running.w)))
+    take_proof(learner, frozen, ridge.proof(delta))
+    if not moments.v.any():
+        begin_quadratic(learner, Moments(np.append(frozen.w, frozen.bias), moments.center))
+    return True
+
+
 Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64], int]]]
 """Returns the weights of least P to a precision, and how many steps that took."""
 
@@ -82,7 +140,9 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
 
 def begin(learner: Learner) -> None:
     """Begin with no rows outside memory: in a scan judge them at its weights, else at the running
-    ones."""
+    ones. Moments that are to be summed have begun."""
+    if isinstance(learner.outside, Moments):
+        return
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
     if frozen is None:
         v = running.augmented(learner.scale if running.steps else 0.0)
@@ -224,6 +284,8 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
     expansion = learner.expansion
+    if isinstance(outside, Moments):  # of which the next reading makes the weights
+        return
     if outside is None:  # the run had ended, or the parts have made their local starts
         if best.candidate is None:
             best.propose(best.augmented)

@@ -56,6 +56,8 @@ def take_chunk(
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
+    if few_columns.take_chunk(learner, chunk, targets):
+        return
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.settings.augmentation, dots)
@@ -121,6 +123,9 @@ def finish_reading(learner: Learner) -> Solve:
     learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
+        conclude(learner, learner.frozen)
+    elif few_columns.prove(learner):
+        assert learner.frozen is not None
         conclude(learner, learner.frozen)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:

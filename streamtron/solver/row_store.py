@@ -124,7 +124,8 @@ class Pool(RowStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = Lock()
+        self.lock = Lock()
+        self.moments: object = None  # of the same rows, see ``few_columns.take_chunk``
         self._sharers = 0
 
     def offer(
@@ -136,7 +137,7 @@ class Pool(RowStore):
     ) -> bool:
         """Hold consecutive rows, all or none of them; whether they are held now. All sharers
         offer the same rows, and the first one's are taken."""
-        with self._lock:
+        with self.lock:
             if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
                 return True
             nonzeros = int(rows.indptr[-1] - rows.indptr[0])
@@ -147,7 +148,7 @@ class Pool(RowStore):
 
     def count_sharer(self, change: int) -> None:
         """Count one sharer more (1) or less (−1)."""
-        with self._lock:
+        with self.lock:
             self._sharers += change
 
     def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 
 import streamtron
+from streamtron import StreamtronRegressor
 from streamtron.cli import main
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
@@ -463,6 +465,22 @@ def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_ha
     outcome = streamtron.run(path, Settings(C=4.4, rho=1.07, max_epochs=20), machine=Machine())
     assert outcome.report["drift_repaired"] > LARGE_DRIFT
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(9000, 3)).astype(np.float32) * np.float32([1.0, 1e3, 1e3]) + np.float32(
+        1e3
+    )
+    t = X.astype(np.float64) @ [1.0, 1.0, -1.0] + rng.normal(size=9000)
+    model = StreamtronRegressor(C=100, tol=1e-6, loss="huber", epsilon=1e9, max_iter=3)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, t)
+    told = [record for record in caplog.records if "had drifted" in record.message]
+    assert {record.levelno for record in told} == {logging.INFO}
 
 
 def test_a_repair_is_of_the_change_that_made_it_and_not_of_the_next(

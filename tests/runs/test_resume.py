@@ -32,6 +32,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "several labels": {"multilabel": True, "active_set": 10_000, "max_epochs": 3},
     "logistic": {"C": 5.0, "loss": "log_loss", "active_set": 20_000, "tol": 1e-3},
     "hinge": {"loss": "hinge", "active_set": 20_000, "tol": 1e-2},
+    "moments": {"loss": "squared_error", "C": 5.0, "tol": 1e-3},
     "parts": {"C": 5.0, "parts": 3, "active_set": 20_000, "max_epochs": 6},
 }
 
