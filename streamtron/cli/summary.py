@@ -111,6 +111,9 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
     skipped = {"skipped": report["skipped"]} if many else {}
     certificate = {**report["certificate"], **skipped}
     yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)
+    if zeros := sum(learner["certificate"].get("zero_columns", 0) for learner in learners):
+        weights = report["columns"] * len(learners)
+        yield f"{zeros:,} of {weights:,} weights are proven to be 0 at the optimum"
     yield _verdict(report)
 
 

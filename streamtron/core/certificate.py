@@ -71,6 +71,8 @@ class Certificate:
     """what was added to ‖a‖ / t for its rounding, or taken from D of other losses"""
     has_margins: bool = True
     """whether the loss is the squared hinge"""
+    zero_columns: int = 0
+    """columns of the rows that are proven to weigh 0 at the optimum of a penalty with a 1-norm"""
 
     def __post_init__(self) -> None:
         upper = math.inf if self.upper_bound is None else self.upper_bound
@@ -120,6 +122,7 @@ class Certificate:
             "relative_duality_gap": self.relative_duality_gap,
             "primal_objective": None if self.primal == math.inf else self.primal,
             "dual_objective": self.dual or None,
+            **({"zero_columns": self.zero_columns} if self.zero_columns else {}),
         }
 
 

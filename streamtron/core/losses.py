@@ -55,6 +55,8 @@ class Loss:
     """η of a loss that is smoothed; see ``kernels.HINGE``"""
     epsilon: float = 0.0
     """ε of a loss that has it"""
+    steepest: float = math.inf
+    """the largest φ''; ∞ of a loss with a kink"""
 
     @property
     def phi(self) -> Phi:
@@ -82,6 +84,7 @@ SQUARED_HINGE = Loss(
     most=1e250,
     liblinear=("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL"),
     bend=1.0,
+    steepest=2.0,
 )
 """max(0, 1 − m)²."""
 
@@ -94,6 +97,7 @@ LOG_LOSS = Loss(
     liblinear=("L2R_LR", "L2R_LR_DUAL"),
     bend=0.0,
     logistic=True,
+    steepest=0.25,
 )
 """ln(1 + e^−m)."""
 
@@ -111,7 +115,11 @@ HINGE = Loss(
 _OF_NUMBERS = replace(SQUARED_HINGE, quadratic=False, sparse=False, bend=0.0, numbers=True)
 
 SQUARED_ERROR = replace(
-    _OF_NUMBERS, name="squared_error", code=kernels.SQUARED_ERROR, liblinear=("L2R_L2LOSS_SVR",)
+    _OF_NUMBERS,
+    name="squared_error",
+    code=kernels.SQUARED_ERROR,
+    liblinear=("L2R_L2LOSS_SVR",),
+    steepest=1.0,
 )
 """½ m²; C is 1/α of scikit-learn's Ridge. LIBLINEAR has no solver of it."""
 
@@ -127,6 +135,7 @@ EPSILON_INSENSITIVE = replace(
     code=kernels.EPSILON_INSENSITIVE,
     most=1.0,
     liblinear=("L2R_L1LOSS_SVR_DUAL",),
+    steepest=math.inf,
 )
 """max(0, |m| − ε)."""
 

@@ -8,6 +8,10 @@ sum of a dual point is v = Σ α_k l_k (x_k, ρ),
 
 At r = 1 R* is ∞ unless all |v_j| ≤ 1: there s α with s = min(1, 1/max |v_j|) is a dual point, and
 earns at least s times as much as α, for −φ* is concave and 0 at 0.
+
+Where φ'' ≤ L, −C φ*(−α/C) is strongly concave: D(α) ≤ P* − Σ (α_k − α*_k)²/(2 L C_k) at any dual
+point α, and with Cauchy and Schwarz |v*_j − v_j| ≤ √(2 L (P − D(α))) √(Σ C_k x_kj²). Where that
+proves |v*_j| < r, w*_j is 0 (Ndiaye, Fercoq, Gramfort and Salmon, JMLR 18, 2017).
 """
 
 from __future__ import annotations
@@ -100,6 +104,15 @@ class Penalty(NamedTuple):
         soft = np.copysign(np.maximum(np.abs(v) - self.lasso, 0.0), v) / self.ridge
         soft[-1] = v[-1]
         return soft
+
+
+def radius(steepest: float, gap: float) -> float:
+    """Return √(2 L (P − D)), how far a dual point is from the optimum: √(Σ (α_k − α*_k)²/C_k).
+
+    >>> radius(0.25, 2.0)
+    1.0
+    """
+    return math.sqrt(2.0 * steepest * max(gap, 0.0))
 
 
 def longest(ratio: float, primal: float) -> float:

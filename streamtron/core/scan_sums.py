@@ -20,6 +20,9 @@ from streamtron.core.rows import Rows
 
 Vector = NDArray[np.float64]
 
+AT_A_TIME = 1 << 20
+"""Columns of which it is looked at a time whether they weigh 0."""
+
 
 class BlockSums(NamedTuple):
     """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
@@ -43,7 +46,10 @@ class ScanSums:
     where ``loss`` is not quadratic; α = c / ``b``. ``free`` is ρ of a bias that is not penalised,
     see ``Settings.augmentation``; else 0. ``ratio`` is r of ``core.penalty``. ``fresh`` and ``low``
     are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
+    ``sq_columns`` : Σ C_k x_kj² of each column where r > 0; None where it is not known.
     """
+
+    sq_columns: Vector | None = None
 
     def __init__(
         self,
@@ -57,6 +63,8 @@ class ScanSums:
         self.scale, self.loss, self.b, self.free, self.ratio = scale, loss, b, free, ratio
         self.bins = no_bins()
         self.fresh, self.low = np.zeros(width), np.zeros(width)
+        if ratio:
+            self.sq_columns = np.zeros(width)
         self.sums = no_sums()
         self.totals = np.zeros(4, dtype=np.int64)
 
@@ -65,6 +73,8 @@ class ScanSums:
         before, self.fresh, self.low = (self.fresh, self.low), np.zeros(width), np.zeros(width)
         for wide, narrow in zip((self.fresh, self.low), before, strict=True):
             wide[: len(narrow)] = narrow
+        if self.sq_columns is not None:
+            self.sq_columns = np.append(self.sq_columns, np.zeros(width - len(self.sq_columns)))
 
     def fold(self) -> None:
         """Complete the sum Σ c_k l_k x_k in ``fresh``."""
@@ -90,7 +100,8 @@ class ScanSums:
         return BlockSums(places, filled, sums, totals, columns[:found], values[:found])
 
     def add(self, block: BlockSums) -> None:
-        """Add the sums of some rows; their columns must exist."""
+        """Add the sums of some rows; their columns must exist. They do not tell Σ C_k x_kj²."""
+        self.sq_columns = None
         bins = self.bins.reshape(-1, kernels.BIN_SUMS)
         own = bins[block.places]
         _add_compensated(own.reshape(-1), block.bins.reshape(-1))
@@ -118,6 +129,9 @@ class ScanSums:
         total.unfold()
         total.fresh, off = _two_sum(total.fresh, other.fresh)
         total.low += off if len(other.low) < len(off) else other.low + off
+        if total.sq_columns is not None:
+            more = other.sq_columns
+            total.sq_columns = None if more is None else total.sq_columns + more
         _add_compensated(total.bins, other.bins)
         total._add_sums(other.sums, other.totals)
         return total
@@ -218,14 +232,8 @@ class ScanSums:
         return max(gains - allowance - square - lost, 0.0), allowance + square - exact
 
     def _dual_of_penalty(self, price: float) -> tuple[float, float]:
-        """Return what ``dual`` does where the penalty has a 1-norm, see ``core.penalty``.
-
-        v is off by a vector of at most the length ``off``, as in ``upper_bound``, and so are its
-        largest coordinate, and the vector (|v_j| − r)₊.
-        """
+        """Return what ``dual`` does where the penalty has a 1-norm, see ``core.penalty``."""
         ratio, b, n = self.ratio, self.b, float(self.totals[kernels.SUPPORT])
-        roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
-        off = roundings * UNIT_ROUNDOFF * 1.01 * float(self.sums[kernels.LENGTHS]) / b
         earned, lost = _compensated(self.sums, kernels.GAINS), 0.0
         if self.loss.quadratic:
             earned, lost = self.steps / b, 0.5 * self.sq_extension / b / b
@@ -233,18 +241,44 @@ class ScanSums:
             return 0.0, 0.0  # also −∞: some α is above C
         gains = earned - lost
         allowance = self._gain_terms(earned + lost) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
-        self.fold()
-        sums = penalty.soft_sums(self.fresh, 1.0 / b, 0.0 if ratio == 1.0 else ratio)
-        scale, square = 1.0, 0.0
-        if ratio == 1.0:
-            scale = min(1.0, (1.0 - FEW) / (sums.largest + off)) if sums.largest + off else 1.0
-        else:
+        sums, scale, off = self._dual_point()
+        square = 0.0
+        if ratio < 1.0:
             square = 0.5 * (math.sqrt(sums.squares) + off) ** 2 / (1.0 - ratio)
         if not self.free:
             square += 0.5 * (scale * (abs(self.fresh_bias) / b + off)) ** 2
         dual = scale * (gains - allowance - price * (1.0 + FEW)) - square * (1.0 + FEW)
         dual -= FEW * abs(dual)
         return (dual, allowance) if dual > 0.0 else (0.0, 0.0)
+
+    def _dual_point(self) -> tuple[penalty.SoftSums, float, float]:
+        """Return the sums of v, s, and the length of what v is off by at most, as in
+        ``upper_bound``, and so its largest coordinate, and the vector (|v_j| − r)₊."""
+        n, lasso = float(self.totals[kernels.SUPPORT]), self.ratio == 1.0
+        roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
+        off = roundings * UNIT_ROUNDOFF * 1.01 * float(self.sums[kernels.LENGTHS]) / self.b
+        self.fold()
+        sums = penalty.soft_sums(self.fresh, 1.0 / self.b, 0.0 if lasso else self.ratio)
+        largest = sums.largest + off if lasso else 0.0
+        return sums, min(1.0, (1.0 - FEW) / largest) if largest else 1.0, off
+
+    def _zero_columns(self, primal: float, dual: float) -> int:
+        """Count the columns of the rows that weigh 0 at the optimum, see ``core.penalty``.
+        ``dual`` : that of v; where it is 0 it is not."""
+        if self.sq_columns is None or not dual > 0.0:
+            return 0
+        (_, scale, off), n, proven = self._dual_point(), float(self.totals[kernels.ROWS]), 0
+        radius = penalty.radius(self.loss.steepest, primal - dual) * (1.0 + FEW)
+        roundings = FEW + 2.0 * n * UNIT_ROUNDOFF
+        with np.errstate(all="ignore"):  # what is no number is not below r
+            for first in range(0, len(self.fresh), AT_A_TIME):
+                part = slice(first, first + AT_A_TIME)
+                squares = self.sq_columns[part]
+                lengths = np.sqrt(squares * (1.0 + roundings) + n * kernels.UNDERFLOW)
+                most = scale * (np.abs(self.fresh[part]) / self.b + off) + radius * lengths
+                zero = (squares > 0.0) & (most * (1.0 + FEW) < self.ratio)
+                proven += int(np.count_nonzero(zero))
+        return proven
 
     def _gain_terms(self, gains: float) -> float:
         """Return what the terms of the gains add up to; where labels are numbers they are of both
@@ -368,7 +402,8 @@ class ScanSums:
         dual, rounding = self.dual(primal)
         drift = self.distance(w if running is None else running)
         rows = int(self.totals[kernels.ROWS])
-        return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins)
+        zeros = self._zero_columns(primal, dual)
+        return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins, zeros)
 
     def _sizes(self, w: Vector, bias: float) -> tuple[float, float]:
         """Return ``sq_weights`` and ``lasso`` of ``primal``."""

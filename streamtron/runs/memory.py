@@ -24,9 +24,9 @@ LEARNER_BYTES = 8 * 5
 """A column, for every learner while it scans: the running weights, those that are scanned, those
 summed afresh with their rounding errors, and the best (``benchmarks/wide.py``)."""
 
-EXPANDED_BYTES = 8 * 2
+EXPANDED_BYTES = 8 * 3
 """A column, for every learner in training whose penalty has a 1-norm: where rows outside memory are
-and were expanded (see ``few_columns``)."""
+and were expanded (see ``few_columns``), and the sums that tell which columns weigh 0."""
 
 IDLE_BYTES = 8 * 3
 """A column, for every learner while some are solved: the running weights, the best, the average."""

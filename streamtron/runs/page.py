@@ -261,6 +261,7 @@ def _certificate(facts: Facts) -> Iterator[str]:
             ("lower bound of the margin", "primal_margin", down),
             ("upper bound of the margin", "upper_bound", up),
             ("relative duality gap", "relative_duality_gap", up),
+            ("columns that weigh 0 at the optimum", "zero_columns", number),
         )
         if proven.get(key) is not None
     ]

@@ -169,5 +169,7 @@ def narrow(learner: Learner, columns: int) -> None:
     running.w = narrowed(running.w)
     best.cut(narrowed(best.w), columns)
     if frozen is not None:
-        frozen.w, frozen.scan_sums.fresh = narrowed(frozen.w), narrowed(frozen.scan_sums.fresh)
+        sums = frozen.scan_sums
+        frozen.w, sums.fresh = narrowed(frozen.w), narrowed(sums.fresh)
+        sums.sq_columns = None if sums.sq_columns is None else narrowed(sums.sq_columns)
         frozen.running = None if frozen.running is None else narrowed(frozen.running)

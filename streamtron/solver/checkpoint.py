@@ -7,9 +7,10 @@ executed."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -47,9 +48,10 @@ _NOT_STATE = ("settings", "targets", "pool", "active")
 _PLACES = (
     ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
     ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"), ("outside", "v"), ("expansion", "v"),
+    ("frozen.scan_sums", "low"), ("frozen.scan_sums", "sq_columns"), ("outside", "v"),
+    ("expansion", "v"),
 )  # fmt: skip
-"""Where a learner holds vectors of one number a column; the last three may be None."""
+"""Where a learner holds vectors of one number a column; the last four may be None."""
 
 IN_FIELDS = frozenset(name for _, name in _PLACES)
 """The names of these fields, in a checkpoint."""
@@ -165,7 +167,8 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     if frozen is not None:
         scan_sums = frozen.scan_sums
         alike += [(getattr(scan_sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
-        wide += [frozen.w, scan_sums.fresh] + ([] if frozen.running is None else [frozen.running])
+        known = (frozen.running, scan_sums.sq_columns)
+        wide += [frozen.w, scan_sums.fresh, *(vector for vector in known if vector is not None)]
     lengths = [(vector, len(running.w)) for vector in wide]
     if outside is not None:
         size, columns = len(outside.linear), outside.columns
@@ -310,13 +313,20 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
         return Counts.of_gaps(*(arrays[name] for name in encoded["counts"]))
     if "dict" in encoded:
         return {decode(key, arrays): _field(key, item, arrays) for key, item in encoded["dict"]}
-    known, fields = _CLASSES[encoded["class"]], decode(encoded["fields"], arrays)
+    known = _CLASSES[encoded["class"]]
+    fields = _defaults(known) | decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
         raise ValueError(f"other fields than {known.__name__} has")
     record: Any = object.__new__(known)
     for name, value in fields.items():
         object.__setattr__(record, name, value)
     return record
+
+
+def _defaults(known: type) -> dict[str, Any]:
+    """Return what fields have that an earlier version did not write."""
+    fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
+    return {field.name: field.default for field in fields if field.default is not MISSING}
 
 
 def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:

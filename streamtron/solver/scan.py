@@ -81,6 +81,9 @@ class Frozen:
             scan_sums.scale, scan_sums.center(self.bias), targets.center, scan_sums.bins,
             scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
         )  # fmt: skip
+        if (squares := scan_sums.sq_columns) is not None and len(squares):
+            cost = costs(targets.signs, targets.delta2)
+            kernels.gram_diagonal(rows, cost, 0.0, squares)
         return marked
 
     def certificate(self, *, hard: bool) -> Certificate:

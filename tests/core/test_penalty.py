@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import NamedTuple
 
 import mpmath
 import numpy as np
 import pytest
 
 from streamtron import Settings
-from streamtron.core import certificate, kernels, scan_sums
+from streamtron.core import certificate, kernels, penalty, scan_sums
 from streamtron.core.errors import InternalError, SettingsError
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.losses import LOG_LOSS, SQUARED_HINGE, Loss
-from streamtron.core.penalty import Penalty
+from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
+from streamtron.core.penalty import Penalty, radius
 from streamtron.solver.proximal_newton import by_column
-from streamtron.solver.scan import counts_of_slacks
-from streamtron.solver.targets import Targets
+from streamtron.solver.scan import Frozen, counts_of_slacks
+from streamtron.solver.targets import Targets, round_counts
 from tests.core.test_exact_scans import Drawn, draw, draw_priced, fraction, sums_of
 from tests.helpers import losses
 from tests.helpers.sources import csr, random_rows
@@ -130,6 +131,97 @@ def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch: pytest.Mo
     for module in (certificate, scan_sums):
         monkeypatch.setattr(module, "FEW", -UNIT_ROUNDOFF)
     assert false_claims(SQUARED_HINGE, range(SCANS // 3))
+
+
+class Column(NamedTuple):
+    """Rows of one column, the dual solution where it weighs 0, and what scans of w = 0 prove."""
+
+    at_zero: Fraction
+    """v*, with which the column weighs 0 at the optimum just if |v*| ≤ r"""
+    ratio: float
+    proven: int
+
+
+def scan_column(loss: Loss, seed: int) -> Column:
+    """Scan one column at w = 0 and a bias that is the best, at a dual point as far from the
+    solution as the column's own direction leads: there the rule is tight. v* is near r."""
+    rng = np.random.default_rng([seed, 3])
+    n, ratio = int(rng.integers(2, 9)), float(rng.choice([1.0, 0.5, rng.random()]))
+    C = 10.0 ** rng.uniform(-4, 4) * np.exp2(rng.integers(-8, 8, n) * (rng.random() < 0.5))
+    signs, price = rng.choice(np.array([-1, 1], np.int8), n), 0.5 / C
+    free = rng.random() < 0.3
+    rho = (
+        float(rng.choice([0.5, 4.0]))
+        if free or (loss is not LOG_LOSS and rng.random() < 0.3)
+        else 0.0
+    )
+    t = np.round(rng.normal(size=n), 3) if loss.numbers else np.zeros(0)
+    signs = np.ones(n, np.int8) if loss.numbers else signs
+    costs, given = [1 / (2 * Fraction(p)) for p in price.tolist()], (t if loss.numbers else signs)
+    wanted, steep = list(map(Fraction, given.tolist())), Fraction(loss.steepest)
+    mean = Fraction(0)  # of the slope, Σ C L (wanted − mean) is that of the best bias
+    if rho:
+        pull = sum(map(Fraction.__mul__, costs, wanted))
+        mean = pull / (sum(costs) + (0 if free else 1 / (steep * Fraction(rho) ** 2)))
+    # the logistic loss at the bias of free ones is C/2 (l − mean), too
+    slope = Fraction(1, 2) if loss is LOG_LOSS else steep
+    best = [c * slope * (x - mean) for c, x in zip(costs, wanted, strict=True)]
+    X = rng.normal(size=n) * 10.0 ** rng.uniform(-3, 3) + rng.choice([0.0, 3.0])
+    size = abs(float(np.array(best, float) @ X)) or 1.0
+    X = (X * (ratio / size * (1.0 + rng.choice([0.0, 1e-7, -1e-7, -1e-3, -0.3])))).astype(
+        np.float32
+    )
+    at_zero = sum(map(Fraction.__mul__, best, map(Fraction, X.tolist())), Fraction(0))
+    along = C * (X.astype(float) - (C @ X / C.sum() if free else 0.0))
+    toward = float(rng.choice([-1, 1])) * 10.0 ** rng.uniform(-6, -0.3) * ratio / (along @ X or 1.0)
+    alpha = np.array(best, float) * signs + toward * along * signs
+    alpha = alpha if loss.numbers else np.clip(alpha, 0.0, loss.most * C)
+    b = float(2.0 ** rng.integers(8, 30) / (np.abs(alpha).max() or 1.0))
+    counts = round_counts(alpha, b, loss.most * C, balanced=loss.numbers)
+    odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
+    scan = Frozen(
+        np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, None, loss, b, rho * free, ratio
+    )
+    scan.scan(
+        csr([[(0, x)] for x in X]),
+        Targets(np.arange(n), signs, price, X.astype(float) ** 2, t),
+        counts,
+        rho,
+    )
+    return Column(at_zero, ratio, scan.certificate(hard=False).zero_columns)
+
+
+SMOOTH = pytest.mark.parametrize(
+    "loss", [SQUARED_HINGE, LOG_LOSS, SQUARED_ERROR], ids=lambda loss: loss.name
+)
+
+
+def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
+    """The seeds of columns that are said to weigh 0 and do not, and how many are said to."""
+    columns = {seed: scan_column(loss, seed) for seed in seeds}
+    said = {seed: column for seed, column in columns.items() if column.proven}
+    return [k for k, c in said.items() if abs(c.at_zero) > Fraction(c.ratio)], len(said)
+
+
+@SMOOTH
+def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss: Loss) -> None:
+    false, said = false_zeros(loss, range(2 * SCANS))
+    assert false == []
+    assert said > SCANS // 10
+
+
+@pytest.mark.slow
+@SMOOTH
+def test_no_column_of_ten_thousand_that_is_proven_to_weigh_0_weighs_more(loss: Loss) -> None:
+    assert false_zeros(loss, range(2 * SCANS, 2 * SCANS + 10_000))[0] == []
+
+
+@SMOOTH
+def test_those_tests_notice_a_radius_that_is_too_short(
+    loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(penalty, "radius", lambda steepest, gap: 0.9 * radius(steepest, gap))
+    assert false_zeros(loss, range(2 * SCANS))[0]
 
 
 def sweep_of_python(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -54,10 +54,17 @@ def wide(seed: int) -> tuple[Matrix, Matrix]:
     return X, np.where(scores > 0.1, 1.0, -1.0)
 
 
+class Optimum(NamedTuple):
+    """The least P, and how many weights are 0 there."""
+
+    primal: float
+    zeros: int
+
+
 def least(
     X: Matrix, costs: Matrix, signs: Matrix, loss: str, ratio: float, *, free: bool = False
-) -> float:
-    """The least P of rows, ρ = 1, with w as the difference of two vectors ≥ 0, by L-BFGS-B."""
+) -> Optimum:
+    """The optimum of rows, ρ = 1, with w as the difference of two vectors ≥ 0, by L-BFGS-B."""
     n = X.shape[1]
 
     def objective(z: Matrix) -> tuple[float, Matrix]:
@@ -72,9 +79,9 @@ def least(
     bounds = [(0.0, None)] * (2 * n) + [(None, None)]
     options = {"maxiter": 50_000, "maxfun": 500_000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 50}
     start = np.zeros(2 * n + 1)
-    return float(
-        minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).fun
-    )
+    best = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    w = np.abs(best.x[:n] - best.x[n:-1])
+    return Optimum(float(best.fun), int(np.count_nonzero(w <= 1e-5 * w.max())))
 
 
 def write(place: Path, X: Matrix, labels: Any, name: str = "{}.svm") -> list[str]:
@@ -94,11 +101,13 @@ def settings_of(loss: str, ratio: float, **names: Any) -> Settings:
     return Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
 
 
-def check_bounds(certificate: Any, optimum: float, tol: float) -> None:
-    """The optimum is between bounds that are as near each other as was asked for."""
+def check_bounds(certificate: Any, optimum: Optimum, tol: float) -> None:
+    """The optimum is between bounds that are as near each other as was asked for, and as many
+    weights are 0 there as are proven to be."""
     assert certificate["relative_duality_gap"] <= tol
-    assert certificate["dual_objective"] <= optimum * (1.0 + 1e-9)
-    assert certificate["primal_objective"] >= optimum * (1.0 - 1e-9)
+    assert certificate["dual_objective"] <= optimum.primal * (1.0 + 1e-9)
+    assert certificate["primal_objective"] >= optimum.primal * (1.0 - 1e-9)
+    assert certificate.get("zero_columns", 0) <= optimum.zeros
 
 
 @losses
@@ -127,6 +136,8 @@ def test_the_optimum_is_between_the_bounds(
         costs *= np.where(signs > 0, 3.0, 0.5)
     optimum = least(X, costs, signs, loss, ratio, free=settings.intercept == "free")
     check_bounds(outcome.report["certificate"], optimum, settings.tol)
+    if settings.tol == 1e-6:
+        assert outcome.report["certificate"].get("zero_columns", 0) >= 0.9 * optimum.zeros
     assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
 
 
@@ -160,7 +171,8 @@ def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
         ).fit(X, signs)
         of_them = C * values(LOSSES[loss], signs * (X @ theirs)).sum()
         of_them += ratio * np.abs(theirs).sum() + 0.5 * (1.0 - ratio) * theirs @ theirs
-        check_bounds(model.certificate_, of_them, 1e-6)
+        zeros = np.count_nonzero(np.abs(theirs) <= 1e-6)
+        check_bounds(model.certificate_, Optimum(of_them, zeros), 1e-6)
         ours = model.coef_[0]
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
         assert set(np.flatnonzero(ours)) >= set(np.flatnonzero(np.abs(theirs) > 1e-3))
@@ -245,6 +257,20 @@ def test_a_model_is_proven_again_by_its_witness_and_without_it(
     primal = fitted.report["certificate"]["primal_objective"]
     assert proven.certificate.primal == pytest.approx(primal, rel=1e-12)
     check_bounds(streamtron.certify(model, shards).certificate.to_dict(), optimum, 1e-3)
+
+
+def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path: Path) -> None:
+    X, signs = drawn(6)
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    ran = CliRunner().invoke(
+        main.streamtron,
+        ["fit", *shards, "--model", model, "--penalty", "l1", "--C", "0.05", "--tol", "1e-5"],
+    )
+    zeros = streamtron.load(model).certificate["zero_columns"]
+    assert 0 < zeros < COLUMNS
+    assert f"{zeros} of {COLUMNS} weights are proven to be 0 at the optimum" in ran.output
+    streamtron.report(model, tmp_path / "page.html")
+    assert "columns that weigh 0 at the optimum" in (tmp_path / "page.html").read_text()
 
 
 def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path: Path) -> None:
