@@ -229,6 +229,8 @@ class ScanSums:
         exact = 0.5 * self.sq_norm / self.b / self.b
         square = 0.5 * longest * longest * (1.0 + FEW)
         lost = price / self.b * (1.0 + FEW)
+        if lost:
+            lost = min(lost, self._price_of_ridge(primal, gains - allowance - square))
         return max(gains - allowance - square - lost, 0.0), allowance + square - exact
 
     def _dual_of_penalty(self, price: float) -> tuple[float, float]:
@@ -297,6 +299,26 @@ class ScanSums:
             return 0.0, math.inf
         factor = self.steps / self.sq_norm if self.loss.quadratic else 1.0 / self.b
         return factor, rounding * self.steps * factor
+
+    def _price_of_ridge(self, primal: float, dual: float) -> float:
+        """Return what the price of a bias that is not penalised is at most where the loss is
+        SQUARED_ERROR; else ∞. ``dual`` : D without it; ``primal`` : P(w, bias), and t_k are less
+        the same bias.
+
+        With ℓ = ΣC ‖x‖/ΣC, P rises by ½ μ (bias − bias*)² at least, μ = 1/(1/ΣC + ℓ²): that is
+        (ΣC)²/(u·M u) for M = C⁻¹ + XXᵀ, u = C1, and min over w of the Hessian is 1·M⁻¹1. So with
+        s = |Σ α l| and e = P − P* it is s √(2e/μ) at most, and e ≤ P − D + s √(2e/μ).
+        """
+        cost = _compensated(self.sums, kernels.COSTS + 2)
+        if self.loss.code != kernels.SQUARED_ERROR or not (cost > 0.0 and primal < math.inf):
+            return math.inf
+        length = _compensated(self.sums, kernels.NORMS + 2) / cost
+        root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)
+        s = (abs(self.fresh_bias) / self.free + FEW * self.steps) / self.b
+        half = 0.5 * s * root
+        excess = half + math.sqrt(half * half + max(primal - dual, 0.0))
+        n = float(self.totals[kernels.ROWS])
+        return s * root * excess * (1.0 + FEW + 8.0 * n * UNIT_ROUNDOFF)
 
     def _largest_bias(self, primal: float) -> float:
         """Bound |bias*| where the bias is not penalised, from ``primal`` ≥ P*.

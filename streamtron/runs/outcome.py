@@ -248,7 +248,7 @@ def _model(
     columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
     del sparse_weights
     values *= sign
-    bias = np.array([sign * settings.augmentation * learner.best.bias for learner in learners])
+    bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
     bias += [learner.extent.center or 0.0 for learner in learners]
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),

@@ -165,10 +165,10 @@ def scan_request(learner: Learner) -> ScanRequest:
     """Return the scan that a learner's frozen weights ask for."""
     frozen = learner.frozen
     assert frozen is not None
-    rho, scale = learner.settings.augmentation, frozen.scan_sums.scale
+    rho, scale = learner.augmentation, frozen.scan_sums.scale
     return ScanRequest(
         learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
-        frozen.scan_sums.b, loss=learner.loss, free=learner.settings.free,
+        frozen.scan_sums.b, loss=learner.loss, free=learner.free,
     )  # fmt: skip
 
 

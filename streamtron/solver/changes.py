@@ -95,7 +95,7 @@ def add_rows(
     for chunk in _read(source, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
         for learner, frozen in scans:
             counts = learner.counts.take_ranges(chunk.ranges)
-            frozen.scan(chunk.rows, learner.targets(chunk), counts, settings.augmentation)
+            frozen.scan(chunk.rows, learner.targets(chunk), counts, learner.augmentation)
     for learner, frozen in scans:
         learner.progress.begin_reading(1, learner.mode)
         frozen.running = learner.running.w  # that scan and this one are one of all rows

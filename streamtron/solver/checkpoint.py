@@ -131,7 +131,8 @@ class State:
 
     def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
         learner = make(encoded["positive"])
-        fields = {"expansion": None} | decode(encoded["fields"], self.arrays)  # earlier: none
+        earlier = {"expansion": None, "augmentation": learner.augmentation}  # have none
+        fields = earlier | decode(encoded["fields"], self.arrays)
         held = encoded["held"]
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)

@@ -83,7 +83,7 @@ def take_chunk(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
         if not isinstance(learner.outside, Moments):
             return learner.mode == "scan" and learner.frozen is None  # given up below
         leave_scan(learner)
-        if learner.outside.add_chunk(chunk, targets, learner.settings.augmentation):
+        if learner.outside.add_chunk(chunk, targets, learner.augmentation):
             return True
     end_quadratic(learner)
     enter(learner, Regime.BLOCKS)
@@ -172,7 +172,7 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     solution meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as
     they are off."""
     outside, expansion = learner.outside, learner.expansion
-    loss, rho = learner.loss, learner.settings.augmentation
+    loss, rho = learner.loss, learner.augmentation
     assert outside is not None
     if expansion is None and learner.settings.ratio and learner.running.steps:
         return learner.counts.take_ranges(chunk.ranges)  # those of blocks
@@ -190,7 +190,7 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
 def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
     False: columns are no longer few."""
-    outside, rho = learner.outside, learner.settings.augmentation
+    outside, rho = learner.outside, learner.augmentation
     first, number = 0, len(targets.signs)
     loss, steep = learner.loss, learner.settings.ratio > 0.0
     assert outside is not None
@@ -230,7 +230,7 @@ def make_room(learner: Learner) -> None:
     scanning, steep = learner.frozen is not None, learner.settings.ratio > 0.0
     if not scanning:
         drive(solve(learner), lambda _: None)
-    margins = margins_at(active.rows, active, learner.settings.augmentation, outside.v)
+    margins = margins_at(active.rows, active, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT[steep] * active.budget
@@ -239,7 +239,7 @@ def make_room(learner: Learner) -> None:
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
     terms = losses.expansion(learner.loss, margins, active.t, steep=steep)
-    outside.add(active.rows, active.signs, cost, learner.settings.augmentation, terms)
+    outside.add(active.rows, active.signs, cost, learner.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
     active.retain(np.sort(chosen))
@@ -249,9 +249,7 @@ def minimise_held(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
-    loss = HeldLoss(learner.loss, learner.active, learner.settings.augmentation).narrow(
-        outside.subset
-    )
+    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(outside.subset)
     places = outside.subset.places
     none, ratio = np.zeros(len(places)), learner.settings.ratio
     best: HeldPoint | Optimum

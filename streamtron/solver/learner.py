@@ -37,6 +37,10 @@ _log = logging.getLogger(__name__)
 
 Mode = Literal["train", "scan"]
 
+IN_BLOCKS = (2.0, 1.0)
+"""ρ of a bias that is not penalised, where rows are solved in blocks, beside that of one that is;
+the second where labels are numbers, off which their mean is taken."""
+
 
 class Learner:
     """The state of one two-class problem.
@@ -62,6 +66,7 @@ class Learner:
         self.extent = Extent()
         self.best = BestWeights()
         self.progress = Progress(stages.plan(settings))
+        self.augmentation = settings.augmentation  # the constant feature of the bias
         all_rows = self.progress.plan[-1].ascent
         self.regime = Regime.ALL_ROWS if all_rows else Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
@@ -108,6 +113,11 @@ class Learner:
         return resized(self.best.augmented, len(self.running.w))
 
     @property
+    def free(self) -> float:
+        """ρ of a bias that is not penalised; 0 where there is none."""
+        return self.augmentation if self.settings.free else 0.0
+
+    @property
     def scale(self) -> float:
         """The scale of the running weights; see ``Rule``."""
         return self.rule.scale(self.running)
@@ -127,7 +137,7 @@ class Learner:
             stage.epsilon,
             by_length,
             stage.ascent,
-            settings.augmentation,
+            self.augmentation,
             self.loss,
         )
 
@@ -314,7 +324,7 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
     candidate = learner.best.take_candidate()
     fixed = running.w.copy() if beside_training else running.w
     loss = loss_of(learner.settings)
-    free, ratio = learner.settings.free, learner.settings.ratio
+    free, ratio = learner.free, learner.settings.ratio
     if candidate is None and ratio and not learner.unsummed:
         candidate = learner.primal_weights
     if candidate is None:
@@ -411,6 +421,20 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 def enter(learner: Learner, regime: Regime) -> None:
     """Note what memory holds from now on."""
     learner.regime = regime
+    blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not learner.loss.sparse)
+    known = learner.progress.reading or learner.frozen or learner.outside
+    if blocks and learner.free and learner.settings.parts is None and not known:
+        _take_augmentation(learner, learner.settings.rho * IN_BLOCKS[learner.loss.numbers])
+
+
+def _take_augmentation(learner: Learner, rho: float) -> None:
+    """Take another feature of the bias: where rows are solved in blocks, a large one ties
+    Σ α_k l_k of each block, and of each visit, to 0, and hardly any moves."""
+    running, factor = learner.running, rho / learner.augmentation
+    if factor != 1.0:
+        learner.augmentation = rho
+        bias = running.bias * factor
+        running.settle(running.w, bias, running.extension, running.steps)
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:

@@ -76,7 +76,7 @@ class PartProblem(HeldLoss):
     """
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner.loss, learner.active, learner.settings.augmentation)
+        super().__init__(learner.loss, learner.active, learner.augmentation)
         self.learner = learner
         self.few = self.new = False
         self.keepers = np.zeros(0, dtype=np.int64)

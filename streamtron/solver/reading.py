@@ -60,7 +60,7 @@ def take_chunk(
         return
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
-        marks = frozen.scan(chunk.rows, targets, counts, learner.settings.augmentation, dots)
+        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if chosen is not None:
                 marks[chosen] = 1

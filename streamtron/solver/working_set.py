@@ -117,7 +117,7 @@ def _drop_idle_rows(learner: Learner) -> None:
     if not len(active) or not learner.loss.sparse:
         return
     augmented = learner.running.augmented(1.0)
-    y_a = passes.margins(active.rows, active.signs, learner.settings.augmentation, augmented)
+    y_a = passes.margins(active.rows, active.signs, learner.augmentation, augmented)
     counts = learner.counts.take(active.numbers)
     y_a += active.delta2 * counts
     active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * learner.threshold)))
