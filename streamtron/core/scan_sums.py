@@ -316,7 +316,7 @@ class ScanSums:
         root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)
         s = (abs(self.fresh_bias) / self.free + FEW * self.steps) / self.b
         half = 0.5 * s * root
-        excess = half + math.sqrt(half * half + max(primal - dual, 0.0))
+        excess = half + math.sqrt(half * half + max(primal - dual, 0.0) + FEW * primal)
         n = float(self.totals[kernels.ROWS])
         return s * root * excess * (1.0 + FEW + 8.0 * n * UNIT_ROUNDOFF)
 

@@ -3,10 +3,12 @@ by one thread, as it would be by one alone."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -37,15 +39,20 @@ class Threads:
             for item in items:
                 task(item)
             return
-        queue = enumerate(items)
+        # what has been taken is held no more, also where a helper that was not begun still waits
+        queue = deque(enumerate([partial(task, item) for item in items]))
         failed: dict[int, BaseException] = {}
 
         def take_items() -> None:
-            while not failed and (taken := next(queue, None)):
+            while not failed:
                 try:
-                    task(taken[1])
+                    number, piece = queue.popleft()
+                except IndexError:
+                    return
+                try:
+                    piece()
                 except Exception as error:
-                    failed[taken[0]] = error
+                    failed[number] = error
 
         helpers = range(min(self.number, len(items)) - 1)
         started = [self._pool.submit(take_items) for _ in helpers]

@@ -94,8 +94,9 @@ def _moments_begin(learner: Learner, chunk: Chunk) -> bool:
     """Whether the first reading of all rows begins, and few columns have a squared error."""
     settings, progress = learner.settings, learner.progress
     begins = learner.regime == Regime.ALL_ROWS and not (progress.readings or len(learner.active))
-    wanted = learner.loss == losses.SQUARED_ERROR and settings.parts is None and progress.reports
-    return bool(begins and wanted and len(chunk)) and worthwhile(learner, chunk.rows)
+    ridge = learner.loss == losses.SQUARED_ERROR and not settings.ratio
+    wanted = ridge and settings.parts is None and progress.reports and len(chunk)
+    return bool(begins and wanted) and worthwhile(learner, chunk.rows)
 
 
 def prove(learner: Learner) -> bool:

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 Mode = Literal["train", "scan"]
 
-IN_BLOCKS = (2.0, 1.0)
+IN_BLOCKS = (4.0, 1.0)
 """ρ of a bias that is not penalised, where rows are solved in blocks, beside that of one that is;
 the second where labels are numbers, off which their mean is taken."""
 
