@@ -420,11 +420,11 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 
 def enter(learner: Learner, regime: Regime) -> None:
     """Note what memory holds from now on."""
-    learner.regime = regime
-    blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not learner.loss.sparse)
-    known = learner.progress.reading or learner.frozen or learner.outside
+    learner.regime, loss = regime, learner.loss
+    blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not loss.sparse)
+    known = learner.progress.reading or learner.frozen or learner.outside or loss.zone
     if blocks and learner.free and learner.settings.parts is None and not known:
-        _take_augmentation(learner, learner.settings.rho * IN_BLOCKS[learner.loss.numbers])
+        _take_augmentation(learner, learner.settings.rho * IN_BLOCKS[loss.numbers])
 
 
 def _take_augmentation(learner: Learner, rho: float) -> None:
