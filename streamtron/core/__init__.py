@@ -22,7 +22,7 @@ class _Later(ModuleType):
         with _loading:
             if type(self) is _Later and self.__spec__ and self.__spec__.loader:
                 self.__spec__.loader.exec_module(self)
-                self.__class__ = ModuleType  # type: ignore[assignment]
+                object.__setattr__(self, "__class__", ModuleType)
         return list(ModuleType.__dir__(self))
 
 

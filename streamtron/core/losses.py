@@ -284,7 +284,7 @@ def gains(loss: Loss, p: Vector, t: Vector = NO_NUMBERS) -> Vector:
 
 def rows_to_share(loss: Loss) -> int:
     """Return of how many rows a thread is to look up the loss, at least: about a millisecond."""
-    return 1 << (15 if loss.code == kernels.LOG_LOSS else 18)
+    return 1 << (15 if loss.logistic else 18)
 
 
 def _at(loss: Loss, order: int, places: Vector, t: Vector = NO_NUMBERS) -> Vector:

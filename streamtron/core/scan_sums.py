@@ -211,10 +211,7 @@ class ScanSums:
         upper, rounding = self.upper_bound()
         if upper is None:
             return 0.0, 0.0
-        price = 0.0
-        if self.free:
-            steps = abs(self.fresh_bias) / self.free + FEW * self.steps
-            price = steps * self._largest_bias(primal)
+        price = self._unbalanced * self._largest_bias(primal) if self.free else 0.0
         if self.ratio:
             return self._dual_of_penalty(price / self.b)
         if self.loss.quadratic:
@@ -300,6 +297,11 @@ class ScanSums:
         factor = self.steps / self.sq_norm if self.loss.quadratic else 1.0 / self.b
         return factor, rounding * self.steps * factor
 
+    @property
+    def _unbalanced(self) -> float:
+        """Return |Σ c_k l_k| at most, where the bias is not penalised."""
+        return abs(self.fresh_bias) / self.free + FEW * self.steps
+
     def _price_of_ridge(self, primal: float, dual: float) -> float:
         """Return what the price of a bias that is not penalised is at most where the loss is
         SQUARED_ERROR; else ∞. ``dual`` : D without it; ``primal`` : P(w, bias), and t_k are less
@@ -314,11 +316,10 @@ class ScanSums:
             return math.inf
         length = _compensated(self.sums, kernels.NORMS + 2) / cost
         root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)
-        s = (abs(self.fresh_bias) / self.free + FEW * self.steps) / self.b
+        s = self._unbalanced / self.b
         half = 0.5 * s * root
-        excess = half + math.sqrt(half * half + max(primal - dual, 0.0) + FEW * primal)
-        n = float(self.totals[kernels.ROWS])
-        return s * root * excess * (1.0 + FEW + 8.0 * n * UNIT_ROUNDOFF)
+        most = half + math.sqrt(half * half + max(primal - dual, 0.0) + FEW * primal)
+        return s * root * most * (1.0 + FEW + 8.0 * int(self.totals[kernels.ROWS]) * UNIT_ROUNDOFF)
 
     def _largest_bias(self, primal: float) -> float:
         """Bound |bias*| where the bias is not penalised, from ``primal`` ≥ P*.

@@ -54,8 +54,7 @@ class Threads:
                 except Exception as error:
                     failed[number] = error
 
-        helpers = range(min(self.number, len(items)) - 1)
-        started = [self._pool.submit(take_items) for _ in helpers]
+        started = [self._pool.submit(take_items) for _ in items[1 : self.number]]
         try:
             take_items()
             for helper in started:
@@ -86,8 +85,7 @@ def open_threads(number: int) -> Iterator[Threads]:
         yield ONE_THREAD
         return
     pool = ThreadPoolExecutor(number - 1, thread_name_prefix="streamtron-learner")
-    threads = Threads(number, pool)
-    token = _opened.set(threads)
+    token = _opened.set(threads := Threads(number, pool))
     try:
         yield threads
     except BaseException:

@@ -100,7 +100,7 @@ class HeldLoss:
 
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
-        for name in ("cost", "_occurring"):
+        for name in ("cost", "_occurring", "_hessian"):
             self.__dict__.pop(name, None)
         self.margins = less_t(np.zeros(len(self.held)), self.held.t)
 
@@ -209,7 +209,8 @@ class HeldLoss:
         self.factors = self.curvatures(self.margins)
         loss, gradient = self.value_and_gradient(self.margins, len(v) - 1)
         alpha, diagonal = np.abs(self.alpha(self.margins)), np.zeros(len(v))
-        self._sums(self.factors).add(kernels.gram_diagonal, self.rho, diagonal)
+        self._hessian = self._sums(self.factors)
+        self._hessian.add(kernels.gram_diagonal, self.rho, diagonal)
         return LossTerms(
             gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
             self._gram(head, len(v))[np.tril_indices(len(head))],
@@ -219,7 +220,7 @@ class HeldLoss:
     def product(self, v: Vector) -> Product:
         """Multiply by the Hessian of the loss at the v that was last looked at."""
         image = np.zeros(len(v))
-        self._sums(self.factors).add(kernels.gram_product, self.rho, v, image)
+        self._hessian.add(kernels.gram_product, self.rho, v, image)
         return Product(image)
 
     @looks_at_part

@@ -433,8 +433,7 @@ def _take_augmentation(learner: Learner, rho: float) -> None:
     running, factor = learner.running, rho / learner.augmentation
     if factor != 1.0:
         learner.augmentation = rho
-        bias = running.bias * factor
-        running.settle(running.w, bias, running.extension, running.steps)
+        running.settle(running.w, running.bias * factor, running.extension, running.steps)
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:
