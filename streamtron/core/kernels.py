@@ -1070,15 +1070,35 @@ def gram_diagonal(rows, factors, rho, total):
             total[len(total) - 1] += factors[i] * (rho * rho)
 
 
+@helper
+def _add_dense(tile, weights, number, begin, many, gram):
+    """f_i z_i z_iᵀ of up to four rows of a tile, one after the other, whose ``many`` columns have
+    places side by side from ``begin`` on, is added to the lower triangle of ``gram``."""
+    first, second, third, fourth = tile[0], tile[1], tile[2], tile[3]
+    for j in range(many):
+        row = gram[begin + j, begin : begin + j + 1]
+        if number == 4:
+            a, b = weights[0] * first[j], weights[1] * second[j]
+            c, d = weights[2] * third[j], weights[3] * fourth[j]
+            for k in range(len(row)):
+                total = (row[k] + a * first[k]) + b * second[k]
+                row[k] = (total + c * third[k]) + d * fourth[k]
+            continue
+        for i in range(number):
+            weight, values = weights[i] * tile[i, j], tile[i]
+            for k in range(len(row)):
+                row[k] += weight * values[k]
+
+
 @kernel(types.void(_ROWS, _REALS, types.float64, _ORDER, _MATRIX))
 def gram_block(rows, factors, rho, places, gram):
     """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; z_i are the columns of
     (x_i, ρ) that have a place ≥ 0 there. The places of a row's columns rise."""
-    held, values = np.empty(len(gram), np.int64), np.empty(len(gram))
-    last = places[len(places) - 1]
+    held, tile, weights = np.empty(len(gram), np.int64), np.empty((4, len(gram))), np.empty(4)
+    last, waiting, begin, many = places[len(places) - 1], np.uintp(0), np.int64(0), np.int64(0)
     for i in range(len(factors)):
         if factors[i] != 0.0:
-            number = np.uintp(0)
+            number, values = np.uintp(0), tile[waiting]
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 place = places[rows.indices[j]]
                 if place >= 0:
@@ -1089,18 +1109,23 @@ def gram_block(rows, factors, rho, places, gram):
                 number += np.uintp(1)
             if number == 0:
                 continue
-            begin, many = held[0], np.int64(number)
-            side_by_side = held[many - 1] - begin == many - 1
+            dense = held[np.int64(number) - 1] - held[0] == np.int64(number) - 1
+            if waiting and not (dense and held[0] == begin and number == many):
+                _add_dense(tile, weights, waiting, begin, many, gram)
+                tile[0, :number] = values[:number]
+                waiting, values = np.uintp(0), tile[0]
+            if dense:
+                begin, many, weights[waiting] = held[0], np.int64(number), factors[i]
+                waiting += np.uintp(1)
+                if waiting == 4:
+                    _add_dense(tile, weights, waiting, begin, many, gram)
+                    waiting = np.uintp(0)
+                continue
             for j in range(number):
-                weight = factors[i] * values[j]
-                if side_by_side:
-                    row = gram[held[j], begin : held[j] + 1]
-                    for k in range(len(row)):
-                        row[k] += weight * values[k]
-                else:
-                    row = gram[held[j]]
-                    for k in range(j + np.uintp(1)):
-                        row[held[k]] += weight * values[k]
+                weight, row = factors[i] * values[j], gram[held[j]]
+                for k in range(j + np.uintp(1)):
+                    row[held[k]] += weight * values[k]
+    _add_dense(tile, weights, waiting, begin, many, gram)
 
 
 @kernel(types.boolean(_MATRIX, _F8))

@@ -94,9 +94,11 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     from scipy import sparse
 
     if not sparse.issparse(X):
-        present = X != 0
-        indptr = np.append(0, np.cumsum(np.count_nonzero(present, axis=1), dtype=np.int64))
+        indptr = np.append(0, np.cumsum(np.count_nonzero(X, axis=1), dtype=np.int64))
         columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.uint32), X.shape)
+        if indptr[-1] == X.size:
+            return indptr, columns.ravel(), X.astype(np.float32).ravel()
+        present = X != 0
         return indptr, columns[present], X[present].astype(np.float32, copy=False)
     if X.nnz:
         least, most = X.indices.min(), X.indices.max()

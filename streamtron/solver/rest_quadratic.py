@@ -80,10 +80,11 @@ class Outside:
         then, of which G is a square; whether there is room."""
         if self.fixed:
             return True
-        new = np.zeros(len(self.v), dtype=bool)
-        mark_columns(rows, new)
-        new[self.columns] = False
-        columns = np.flatnonzero(new)
+        marks = np.zeros(len(self.v) - 1, dtype=bool)
+        marks[self.columns] = True
+        mark_columns(rows, marks)
+        marks[self.columns] = False
+        columns = np.flatnonzero(marks)
         if len(self.linear) + len(columns) > most:
             return False
         if len(columns):

@@ -140,5 +140,7 @@ class ColumnSubset:
 
 def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:
     """Set the marks of columns that occur in rows, in place."""
+    if marks.all():  # as they often are of dense rows
+        return
     for start in range(int(rows.indptr[0]), int(rows.indptr[-1]), AT_A_TIME):
         marks[rows.indices[start : min(start + AT_A_TIME, int(rows.indptr[-1]))]] = True

@@ -25,7 +25,7 @@ from streamtron.solver.preconditioner import (
     Preconditioner,
     head_size,
 )
-from tests.helpers.kernel_cases import COLUMNS, Case, cases, factors_of, frozen, numbers, prove
+from tests.helpers.kernel_cases import COLUMNS, Case, Row, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import minimise
 from tests.helpers.sources import csr, dense, random_rows
 
@@ -182,22 +182,40 @@ def test_a_head_is_the_largest_that_costs_no_more_than_some_products(
 # --- the kernels it stands on ---
 
 
-@prove
-@given(cases(started=False), st.sets(st.integers(0, COLUMNS)))
-def test_the_gram_matrix_equals_its_plain_oracle_bit_for_bit(case: Case, chosen: set[int]) -> None:
-    head, factors = sorted(chosen), factors_of(case)
+def check_gram(rows: list[Row], factors: list[float], rho: float, chosen: set[int]) -> None:
+    """Hold the kernel to its plain oracle, bit for bit."""
+    head = sorted(chosen)
     places = [head.index(j) if j in chosen else -1 for j in range(COLUMNS + 1)]
     plain = [[1.0] * len(head) for _ in head]
-    for row, factor in zip(case.rows, factors, strict=True):
-        own = [(places[j], x) for j, x in [*row, (COLUMNS, case.rho)] if places[j] >= 0]
+    for row, factor in zip(rows, factors, strict=True):
+        own = [(places[j], x) for j, x in [*row, (COLUMNS, rho)] if places[j] >= 0]
         for n, (at, x) in enumerate(own):
             for below, value in own[: n + 1] if factor else []:
                 plain[at][below] += factor * x * value
     gram = np.ones((len(head), len(head)))
     kernels.gram_block(
-        csr(case.rows), frozen(factors, np.float64), case.rho, frozen(places, np.int64), gram
+        csr(rows), frozen(factors, np.float64), rho, frozen(places, np.int64), gram
     )  # fmt: skip
     assert gram.tolist() == plain
+
+
+@prove
+@given(cases(started=False), st.sets(st.integers(0, COLUMNS)))
+def test_the_gram_matrix_equals_its_plain_oracle_bit_for_bit(case: Case, chosen: set[int]) -> None:
+    check_gram(case.rows, factors_of(case), case.rho, chosen)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_gram_matrix_of_dense_rows_equals_it_too_wherever_their_columns_change(
+    seed: int,
+) -> None:
+    rng, rows = np.random.default_rng(seed), []
+    for first, last, step in [(0, 3, 1), (1, 4, 1), (0, COLUMNS, 1), (0, COLUMNS, 2), (0, 3, 1)]:
+        columns = range(first, last, step)
+        for _ in range(rng.integers(1, 11)):
+            rows.append([(j, float(np.float32(rng.normal()))) for j in columns])
+    factors = np.where(rng.random(len(rows)) < 0.1, 0.0, rng.random(len(rows))).tolist()
+    check_gram(rows, factors, float(rng.random()), {*range(COLUMNS)})
 
 
 def plain_factor(matrix: list[list[float]]) -> list[list[float]] | None:
