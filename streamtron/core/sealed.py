@@ -29,11 +29,19 @@ _PIECE = 1 << 16  # entries
 
 
 class Streamed(NamedTuple):
-    """A tensor of one axis that is made piece by piece, twice, and never held as a whole."""
+    """A tensor of one axis that is made piece by piece: to be written, twice."""
 
     dtype: np.dtype[Any]
     length: int
     pieces: Callable[[], Iterable[NDArray[Any]]]
+
+    def whole(self) -> NDArray[Any]:
+        """Make all of it."""
+        array, start = np.empty(self.length, self.dtype), 0
+        for piece in self.pieces():
+            array[start : start + len(piece)] = piece
+            start += len(piece)
+        return array
 
 
 class _Version(NamedTuple):

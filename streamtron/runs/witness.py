@@ -144,12 +144,7 @@ def save(
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}
     for number, learner_counts in enumerate(counts):
-        arrays = (
-            learner_counts.streamed()
-            if isinstance(learner_counts, StreamedCounts)
-            else learner_counts.gaps()
-        )
-        tensors |= dict(zip(_names(number), arrays, strict=True))
+        tensors |= dict(zip(_names(number), learner_counts.streamed(), strict=True))
     shards = [{"fingerprint": shard.fingerprint, "rows": shard.rows} for shard in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)

@@ -24,6 +24,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.losses import Loss
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.scan_sums import ScanSums
+from streamtron.core.sealed import Streamed
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, enter
@@ -286,7 +287,7 @@ class Encoder:
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
         if isinstance(value, Counts):
-            return {"counts": [self._name(array) for array in value.gaps()]}
+            return {"counts": [self._name(tensor) for tensor in value.streamed()]}
         name = type(value).__name__
         if _CLASSES.get(name) is not type(value):
             raise TypeError(f"{name}: no part of a checkpoint")
@@ -294,7 +295,7 @@ class Encoder:
         fields = {field: getattr(value, field) for field in names}
         return {"class": name, "fields": self.encode(fields)}
 
-    def _name(self, array: NDArray[Any] | SparseVector) -> str:
+    def _name(self, array: NDArray[Any] | SparseVector | Streamed) -> str:
         name = self._names.setdefault(id(array), f"{len(self._names):06d}")
         self.arrays[name] = array  # and keeps it alive, so that no other gets its id
         return name

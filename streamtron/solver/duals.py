@@ -19,6 +19,9 @@ from streamtron.solver.stages import Regime
 PAGE = 4096
 """Rows a page: a page is held once one of its rows has a count."""
 
+PIECE = 1 << 18
+"""Counts that are put into their pages at a time: their row numbers take twice as much memory."""
+
 MOST_ROWS = 2**32 - 1
 """Rows at most: their numbers are kept as differences of 32 bits, and the sum of so many counts
 below 2³¹ is below 2⁶³."""
@@ -94,18 +97,40 @@ class Counts:
         numbers, counts = zip(none, *self.nonzero(), strict=True)
         return np.concatenate(numbers), np.concatenate(counts)
 
-    def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+    def streamed(self) -> tuple[Streamed, Streamed]:
         """Of the rows that have a count, rising: how far each lies behind the one before (the
-        first: behind row 0), and the counts."""
-        numbers, counts = self.entries()
-        return np.diff(numbers, prepend=0).astype(np.uint32), counts
+        first: behind row 0), uint32, and the counts, int32; as many at a time as ``nonzero``
+        gives."""
+        length = sum(len(counts) for _, counts in self.nonzero())
+
+        def gaps() -> Iterator[NDArray[np.uint32]]:
+            last = 0
+            for numbers, _ in self.nonzero():
+                yield np.diff(numbers, prepend=last).astype(np.uint32)
+                last = int(numbers[-1]) if len(numbers) else last
+
+        def counts() -> Iterator[NDArray[np.int32]]:
+            return (values for _, values in self.nonzero())
+
+        return (
+            Streamed(np.dtype(np.uint32), length, gaps),
+            Streamed(np.dtype(np.int32), length, counts),
+        )
+
+    def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Return ``streamed`` in memory."""
+        gaps, counts = self.streamed()
+        return gaps.whole(), counts.whole()
 
     @classmethod
     def of_gaps(cls, gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> Counts:
         """The counts that ``gaps`` tells of, checked by ``check_gaps``."""
         check_gaps(gaps, counts)
-        result = cls()
-        result.put(np.cumsum(gaps, dtype=np.int64), counts)
+        result, last = cls(), 0
+        for start in range(0, len(gaps), PIECE):
+            numbers = last + np.cumsum(gaps[start : start + PIECE], dtype=np.int64)
+            result.put(numbers, counts[start : start + PIECE])
+            last = int(numbers[-1])
         return result
 
     def dense(self, rows: int) -> NDArray[np.int32]:
@@ -204,8 +229,8 @@ def write_state(
 ) -> None:
     """Write the state of a part; ``certified`` : the counts that the last reading certified, if it
     has changed them. ``held`` : the rows in memory, in their order there."""
-    gaps, values = counts.gaps()
-    arrays: dict[str, NDArray[Any]] = {"gaps": gaps, "counts": values, "held": held}
+    gaps, values = counts.streamed()
+    arrays: dict[str, NDArray[Any] | Streamed] = {"gaps": gaps, "counts": values, "held": held}
     if certified is not None:
         arrays |= dict(zip(("certified.gaps", "certified.counts"), certified, strict=True))
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
@@ -229,7 +254,7 @@ def write_first_state(
 
 class StreamedCounts(Counts, ABC):
     """Counts that are in files. ``nonzero`` and ``streamed`` have some of them in memory at a time;
-    anything else reads them all."""
+    ``gaps`` and anything else reads them all."""
 
     @abstractmethod
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
@@ -241,24 +266,6 @@ class StreamedCounts(Counts, ABC):
         for numbers, counts in self.nonzero():
             all_counts.put(numbers, counts)
         return all_counts._pages
-
-    def streamed(self) -> tuple[Streamed, Streamed]:
-        """Return ``gaps``, as many at a time as ``nonzero`` gives."""
-        length = sum(len(counts) for _, counts in self.nonzero())
-
-        def gaps() -> Iterator[NDArray[np.uint32]]:
-            last = 0
-            for numbers, _ in self.nonzero():
-                yield np.diff(numbers, prepend=last).astype(np.uint32)
-                last = int(numbers[-1]) if len(numbers) else last
-
-        def counts() -> Iterator[NDArray[np.int32]]:
-            return (values for _, values in self.nonzero())
-
-        return (
-            Streamed(np.dtype(np.uint32), length, gaps),
-            Streamed(np.dtype(np.int32), length, counts),
-        )
 
 
 class SavedCounts(StreamedCounts):
