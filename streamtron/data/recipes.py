@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
+from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
 from streamtron.data.source import file_reader
 
@@ -64,23 +67,34 @@ def _counted(
 
 
 def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[list[Any]]:
-    """Read the columns of a shard for what their recipe must know; yield it, if it has rows."""
+    """Read the columns of a shard for what their recipe must know of the rows in the share that is
+    read; yield it, if there are any."""
     from streamtron.data.formats.tables import TableReader
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
     recipe = _recipe(reading)
     total: list[Any] | None = None
-    with closing(prefetch(lambda: reader.mapped(_tallies))) as parts:
-        for tallies in parts:
+    with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
+        for tallies in filter(None, parts):
             total = recipe.plus(total, tallies)
     if total is not None:
         yield total
 
 
-def _tallies(batch: Any, columns: Columns, spot: Spot) -> list[Any]:
+def _tallies(
+    share: tuple[float, float], batch: Any, columns: Columns, spot: Spot
+) -> list[Any] | None:
+    """Count the rows of a batch that are in a share; None: there are none."""
     assert columns.recipe is not None
-    return columns.recipe.tallies(batch, spot)
+    kept = in_share(spot.name, spot.before + np.arange(len(batch)), share)
+    if not kept.any():
+        return None
+    try:
+        return columns.recipe.tallies(batch.filter(kept), spot)
+    except DataError:
+        columns.recipe.tallies(batch, spot)  # says at which of all rows it is
+        raise
 
 
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
