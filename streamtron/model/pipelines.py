@@ -173,9 +173,7 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     places = np.concatenate([
         start + features for start, (_, features) in zip(recipe.starts, made, strict=False)
     ])  # fmt: skip
-    wide = sparse.csr_array(model.sparse_weights, copy=True)
-    wide.resize((wide.shape[0], max(recipe.width, wide.shape[1])))
-    weights = wide.tocsc()[:, places].tocsr()
+    weights = recipe_weights(model, recipe).tocsc()[:, places].tocsr()
     reading = {"index_base": 0, "multilabel": model.reading.get("multilabel", False)}
     moved = model.but(weights=weights, reading=reading, certificate=None, offsets=None)
     transformers = [transformer for transformer, _ in made]
@@ -183,6 +181,14 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     if isinstance(first, TextColumn) and not others:
         return transformers[0], moved
     return _side_by_side(recipe, transformers), moved
+
+
+def recipe_weights(model: LinearModel, recipe: Recipe) -> sparse.csr_array:
+    """Return the weights of the features of a recipe, shape (K, width): those behind the last
+    column of the model are 0."""
+    wide = sparse.csr_array(model.sparse_weights, copy=True)
+    wide.resize((wide.shape[0], recipe.width))
+    return wide
 
 
 def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
@@ -260,11 +266,7 @@ def _category(column: CategoryColumn) -> tuple[Any, Features]:
 
     if column.hash_bits is not None:
         raise _refuse(column, "categories that are hashed")
-    known = column.categories or ()
-    features = {name: k for k, value in enumerate(known) for name in _written(value)}
-    features |= {name: len(known) for value in column.rare for name in _written(value)}
-    if column.null == "column":
-        features = dict.fromkeys(MISSING, column.width - 1) | features
+    features = written(column, null=column.width - 1 if column.null == "column" else None)
     names = sorted(features)
     encoder = OneHotEncoder(categories=[np.array(names)], handle_unknown="ignore")
     encoder.fit(np.array([[names[0]]]))
@@ -278,10 +280,16 @@ def _as(kind: type) -> Any:
     return FunctionTransformer(np.asarray, kw_args={"dtype": kind})
 
 
-def _written(category: str) -> list[str]:
-    """Return how Python may write a category: of a column with nulls, pandas makes 7 of 7.0."""
-    is_number = category.removeprefix("-").isdecimal()
-    return WRITTEN.get(category, [category, f"{category}.0"] if is_number else [category])
+def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
+    """Return, of every way in which Python may write a category, which feature it is; ``null`` is
+    that of a null, None = none. Of 7 in a column with nulls pandas makes 7.0."""
+    places = {} if null is None else dict.fromkeys(MISSING, null)
+    known = column.categories or ()
+    for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
+        is_number = value.removeprefix("-").isdecimal()
+        ways = WRITTEN.get(value, [value, f"{value}.0"] if is_number else [value])
+        places |= dict.fromkeys(ways, k)
+    return places
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:
