@@ -87,7 +87,7 @@ def _tallies(
 ) -> list[Any] | None:
     """Count the rows of a batch that are in a share; None: there are none."""
     assert columns.recipe is not None
-    kept = in_share(spot.name, spot.before + np.arange(len(batch)), share)
+    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), share)
     if not kept.any():
         return None
     try:

@@ -108,8 +108,8 @@ class TableReader(FileReader, ABC):
             columns = find_columns(self._schema(file), self.reading, self.name)
 
             def made(numbered: tuple[Part, int]) -> R:
-                (rows, place, first_row, _), before = numbered
-                return function(rows, columns, Spot(self.name, place, first_row, before))
+                (rows, place, first_row, _), start = numbered
+                return function(rows, columns, Spot(self.name, place, first_row, start))
 
             parts = _numbered(self._parts(file, columns.all))
             with closing(in_order(made, parts, self._threads)) as results:
@@ -136,10 +136,10 @@ class TableReader(FileReader, ABC):
 
 def _numbered(parts: Iterable[Part]) -> Iterator[tuple[Part, int]]:
     """Yield parts, each with the number of rows before it."""
-    before = 0
+    start = 0
     for part in parts:
-        yield part, before
-        before += len(part.rows)
+        yield part, start
+        start += len(part.rows)
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:
