@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.data.formats.category_column import CategoryColumn
-from streamtron.data.formats.date_column import PARTS, DateColumn, cycle_of
+from streamtron.data.formats.date_column import PARTS, DateColumn
 from streamtron.data.formats.number_column import NumberColumn, ScaledColumn
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_column import REFUSED, Column
@@ -37,6 +37,14 @@ LOCALE = "C.UTF-8"
 
 WORD = r"[\p{L}\p{N}_][\p{L}\p{N}_]+"
 """TOKEN_PATTERN in the syntax of RE2."""
+
+_CYCLES = {
+    "weekday": (86_400, (3 + np.arange(7)) % 7),
+    "hour": (3_600, np.arange(24)),
+    "month": (86_400, np.arange(146_097).astype("M8[D]").astype("M8[M]").astype(int) % 12),
+}
+"""Part of a date → for how many seconds it stays the same, and its places from 1970 on, until all
+begins anew."""
 
 _KNOWN = "missing@ = IsNaN(x@) known@ = Where(missing@, fill@, x@) "
 _VALUE = "short@ = Cast<to=1>({0}@) value@ = Cast<to=11>(short@) "  # as rows have it
@@ -148,7 +156,7 @@ def _date(column: DateColumn, weights: Weights) -> Nodes:
             text += "days@ = Div(known@, day@) old@ = Sub(today@, days@) "
             text += _SCALED.format("old") + "age@ = MatMul(value@, w_age@) "
         else:
-            seconds, places = cycle_of(part)
+            seconds, places = _CYCLES[part]
             text += _IN_CYCLE.format(part)
             constants |= {
                 f"unit_{part}": float(seconds), f"cycle_{part}": len(places),

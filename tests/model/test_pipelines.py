@@ -63,6 +63,8 @@ NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:numbe
         ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
         ["age:number,null=0", "city:category,null=0", "premium:category", "code:category"],
         [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
+        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
+        ["day:date,null=0", "clicks:number"],
     ],
     ids=lambda columns: columns[0],
 )
@@ -84,6 +86,16 @@ def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories
         assert np.array_equal(pipeline.predict(floats), pipeline.predict(rows))
 
 
+def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
+    table: pd.DataFrame,
+) -> None:
+    model = streamtron.fit(table.dropna(), columns=["day:date"], label="label")
+    pipeline, written = model.to_sklearn(), table.assign(day=table.day.astype(object))
+    assert len(pipeline.predict(written.dropna())) == len(table.dropna())
+    with pytest.raises(ValueError, match="nan"):
+        pipeline.predict(table)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -102,7 +114,6 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table: pd.DataFrame, tex
 @pytest.mark.parametrize(
     ("column", "part"),
     [
-        ("day:date,parts=month,null=0", "'day' is a date"),
         ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed"),
         ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
     ],

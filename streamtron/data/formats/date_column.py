@@ -32,22 +32,6 @@ _NUMBERS = {
 }  # fmt: skip
 """Part of a date → the function that gives its place among these."""
 
-_CYCLES = {"weekday": (86_400, 7), "hour": (3_600, 24), "month": (86_400, 146_097)}
-"""Part of a date → seconds for which it stays the same, and after how many of these all begins
-anew."""
-
-
-def cycle_of(part: str) -> tuple[int, NDArray[np.int64]]:
-    """Return for how many seconds a part of a date stays the same, and its places from 1970 on,
-    which come again and again.
-
-    >>> cycle_of("weekday")
-    (86400, array([3, 4, 5, 6, 0, 1, 2]))
-    """
-    seconds, count = _CYCLES[part]
-    times = pa.array(seconds * np.arange(count), pa.timestamp("s"))
-    return seconds, _NUMBERS[part](times).to_numpy()
-
 
 @dataclass(frozen=True)
 class DateColumn(ScaledColumn):
