@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,11 +73,8 @@ def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> 
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
-    recipe = _recipe(reading)
-    total: list[Any] | None = None
     with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
-        for tallies in filter(None, parts):
-            total = recipe.plus(total, tallies)
+        total = reduce(_recipe(reading).plus, filter(None, parts), None)
     if total is not None:
         yield total
 
@@ -100,10 +97,7 @@ def _tallies(
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
     """Return the reading with what was counted in all shards, in their order."""
     recipe = _recipe(reading)
-    total: list[Any] | None = None
-    for counts in tallies:
-        total = recipe.plus(total, counts)
-    if total is None:
+    if (total := reduce(recipe.plus, tallies, None)) is None:
         raise DataError("no rows, from which the features of --columns or --text could be told.")
     return replace(reading, recipe=recipe.fitted(total))
 

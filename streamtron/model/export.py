@@ -172,11 +172,15 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
         )
     from onnx import numpy_helper, parser
 
+    from streamtron.model.onnx_columns import graph_of  # loads pyarrow
+
     classes = class_array(model)
     outputs, nodes = _GRAPHS[model.kind]
     outputs = outputs.format(classes=_ONNX_TYPES[classes.dtype.kind], K=len(classes))
-    inputs, head, constants, attributes = _head(model)
-    constants |= {"classes": classes, "zero": 0.0}
+    inputs, head, constants, attributes = graph_of(model)
+    constants = {**constants, "classes": classes, "zero": 0.0}
+    domains = {"ai.onnx.ml": 3, "com.microsoft": 1}
+    opsets = "".join(f', "{name}": {domains[name]}' for name in domains if name in head)
     if (calibration := probability_map(model)) is not None:
         directions = calibration["directions"]
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
@@ -186,7 +190,7 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
                       "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
         outputs += f", double[N, {len(classes)}] probabilities"
     proto = parser.parse_model(
-        f'<ir_version: 8, opset_import: [{_opsets(head)}], producer_name: "streamtron"> '
+        f'<ir_version: 8, opset_import: ["": 17{opsets}], producer_name: "streamtron"> '
         f"streamtron ({inputs}) => ({outputs}) {{ {head} {nodes} }}"
     )
     for node in proto.graph.node:
@@ -202,23 +206,6 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(proto)
     return [proto.SerializeToString(deterministic=True)]
-
-
-def _head(model: LinearModel) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """Return inputs, nodes from them to ``scores``, constants, and attributes by output."""
-    if model.recipe is not None:
-        from streamtron.model.onnx_columns import graph_of  # loads pyarrow
-
-        return graph_of(model, model.recipe)
-    nodes = "rows = Cast<to=11>(X) products = MatMul(rows, weights) scores = Add(products, bias)"
-    constants = {"weights": model.weights.T, "bias": model.bias}
-    return f"float[N, {model.columns}] X", nodes, constants, {}
-
-
-def _opsets(nodes: str) -> str:
-    extra = {"ai.onnx.ml": 3, "com.microsoft": 1}
-    known = {"": 17, **{name: extra[name] for name in extra if name in nodes}}
-    return ", ".join(f'"{name}": {version}' for name, version in known.items())
 
 
 def _name_inputs(graph: Any, names: Sequence[str]) -> None:

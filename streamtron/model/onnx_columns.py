@@ -1,6 +1,6 @@
 """Say in operators of ONNX what the columns of a recipe add to the scores.
 
-Nodes are in ONNX's text syntax; ``@`` stands for what tells the columns apart. They lead from the
+Nodes are in ONNX's text syntax; ``@`` stands for what tells the columns apart. They lead from a
 column's input ``x``, shape (N,), to its ``part`` of the scores, float64 of shape (N, K). Types are
 numbers there: 1 is float32, 7 is int64, 11 is float64.
 """
@@ -17,26 +17,23 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.date_column import PARTS, DateColumn
-from streamtron.data.formats.number_column import NumberColumn, ScaledColumn
-from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe_column import REFUSED, Column
 from streamtron.data.formats.text_column import TextColumn
-from streamtron.data.formats.words import TOKEN_PATTERN
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.pipelines import recipe_weights, written
 
+Values = dict[str, Any]
 Weights = NDArray[np.float64]
 """Of the features of a column, shape (features, K)."""
 
-Values = dict[str, Any]
-
-OUTPUTS = ("label", "labels", "scores", "probabilities", "prediction")
+OUTPUTS = {"label", "labels", "scores", "probabilities", "prediction"}
 
 LOCALE = "C.UTF-8"
 """Whose lower case is Python's, but for two letters; ONNX's own, en_US, is not in containers."""
 
 WORD = r"[\p{L}\p{N}_][\p{L}\p{N}_]+"
-"""TOKEN_PATTERN in the syntax of RE2."""
+"""The usual token_pattern in the syntax of RE2."""
 
 _CYCLES = {
     "weekday": (86_400, (3 + np.arange(7)) % 7),
@@ -62,8 +59,8 @@ _UNLESS_NULL = "gap@ = Unsqueeze(missing@, axis) part@ = Where(gap@, null@, scor
 
 
 class Nodes(NamedTuple):
-    """A piece of a graph: its inputs, or the type of the one input of a column; nodes; their
-    constants, by name; and those attributes of nodes that are long, by their output."""
+    """A piece of a graph: its inputs, or the type of a column's; nodes; their constants, by name;
+    and those attributes of nodes that are long, by their output."""
 
     input: str
     text: str
@@ -71,114 +68,104 @@ class Nodes(NamedTuple):
     attributes: dict[str, Values]
 
 
-def graph_of(model: LinearModel, recipe: Recipe) -> Nodes:
-    """Return the inputs ``x_0``, ``x_1``, …, nodes from them to ``scores``, and what these need.
-
-    SettingsError: a column for which ONNX has no operators, or that is called as an output is.
-    """
-    if clash := {*recipe.names} & {*OUTPUTS}:
+def graph_of(model: LinearModel) -> Nodes:
+    """Return the input ``X``, or of a recipe ``x_0``, ``x_1``, … for its columns, and nodes from
+    there to ``scores``. SettingsError: a column for which ONNX has no operators, or no name."""
+    if (recipe := model.recipe) is None:
+        text = "rows = Cast<to=11>(X) products = MatMul(rows, weights) scores = Add(products, bias)"
+        weights = {"weights": model.weights.T, "bias": model.bias}
+        return Nodes(f"float[N, {model.columns}] X", text, weights, {})
+    if clash := OUTPUTS.intersection(recipe.names):
         raise SettingsError(
-            f"format onnx: the column {min(clash)!r} is called as an output is. Rename it, and fit "
-            "again."
+            f"format onnx: column {min(clash)!r} is called as an output is. Rename it, fit again."
         )
-    weights = recipe_weights(model, recipe).toarray().T
-    constants: dict[str, Any] = {"bias": np.atleast_1d(model.bias), "axis": np.array([1])}
-    inputs, text, attributes = list[str](), "", dict[str, Values]()
+    dense, inputs, text = recipe_weights(model, recipe).toarray().T, list[str](), ""
+    constants: Values = {"bias": np.atleast_1d(model.bias), "axis": np.array([1])}
+    attributes: dict[str, Values] = {}
     for k, (column, start) in enumerate(zip(recipe.columns, recipe.starts, strict=False)):
-        nodes = _MAKERS[type(column)](column, weights[start : start + column.width])
+        nodes = _MAKERS[type(column)](column, dense[start : start + column.width])
         inputs.append(f"{nodes.input}[N] x_{k}")
         text += nodes.text.replace("@", f"_{k}")
         constants |= {f"{name}_{k}": value for name, value in nodes.constants.items()}
         attributes |= {f"{name}_{k}": values for name, values in nodes.attributes.items()}
-    parts = ", ".join(f"part_{k}" for k in range(len(inputs)))
     scores = "Squeeze(wide, axis)" if model.weights.ndim == 1 else "Identity(wide)"
+    parts = ", ".join(f"part_{k}" for k in range(len(inputs)))
     text += f"wide = Sum({parts}, bias) scores = {scores}"
     return Nodes(", ".join(inputs), text, constants, attributes)
 
 
-def _refused(column: Column, what: str) -> SettingsError:
-    return SettingsError(
-        f"format onnx: column {column.name!r} has {what}, for which ONNX has no operators. Export "
-        "as sklearn or json."
-    )
+def _check(column: Column, *plain: str) -> None:
+    """Refuse options that are not what they are by default."""
+    usual = type(column)("usual")
+    if odd := [name for name in plain if getattr(column, name) != getattr(usual, name)]:
+        raise SettingsError(
+            f"format onnx: column {column.name!r} has {odd[0]}, for which ONNX has no operators. "
+            f"Export as json{', or as sklearn' * isinstance(column, TextColumn)}."
+        )
 
 
 def _null(column: Column, weights: Weights) -> Weights:
-    """Return what a null adds: where it is refused, NaN."""
+    """Return what a null adds, shape (1, K): where it is refused, NaN."""
     if column.null == "column":
         return weights[-1:]
     return np.full((1, weights.shape[1]), np.nan if column.null == REFUSED else 0.0)
 
 
-def _scale(column: ScaledColumn) -> Values:
-    return {"center": float(column.center), "divisor": float(column.divisor or 1.0)}
-
-
 def _number(column: NumberColumn, weights: Weights) -> Nodes:
-    constants: Values = {"fill": float(column.mean or 0.0), "null": _null(column, weights)}
+    constants = {
+        "fill": float(column.mean or 0.0), "null": _null(column, weights),
+        "center": float(column.center), "divisor": float(column.divisor or 1.0),
+        "weights": weights, "row": weights[:1], "edges": np.array((column.edges or ())[1:-1]),
+    }  # fmt: skip
     if column.edges is None:
-        text = _SCALED.format("known") + "score@ = MatMul(value@, weights@) "
-        constants |= {**_scale(column), "weights": weights[:1]}
+        text = f"{_KNOWN}{_SCALED.format('known')}score@ = MatMul(value@, row@) "
     else:
         text = (
-            "tall@ = Unsqueeze(known@, axis) over@ = LessOrEqual(edges@, tall@) "
+            f"{_KNOWN}tall@ = Unsqueeze(known@, axis) over@ = LessOrEqual(edges@, tall@) "
             "ones@ = Cast<to=7>(over@) code@ = ReduceSum<keepdims=0>(ones@, axis) "
             "score@ = Gather(weights@, code@) "
         )
-        constants |= {"edges": np.array(column.edges[1:-1]), "weights": weights}
-    is_number = column.null in ("0", "mean")
-    last = "part@ = Identity(score@) " if is_number else _UNLESS_NULL
-    return Nodes("double", _KNOWN + text + last, constants, {})
+    last = "part@ = Identity(score@) " if column.null in ("0", "mean") else _UNLESS_NULL
+    return Nodes("double", text + last, constants, {})
 
 
 def _category(column: CategoryColumn, weights: Weights) -> Nodes:
-    if column.hash_bits is not None:
-        raise _refused(column, "categories that are hashed")
+    _check(column, "hash_bits")
     unseen, null = len(weights), len(weights) + 1
     rows = np.concatenate([weights, np.zeros((1, weights.shape[1])), _null(column, weights)])
     places = {"": null} | written(column, null)
-    encoder = {
-        "keys_strings": [*places], "values_int64s": [*places.values()], "default_int64": unseen,
-    }  # fmt: skip
+    encoder = {"keys_strings": [*places], "values_int64s": [*places.values()]}
     text = "code@ = ai.onnx.ml.LabelEncoder(x@) part@ = Gather(rows@, code@) "
-    return Nodes("string", text, {"rows": rows}, {"code": encoder})
+    return Nodes("string", text, {"rows": rows}, {"code": encoder | {"default_int64": unseen}})
 
 
 def _date(column: DateColumn, weights: Weights) -> Nodes:
-    """Make nodes from seconds since 1970. What is no age has a table of the seconds after which it
-    changes."""
+    """Make nodes from seconds since 1970."""
     today = np.datetime64(column.at or column.last or "1970-01-01", "D").astype(np.float64)
-    constants: Values = {"fill": 0.0, "null": _null(column, weights), **_scale(column)}
-    constants |= {"today": today, "day": 86_400.0}
+    constants = {
+        "fill": 0.0, "null": _null(column, weights), "today": today, "day": 86_400.0,
+        "center": float(column.center), "divisor": float(column.divisor or 1.0),
+    }  # fmt: skip
     text, start = _KNOWN, 0
     for part in column.parts:
-        if part == "age":
-            text += "days@ = Div(known@, day@) old@ = Sub(today@, days@) "
-            text += _SCALED.format("old") + "age@ = MatMul(value@, w_age@) "
-        else:
-            seconds, places = _CYCLES[part]
-            text += _IN_CYCLE.format(part)
-            constants |= {
-                f"unit_{part}": float(seconds), f"cycle_{part}": len(places),
-                f"places_{part}": places.astype(np.uint8),
-            }  # fmt: skip
         stop = start + max(len(PARTS[part]), 1)
         constants[f"w_{part}"], start = weights[start:stop], stop
-    text += f"score@ = Sum({', '.join(f'{part}@' for part in column.parts)}) "
-    return Nodes("double", text + _UNLESS_NULL, constants, {})
+        if part == "age":
+            text += "days@ = Div(known@, day@) old@ = Sub(today@, days@) "
+            text += f"{_SCALED.format('old')}age@ = MatMul(value@, w_age@) "
+            continue
+        text += _IN_CYCLE.format(part)
+        seconds, places = _CYCLES[part]
+        constants |= {f"unit_{part}": float(seconds), f"cycle_{part}": len(places)}
+        constants[f"places_{part}"] = places.astype(np.uint8)
+    parts = ", ".join(f"{part}@" for part in column.parts)
+    return Nodes("double", f"{text}score@ = Sum({parts}) {_UNLESS_NULL}", constants, {})
 
 
 def _text(column: TextColumn, weights: Weights) -> Nodes:
     low, high = column.ngram_range
-    for is_there, what in (
-        (column.hash_bits is not None, "words that are hashed"),
-        (column.analyzer != "word", f"analyzer={column.analyzer}"),
-        (column.strip_accents != "none", f"strip_accents={column.strip_accents}"),
-        (column.token_pattern != TOKEN_PATTERN, "a token_pattern of its own"),
-        (bool(column.stop_words) and high > 1, "stop_words between the words of n-grams"),
-    ):
-        if is_there:
-            raise _refused(column, what)
+    _check(column, "hash_bits", "analyzer", "strip_accents", "token_pattern",
+           *(["stop_words"] if high > 1 else []))  # fmt: skip
     grams = [word.split(" ") for word in column.vocabulary or ()]
     order = sorted(range(len(grams)), key=lambda k: len(grams[k]))
     pool = [grams[k] for k in order]
@@ -191,26 +178,23 @@ def _text(column: TextColumn, weights: Weights) -> Nodes:
             "pool_strings": list(chain(*pool)), "ngram_counts": starts, "ngram_indexes": order,
         },
     }  # fmt: skip
-    text = (
-        f"low@ = {'StringNormalizer' if column.lowercase else 'Identity'}(x@) "
-        "words@ = com.microsoft.Tokenizer(low@) counts@ = TfIdfVectorizer(words@) "
-        "times@ = Cast<to=11>(counts@) "
-    )
+    text, last = "low@ = StringNormalizer(x@) words@ = com.microsoft.Tokenizer(low@) ", "times"
     if not column.lowercase:
-        del attributes["low"]
-    last, norm = "times", f"Reduce{column.norm.upper()}<axes=[1]>"
+        text = "words@ = com.microsoft.Tokenizer(x@) "
+    text += "counts@ = TfIdfVectorizer(words@) times@ = Cast<to=11>(counts@) "
     for is_asked, name, nodes in (
         (column.binary, "ones", "ones@ = Sign({0}@) "),
         (column.sublinear_tf, "logs", "there@ = Sign({0}@) some@ = Max({0}@, one@) "
                                       "log@ = Log(some@) logs@ = Add(log@, there@) "),
         (column.tfidf, "weighted", "weighted@ = Mul({0}@, idf@) "),
         (column.norm != "none", "normed",  # what is not 0 is 1 at least
-         f"norm@ = {norm}({{0}}@) length@ = Max(norm@, one@) normed@ = Div({{0}}@, length@) "),
+         f"norm@ = Reduce{column.norm.upper()}<axes=[1]>({{0}}@) length@ = Max(norm@, one@) "
+         "normed@ = Div({0}@, length@) "),
     ):  # fmt: skip
         if is_asked:
             text, last = text + nodes.format(last), name
     text += f"{_VALUE.format(last)} part@ = MatMul(value@, weights@) "
-    constants = {"weights": weights, "one": 1.0} | ({"idf": column.idf} if column.tfidf else {})
+    constants = {"weights": weights, "one": 1.0, "idf": column.idf if column.tfidf else 0.0}
     return Nodes("string", text, constants, attributes)
 
 

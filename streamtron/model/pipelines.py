@@ -270,23 +270,20 @@ def _date(column: DateColumn) -> tuple[Any, Features]:
 
     ends, day, parts = [-(2.0**52), 2.0**52], 86_400_000.0, []
     finite = FunctionTransformer(np.interp, kw_args={"xp": ends, "fp": ends, "left": np.nan})
-    is_refused = column.null == REFUSED
+    unknown = "error" if column.null == REFUSED else "ignore"
     for part in column.parts:
         unit = {"age": "ms", "weekday": "D", "hour": "h", "month": "M"}[part]
         steps = [_as(f"datetime64[{unit}]"), _as(float), finite]
         if part == "age":
             today = np.datetime64(column.at or column.last or "1970-01-01", "D").astype(float)
             steps.append(_scaler((today - column.center) * day, -(column.divisor or 1.0) * day))
-            if not is_refused:
+            if unknown == "ignore":
                 steps.append(SimpleImputer(strategy="constant", fill_value=0.0).fit([[0.0]]))
         else:
             places = np.arange(len(PARTS[part]))  # the first of 1970 was a Thursday
             turn = (places + 3 * (part == "weekday")) % len(places)
             how = {"xp": places, "fp": turn, "period": len(places)}
-            encoder = OneHotEncoder(
-                categories=[places.astype(float)],
-                handle_unknown="error" if is_refused else "ignore",
-            )
+            encoder = OneHotEncoder(categories=[places.astype(float)], handle_unknown=unknown)
             steps += [FunctionTransformer(np.interp, kw_args=how), encoder.fit([[0.0]])]
         parts.append(make_pipeline(*steps))
     if column.null == "column":
