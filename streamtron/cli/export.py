@@ -31,9 +31,9 @@ def export(model: str, format_: Any, output: str) -> None:
 
     loaded = load_any(model)
     write(loaded, output, format_)
-    if loaded.recipe is not None and format_ in ("liblinear", "onnx"):
+    if loaded.recipe is not None and format_ == "liblinear":
         click.echo(
             f"{output}: without the recipe of {', '.join(loaded.recipe.names)}; its rows are the "
-            f"{loaded.columns:,} features. --format sklearn takes raw rows.",
+            f"{loaded.columns:,} features. --format onnx and sklearn take raw rows.",
             err=True,
         )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
+from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
 from streamtron.data.source import file_reader
 
@@ -64,32 +67,37 @@ def _counted(
 
 
 def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[list[Any]]:
-    """Read the columns of a shard for what their recipe must know; yield it, if it has rows."""
+    """Read the columns of a shard for what their recipe must know of the rows in the share that is
+    read; yield it, if there are any."""
     from streamtron.data.formats.tables import TableReader
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
-    recipe = _recipe(reading)
-    total: list[Any] | None = None
-    with closing(prefetch(lambda: reader.mapped(_tallies))) as parts:
-        for tallies in parts:
-            total = recipe.plus(total, tallies)
+    with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
+        total = reduce(_recipe(reading).plus, filter(None, parts), None)
     if total is not None:
         yield total
 
 
-def _tallies(batch: Any, columns: Columns, spot: Spot) -> list[Any]:
+def _tallies(
+    share: tuple[float, float], batch: Any, columns: Columns, spot: Spot
+) -> list[Any] | None:
+    """Count the rows of a batch that are in a share; None: there are none."""
     assert columns.recipe is not None
-    return columns.recipe.tallies(batch, spot)
+    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), share)
+    if not kept.any():
+        return None
+    try:
+        return columns.recipe.tallies(batch.filter(kept), spot)
+    except DataError:
+        columns.recipe.tallies(batch, spot)  # says at which of all rows it is
+        raise
 
 
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
     """Return the reading with what was counted in all shards, in their order."""
     recipe = _recipe(reading)
-    total: list[Any] | None = None
-    for counts in tallies:
-        total = recipe.plus(total, counts)
-    if total is None:
+    if (total := reduce(recipe.plus, tallies, None)) is None:
         raise DataError("no rows, from which the features of --columns or --text could be told.")
     return replace(reading, recipe=recipe.fitted(total))
 

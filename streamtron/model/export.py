@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -42,6 +43,8 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
+      Of a model with a recipe the inputs are its columns, by name and of shape (rows,): numbers as
+      float64, dates as float64 seconds since 1970, categories and texts as strings.
       Of a calibrated model, and of the logistic loss, also ``probabilities``, float64
       (rows, classes), as ``predict_proba``. Of regression the one output is ``prediction``, float64
       of shape (rows,).
@@ -169,12 +172,15 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
         )
     from onnx import numpy_helper, parser
 
+    from streamtron.model.onnx_columns import graph_of  # loads pyarrow
+
     classes = class_array(model)
     outputs, nodes = _GRAPHS[model.kind]
     outputs = outputs.format(classes=_ONNX_TYPES[classes.dtype.kind], K=len(classes))
-    constants: dict[str, Any] = {
-        "weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0,
-    }  # fmt: skip
+    inputs, head, constants, attributes = graph_of(model)
+    constants = {**constants, "classes": classes, "zero": 0.0}
+    domains = {"ai.onnx.ml": 3, "com.microsoft": 1}
+    opsets = "".join(f', "{name}": {domains[name]}' for name in domains if name in head)
     if (calibration := probability_map(model)) is not None:
         directions = calibration["directions"]
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
@@ -184,18 +190,33 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
                       "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
         outputs += f", double[N, {len(classes)}] probabilities"
     proto = parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17], producer_name: "streamtron"> '
-        f"streamtron (float[N, {model.columns}] X) => ({outputs}) {{ rows = Cast<to=11>(X) "
-        f"products = MatMul(rows, weights) scores = Add(products, bias) {nodes} }}"
+        f'<ir_version: 8, opset_import: ["": 17{opsets}], producer_name: "streamtron"> '
+        f"streamtron ({inputs}) => ({outputs}) {{ {head} {nodes} }}"
     )
+    for node in proto.graph.node:
+        for name, value in attributes.get(node.output[0], {}).items():
+            node.attribute.append(onnx.helper.make_attribute(name, value))
     used = {name for node in proto.graph.node for name in node.input}
     proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(constants[name]), name)
         for name in constants if name in used
     )  # fmt: skip
+    if model.recipe is not None:
+        _name_inputs(proto.graph, model.recipe.names)
     onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(proto)
     return [proto.SerializeToString(deterministic=True)]
+
+
+def _name_inputs(graph: Any, names: Sequence[str]) -> None:
+    """Call the inputs as the columns, and what lies within so that no column is called like it."""
+    public = {value.name: value.name for value in graph.output}
+    public |= {value.name: name for value, name in zip(graph.input, names, strict=True)}
+    for entry in (*graph.input, *graph.initializer):
+        entry.name = public.get(entry.name, f"/{entry.name}")
+    for node in graph.node:
+        for edges in (node.input, node.output):
+            edges[:] = [public.get(edge, f"/{edge}") for edge in edges]
 
 
 def _sigmoid(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
@@ -246,8 +267,9 @@ def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
 
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
-    """Return the estimator in the skops format."""
-    return [_library("skops.io", "sklearn").dumps(model.to_sklearn())]
+    """Return the estimator in the skops format; a vocabulary is a thirtieth of it if packed."""
+    dumps = _library("skops.io", "sklearn").dumps
+    return [dumps(model.to_sklearn(), compression=zipfile.ZIP_DEFLATED)]
 
 
 # --- JSON ----------------------------------------------------------------------------------------

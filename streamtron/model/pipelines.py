@@ -15,9 +15,10 @@ from streamtron.core.config import Settings, prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
 from streamtron.data.formats.category_column import CategoryColumn
+from streamtron.data.formats.date_column import PARTS, DateColumn
 from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.recipe_column import Column
+from streamtron.data.formats.recipe_column import REFUSED, Column
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.model.export import class_array
 from streamtron.model.linear_model import LinearModel
@@ -173,9 +174,7 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     places = np.concatenate([
         start + features for start, (_, features) in zip(recipe.starts, made, strict=False)
     ])  # fmt: skip
-    wide = sparse.csr_array(model.sparse_weights, copy=True)
-    wide.resize((wide.shape[0], max(recipe.width, wide.shape[1])))
-    weights = wide.tocsc()[:, places].tocsr()
+    weights = recipe_weights(model, recipe).tocsc()[:, places].tocsr()
     reading = {"index_base": 0, "multilabel": model.reading.get("multilabel", False)}
     moved = model.but(weights=weights, reading=reading, certificate=None, offsets=None)
     transformers = [transformer for transformer, _ in made]
@@ -183,6 +182,14 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     if isinstance(first, TextColumn) and not others:
         return transformers[0], moved
     return _side_by_side(recipe, transformers), moved
+
+
+def recipe_weights(model: LinearModel, recipe: Recipe) -> sparse.csr_array:
+    """Return the weights of the features of a recipe, shape (K, width): those behind the last
+    column of the model are 0."""
+    wide = sparse.csr_array(model.sparse_weights, copy=True)
+    wide.resize((wide.shape[0], recipe.width))
+    return wide
 
 
 def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
@@ -202,20 +209,16 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
          column.name if isinstance(column, TextColumn) else [column.name])
         for column, transformer in zip(recipe.columns, transformers, strict=True)
     ]  # fmt: skip
-    example = {c.name: [0.0 if isinstance(c, NumberColumn) else ""] for c in recipe.columns}
+    values = {NumberColumn: 0.0, DateColumn: "1970-01-01"}
+    example = {column.name: [values.get(type(column), "")] for column in recipe.columns}
     return ColumnTransformer(columns).fit(frame(example))
 
 
 def _transformer(column: Column) -> tuple[Any, Features]:
     """Return a fitted transformer of a column, and which of our features each of its own is."""
     makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
-        NumberColumn: _number, CategoryColumn: _category, TextColumn: _text
+        NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text
     }  # fmt: skip
-    if type(column) not in makers:
-        raise SettingsError(
-            f"format sklearn: column {column.name!r} is a {column.KIND}, and scikit-learn has no "
-            "transformer of these. Make its numbers columns of the table, or export as json."
-        )
     return makers[type(column)](column)
 
 
@@ -229,7 +232,7 @@ def _refuse(column: Column, what: str) -> SettingsError:
 def _number(column: NumberColumn) -> tuple[Any, Features]:
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import KBinsDiscretizer, StandardScaler
+    from sklearn.preprocessing import KBinsDiscretizer
 
     steps: list[Any] = [_as(float)]
     if column.null in ("0", "mean"):
@@ -243,45 +246,81 @@ def _number(column: NumberColumn) -> tuple[Any, Features]:
         binned.bin_edges_[0] = np.array(column.edges)
         steps.append(binned)
     else:
-        scaled = StandardScaler().fit([[0.0], [1.0]])
-        divisor = column.divisor or 1.0
-        scaled.mean_, scaled.scale_ = np.array([column.center]), np.array([divisor])
-        scaled.var_ = scaled.scale_**2
-        steps.append(scaled)
+        steps.append(_scaler(column.center, column.divisor or 1.0))
     if column.null == "column":
         known = SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True)
         steps.append(known.fit([[0.0], [np.nan]]))
     return make_pipeline(*steps), np.arange(column.width)
 
 
+def _scaler(center: float, divisor: float) -> Any:
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit([[0.0], [1.0]])
+    scaler.mean_, scaler.scale_ = np.array([center]), np.array([divisor])
+    scaler.var_ = scaler.scale_**2
+    return scaler
+
+
+def _date(column: DateColumn) -> tuple[Any, Features]:
+    """Return functions of numpy, one behind the other; numbers since 1970 are NaN of a null."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+    ends, day, parts = [-(2.0**52), 2.0**52], 86_400_000.0, []
+    finite = FunctionTransformer(np.interp, kw_args={"xp": ends, "fp": ends, "left": np.nan})
+    unknown = "error" if column.null == REFUSED else "ignore"
+    for part in column.parts:
+        unit = {"age": "ms", "weekday": "D", "hour": "h", "month": "M"}[part]
+        steps = [_as(f"datetime64[{unit}]"), _as(float), finite]
+        if part == "age":
+            today = np.datetime64(column.at or column.last or "1970-01-01", "D").astype(float)
+            steps.append(_scaler((today - column.center) * day, -(column.divisor or 1.0) * day))
+            if unknown == "ignore":
+                steps.append(SimpleImputer(strategy="constant", fill_value=0.0).fit([[0.0]]))
+        else:
+            places = np.arange(len(PARTS[part]))  # the first of 1970 was a Thursday
+            turn = (places + 3 * (part == "weekday")) % len(places)
+            how = {"xp": places, "fp": turn, "period": len(places)}
+            encoder = OneHotEncoder(categories=[places.astype(float)], handle_unknown=unknown)
+            steps += [FunctionTransformer(np.interp, kw_args=how), encoder.fit([[0.0]])]
+        parts.append(make_pipeline(*steps))
+    if column.null == "column":
+        parts.append(make_pipeline(_as("datetime64[ms]"), FunctionTransformer(np.isnat)))
+    return make_union(*parts), np.arange(column.width)
+
+
 def _category(column: CategoryColumn) -> tuple[Any, Features]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    if column.hash_bits is not None:
+    if column.hash_bits is not None:  # FeatureHasher hashes nulls, and "True" of a boolean
         raise _refuse(column, "categories that are hashed")
-    known = column.categories or ()
-    features = {name: k for k, value in enumerate(known) for name in _written(value)}
-    features |= {name: len(known) for value in column.rare for name in _written(value)}
-    if column.null == "column":
-        features = dict.fromkeys(MISSING, column.width - 1) | features
+    features = written(column, null=column.width - 1 if column.null == "column" else None)
     names = sorted(features)
     encoder = OneHotEncoder(categories=[np.array(names)], handle_unknown="ignore")
     encoder.fit(np.array([[names[0]]]))
     return make_pipeline(_as(str), encoder), np.array([features[name] for name in names])
 
 
-def _as(kind: type) -> Any:
+def _as(kind: type | str) -> Any:
     """Return a transformer of a frame to an array of this kind."""
     from sklearn.preprocessing import FunctionTransformer
 
     return FunctionTransformer(np.asarray, kw_args={"dtype": kind})
 
 
-def _written(category: str) -> list[str]:
-    """Return how Python may write a category: of a column with nulls, pandas makes 7 of 7.0."""
-    is_number = category.removeprefix("-").isdecimal()
-    return WRITTEN.get(category, [category, f"{category}.0"] if is_number else [category])
+def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
+    """Return, of every way in which Python may write a category, which feature it is; ``null`` is
+    that of a null, None = none. Of 7 in a column with nulls pandas makes 7.0."""
+    places = {} if null is None else dict.fromkeys(MISSING, null)
+    known = column.categories or ()
+    for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
+        is_number = value.removeprefix("-").isdecimal()
+        ways = WRITTEN.get(value, [value, f"{value}.0"] if is_number else [value])
+        places |= dict.fromkeys(ways, k)
+    return places
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:
@@ -305,6 +344,7 @@ def _text(column: TextColumn) -> tuple[Any, Features]:
     if column.hash_bits is None:
         vocabulary = list(column.vocabulary or ())
         vectors = TfidfVectorizer(vocabulary=vocabulary, norm=norm, **how, **weighted).fit([""])
+        vectors.vocabulary = None  # once is enough
         if column.tfidf:
             vectors.idf_ = column.idf
         return vectors, features

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 import skops.io
@@ -20,18 +21,36 @@ ROWS, CITIES = 1500, [0.4, 0.3, 0.28, 0.01, 0.01]
 def table() -> pd.DataFrame:
     """Typed rows, with nulls."""
     rng = np.random.default_rng(0)
+    seconds = rng.integers(-(10**9), 10**9, ROWS)
     words = ["cheap pills now", "meeting notes lunch", "lunch pills café", "free offer"]
     rows = pd.DataFrame({
         "age": rng.normal(40, 10, ROWS).round(1), "income": rng.lognormal(10, 1, ROWS),
         "clicks": rng.integers(0, 50, ROWS), "premium": rng.random(ROWS) < 0.3,
         "city": rng.choice(["Paris", "Rome", "Oslo", "X1", "X2"], ROWS, p=CITIES),
         "code": rng.integers(1, 5, ROWS), "note": rng.choice(words, ROWS),
-        "day": pd.Timestamp("2026-01-01"),
+        "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
     })  # fmt: skip
     label = (rows.clicks > 25) ^ (rows.city == "Rome") ^ (rng.random(ROWS) < 0.1)
     rows.loc[rng.random(ROWS) < 0.05, "age"] = np.nan
     rows.loc[rng.random(ROWS) < 0.05, "city"] = None
+    rows.loc[rng.random(ROWS) < 0.05, "day"] = pd.NaT
     return rows.assign(label=np.where(label, "yes", "no"))
+
+
+def of_onnx(path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """What onnxruntime makes of raw rows: numbers, text, and seconds since 1970."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    given = {}
+    for entry in session.get_inputs():
+        column = rows[entry.name]
+        if entry.type == "tensor(string)":
+            given[entry.name] = column.fillna("").astype(str).to_numpy(object)
+        elif column.dtype.kind == "M":
+            given[entry.name] = (column - pd.Timestamp(0)).dt.total_seconds().to_numpy(float)
+        else:
+            given[entry.name] = column.to_numpy(float)
+    names = [entry.name for entry in session.get_outputs()]
+    return dict(zip(names, session.run(None, given), strict=True))
 
 
 NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:number"]
@@ -44,6 +63,8 @@ NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:numbe
         ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
         ["age:number,null=0", "city:category,null=0", "premium:category", "code:category"],
         [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
+        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
+        ["day:date,null=0", "clicks:number"],
     ],
     ids=lambda columns: columns[0],
 )
@@ -65,6 +86,16 @@ def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories
         assert np.array_equal(pipeline.predict(floats), pipeline.predict(rows))
 
 
+def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
+    table: pd.DataFrame,
+) -> None:
+    model = streamtron.fit(table.dropna(), columns=["day:date"], label="label")
+    pipeline, written = model.to_sklearn(), table.assign(day=table.day.astype(object))
+    assert len(pipeline.predict(written.dropna())) == len(table.dropna())
+    with pytest.raises(ValueError, match="nan"):
+        pipeline.predict(table)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -83,7 +114,6 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table: pd.DataFrame, tex
 @pytest.mark.parametrize(
     ("column", "part"),
     [
-        ("day:date,parts=month", "'day' is a date"),
         ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed"),
         ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
     ],
@@ -96,10 +126,69 @@ def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
         model.to_sklearn()
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["age:number,null=column,scale=standard", *NUMBERS],
+        ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
+        ["age:number,null=column,bins=4", "city:category,null=0", "code:category"],
+        ["age:number,null=0", "premium:category", "note:text,ngrams=1-2,tfidf,sublinear_tf"],
+        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
+        ["day:date,null=0,parts=month", "note:text,binary,norm=l1,lowercase=false"],
+    ],
+    ids=lambda columns: columns[0],
+)
+@pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
+def test_onnxruntime_decides_raw_rows_as_we_do(
+    table: pd.DataFrame, columns: list[str], problem: dict[str, str], tmp_path: Path
+) -> None:
+    given = table.assign(kind=np.array(["a", "b", "c"])[table.code.to_numpy() % 3])
+    model = streamtron.fit(given, columns=columns, **({"label": "label"} | problem))
+    streamtron.export(model, tmp_path / "m.onnx", "onnx")
+    rows = table.drop(columns="label")
+    rows.loc[:5, "city"], rows.loc[:5, "note"] = "Atlantis", "Free CAFÉ, x 12 lunch_"
+    made = of_onnx(tmp_path / "m.onnx", rows)
+    assert made["scores"] == pytest.approx(model.decision_function(rows), rel=1e-6, abs=1e-12)
+    assert (made["label"] == model.predict(rows)).all()
+    if problem:
+        assert made["probabilities"] == pytest.approx(model.predict_proba(rows), rel=1e-6)
+
+
+def test_in_onnx_a_null_that_is_refused_has_no_decision(
+    table: pd.DataFrame, tmp_path: Path
+) -> None:
+    columns, given = ["age:number", "city:category", "day:date"], table.dropna()
+    model = streamtron.fit(given, columns=columns, label="label")
+    streamtron.export(model, tmp_path / "m.onnx", "onnx")
+    scores = of_onnx(tmp_path / "m.onnx", table)["scores"]
+    assert np.array_equal(np.isnan(scores), ~table.index.isin(given.index))
+
+
+@pytest.mark.parametrize(
+    ("column", "part"),
+    [
+        ("note:text,hash_bits=8", "'note' has hash_bits"),
+        ("note:text,analyzer=char", "'note' has analyzer"),
+        ("note:text,strip_accents=unicode", "'note' has strip_accents"),
+        ("note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
+        ("note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
+        ("city:category,hash_bits=4,null=0", "'city' has hash_bits"),
+        ("scores:number", "'scores' is called as an output is"),
+    ],
+)
+def test_a_column_that_onnx_cannot_make_is_refused_by_name(
+    table: pd.DataFrame, column: str, part: str, tmp_path: Path
+) -> None:
+    model = streamtron.fit(table.assign(scores=table.clicks), columns=[column], label="label")
+    with pytest.raises(SettingsError, match=f"^format onnx: column {part}.*(again|json|sklearn).$"):
+        streamtron.export(model, tmp_path / "m.onnx", "onnx")
+
+
 def test_an_export_without_the_recipe_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
-    streamtron.fit(table, columns=["clicks:number"], label="label").save(tmp_path / "m")
-    done = here(tmp_path, "export", "m", "--format", "onnx", "-o", "m.onnx")
+    numbered = table.assign(label=table.clicks % 2)
+    streamtron.fit(numbered, columns=["clicks:number"], label="label").save(tmp_path / "m")
+    done = here(tmp_path, "export", "m", "--format", "liblinear", "-o", "m.txt")
     assert done.stderr == (
-        "m.onnx: without the recipe of clicks; its rows are the 1 features. "
-        "--format sklearn takes raw rows.\n"
+        "m.txt: without the recipe of clicks; its rows are the 1 features. "
+        "--format onnx and sklearn take raw rows.\n"
     )

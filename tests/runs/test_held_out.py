@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import streamtron
 from streamtron.core.config import Machine
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.deletions import in_share
 from tests.helpers.processes import here
 
@@ -109,3 +111,33 @@ def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(
     assert ["calibrated on rows of a.svm" in text for text in warned] == [True, False]
     with pytest.raises(SettingsError, match="held-out is 1"):
         streamtron.fit(place / "a.svm", held_out=1.0)
+
+
+def test_rows_held_out_have_no_part_in_what_a_recipe_knows(tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), 40_000  # of several batches
+    used = in_share("a.parquet", np.arange(rows), (0.3, 1.0))
+    cells: dict[str, np.ndarray] = {
+        "x": np.where(used, rng.normal(size=rows), 1e6),
+        "city": np.where(used, rng.choice(["Rome", "Oslo"], rows), "Atlantis"),
+        "note": np.where(used, rng.choice(["a call", "no answer"], rows), "secret"),
+        "label": rng.integers(0, 2, rows),
+    }
+    table = pa.table(cells)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9999)
+    pq.write_table(table.filter(used), tmp_path / "kept.parquet")
+    columns = ["x:number,scale=standard", "city:category", "note:text,tfidf"]
+    model = streamtron.fit(tmp_path / "a.parquet", columns=columns, held_out=0.3)
+    other = streamtron.fit(tmp_path / "kept.parquet", columns=columns)
+    known, wanted = model.recipe, other.recipe
+    assert known is not None
+    assert wanted is not None
+    assert known.columns[1:] == wanted.columns[1:]  # categories, words and their frequencies
+    assert model.weights == pytest.approx(other.weights, abs=1e-12)
+
+
+def test_a_null_is_named_by_its_row_among_all(tmp_path: Path) -> None:
+    at = np.flatnonzero(in_share("a.csv", np.arange(100), (0.3, 1.0)))[50]
+    lines = ["x,label", *(f"{k * (k - 1 != at) or ''},{k % 2}" for k in range(1, 101))]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=f"a.csv, line {at + 2}: null in column 'x'"):
+        streamtron.fit(tmp_path / "a.csv", columns=["x:number,scale=standard"], held_out=0.3)

@@ -132,11 +132,13 @@ class Columns(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``, or at a line."""
+    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``, or at a line; and
+    how many rows of the file there are before it, where that is known."""
 
     name: str
     part: str
     first_row: int
+    rows_before: int = 0
 
     def row(self, i: int) -> str:
         """Name row i of the batch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -107,10 +107,12 @@ class TableReader(FileReader, ABC):
         with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
             columns = find_columns(self._schema(file), self.reading, self.name)
 
-            def made(part: Part) -> R:
-                return function(part.rows, columns, Spot(self.name, part.place, part.first_row))
+            def made(numbered: tuple[Part, int]) -> R:
+                (rows, place, first_row, _), start = numbered
+                return function(rows, columns, Spot(self.name, place, first_row, start))
 
-            with closing(in_order(made, self._parts(file, columns.all), self._threads)) as results:
+            parts = _numbered(self._parts(file, columns.all))
+            with closing(in_order(made, parts, self._threads)) as results:
                 yield from results
 
     @contextmanager
@@ -130,6 +132,14 @@ class TableReader(FileReader, ABC):
 
     @abstractmethod
     def _schema(self, file: Any) -> pa.Schema: ...
+
+
+def _numbered(parts: Iterable[Part]) -> Iterator[tuple[Part, int]]:
+    """Yield parts, each with the number of rows before it."""
+    start = 0
+    for part in parts:
+        yield part, start
+        start += len(part.rows)
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:
