@@ -105,7 +105,7 @@ def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout: str) -> None:
     )
     reading = ReaderConfig(labels="optional", names=vocabulary)
     columns = find_columns(batch.schema, reading, "f")
-    batch = make_batch(batch, columns, reading, Spot("f", "row group 0", 0))
+    batch = make_batch(batch, columns, Spot("f", "row group 0", 0), reading)
     assert [row[1:3] for row in rows_of([batch])] == [
         ([], []), ([0, 3], [2.0, 3.0]), ([1], [4.0]),
     ]  # fmt: skip

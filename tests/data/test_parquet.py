@@ -107,7 +107,7 @@ def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: A
         }
     ).slice(1, 2)
     columns = Columns("y", "lists", ("i",), "v")
-    batch = make_batch(batch, columns, ReaderConfig(), Spot("f", "row group 0", 0))
+    batch = make_batch(batch, columns, Spot("f", "row group 0", 0), ReaderConfig())
     assert rows_of([batch]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
 
 
@@ -356,7 +356,7 @@ def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
     assert labels.null_count == 0
     with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
         make_batch(
-            batch, Columns("y", "lists", ("i",)), ReaderConfig(), Spot("f", "row group 4", 30)
+            batch, Columns("y", "lists", ("i",)), Spot("f", "row group 4", 30), ReaderConfig()
         )
 
 

@@ -73,6 +73,18 @@ class Moments(NamedTuple):
         kept = np.argsort(self.places, kind="stable")[:SAMPLE]
         return self._replace(places=self.places[kept], values=self.values[kept])
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return float((self.squares / self.rows) ** 0.5)
+
+    def described(self) -> dict[str, float] | None:
+        """Return mean, standard deviation, least and largest; None where there are no numbers."""
+        if not self.rows:
+            return None
+        known = {"mean": self.mean, "deviation": self.deviation}
+        return {**known, "least": self.low, "largest": self.high}
+
     def filled(self, number: float) -> Moments:
         """Return the same with the nulls as this number."""
         nulls = Moments.of(np.full(min(self.nulls, 1), number), 0)._replace(rows=self.nulls)
@@ -127,7 +139,7 @@ class ScaledColumn(Column):
             return {}
         if self.scale == "max_abs":
             return {"divisor": max(abs(moments.low), abs(moments.high)) or 1.0}
-        deviation = (moments.squares / moments.rows) ** 0.5
+        deviation = moments.deviation
         rounding = np.finfo(float).eps * moments.rows**0.5 * (abs(moments.mean) + deviation)
         is_constant = deviation <= max(rounding, 1e-150)
         return {"center": moments.mean, "divisor": 1.0 if is_constant else deviation}

@@ -25,7 +25,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
 from streamtron.data.formats import is_few, text_kernels
-from streamtron.data.formats.layouts import is_string
+from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
@@ -119,9 +119,9 @@ class TextTableReader(TableReader):
                     lines = cut.text.count(b"\n")
                     named = cut.line == 1 and self.QUOTED  # by the first line
                     if lines - named == len(rows):
-                        yield Part(rows, "line", cut.line + named, end)
+                        yield Part(rows, Spot(self.name, "line", cut.line + named), end)
                     else:  # some are blank, or rows of several lines
-                        yield Part(rows, f"from line {cut.line} on", 0, end)
+                        yield Part(rows, Spot(self.name, f"from line {cut.line} on", 0), end)
 
     def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
