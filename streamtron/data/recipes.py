@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any
 
 from streamtron.core.config import Settings
@@ -69,13 +69,10 @@ def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> 
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
-    recipe = _recipe(reading)
-    total: list[Any] | None = None
+    assert reading.recipe is not None
     with closing(prefetch(lambda: reader.mapped(_tallies))) as parts:
-        for tallies in parts:
-            total = recipe.plus(total, tallies)
-    if total is not None:
-        yield total
+        if total := reduce(reading.recipe.plus, parts, None):
+            yield total
 
 
 def _tallies(batch: Any, columns: Columns, spot: Spot) -> list[Any]:
@@ -85,15 +82,8 @@ def _tallies(batch: Any, columns: Columns, spot: Spot) -> list[Any]:
 
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
     """Return the reading with what was counted in all shards, in their order."""
-    recipe = _recipe(reading)
-    total: list[Any] | None = None
-    for counts in tallies:
-        total = recipe.plus(total, counts)
+    assert reading.recipe is not None
+    total = reduce(reading.recipe.plus, tallies, None)
     if total is None:
         raise DataError("no rows, from which the features of --columns or --text could be told.")
-    return replace(reading, recipe=recipe.fitted(total))
-
-
-def _recipe(reading: ReaderConfig) -> Recipe:
-    assert reading.recipe is not None
-    return reading.recipe
+    return replace(reading, recipe=reading.recipe.fitted(total))

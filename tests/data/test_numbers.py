@@ -3,9 +3,8 @@ where they are none."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +63,6 @@ def test_every_format_gives_the_doubles_themselves_also_from_the_cache(
     tmp_path: Path, ending: str
 ) -> None:
     assert targets(written(tmp_path / f"x.{ending}", FINE)) == FINE
-
-
-def test_text_is_rounded_as_python_rounds_it(tmp_path: Path) -> None:
-    draw = random.Random(0)
-    words = [repr(draw.gauss(0, 1) * 10 ** draw.uniform(-8, 8)) for _ in range(3000)]
-    words += [f"0.{'0' * draw.randint(0, 9)}{draw.randint(1, 10**18)}" for _ in range(1000)]
-    words += [f"{draw.randint(1, 10**18)}e-{k % 40}" for k in range(1000)]
-    words += [str(draw.randint(2**20, 2**53)) for _ in range(100)]
-    for _ in range(1000):  # near a tie
-        number = draw.randint(2**52, 2**53) * 0.5 ** draw.randint(1, 40)
-        middle = Decimal(number) + Decimal(float(np.spacing(number))) / 2
-        words.append(format(Context(draw.choice([17, 18, 60])).plus(middle), "f"))
-    assert targets(written(tmp_path / "x.svm", words)) == [float(word) for word in words]
 
 
 @pytest.mark.parametrize(

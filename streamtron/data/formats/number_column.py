@@ -49,7 +49,8 @@ class Moments(NamedTuple):
         squares = float(np.square(numbers - mean).sum())
         low, high = float(numbers.min(initial=np.inf)), float(numbers.max(initial=-np.inf))
         values = numbers if spot else numbers[:0]
-        places = _hash_of_rows(spot or Spot("", "", 0), len(values))
+        start = (zlib.crc32(spot.part.encode()) << 32) + spot.first_row if spot else 0
+        places = draw(0, np.arange(len(values), dtype=np.uint64) + np.uint64(start))
         return cls(len(numbers), nulls, mean, squares, low, high, places, values)
 
     def plus(self, other: Moments) -> Moments:
@@ -95,12 +96,6 @@ class Moments(NamedTuple):
         edges = np.percentile(self.drawn().values, np.linspace(0, 100, bins + 1))
         kept = edges[np.ediff1d(edges, to_begin=np.inf) > 1e-8].tolist()
         return tuple(kept if len(kept) > 1 else [*kept, kept[0] + 1.0])
-
-
-def _hash_of_rows(spot: Spot, rows: int) -> NDArray[np.uint64]:
-    """Return hashes of the places of consecutive rows."""
-    start = (zlib.crc32(spot.part.encode()) << 32) + spot.first_row
-    return draw(0, np.arange(rows, dtype=np.uint64) + np.uint64(start))
 
 
 @dataclass(frozen=True)

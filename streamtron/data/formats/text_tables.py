@@ -27,6 +27,7 @@ from streamtron.data import storage
 from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
+from streamtron.data.formats.text_labels import NUMBER
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 
@@ -249,7 +250,7 @@ class CsvReader(TextTableReader):
         return None
 
     def _check_names(self, names: list[str]) -> None:
-        if names and all(map(_is_number, names)):
+        if names and all(NUMBER.fullmatch(name.strip().encode()) for name in names):
             raise DataError(
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
                 "columns are wanted. Add a line with their names."
@@ -337,14 +338,6 @@ def is_shallow(text: bytearray) -> bool:
     brackets = np.frombuffer(re.sub(rb'"(?:[^"\\]|\\.)*+"', b"", text, flags=re.DOTALL), np.uint8)
     depths = np.isin(brackets, [*b"[{"]).cumsum() - np.isin(brackets, [*b"]}"]).cumsum()
     return bool(depths.max(initial=0) <= MOST_NESTED)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _wide(field: pa.Field) -> pa.Field:

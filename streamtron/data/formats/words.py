@@ -24,9 +24,13 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.row_batch import offsets_of
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's own: two or more word letters."""
+
+PATIENCE = 10
+"""Seconds that a pattern of one's own may take, and 1 more for every 100,000 characters."""
 
 _FIND_ALL = """
 import json, re, resource, sys
@@ -174,7 +178,7 @@ def _gathered(
     text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return pieces of a text one behind the other, and their offsets."""
-    ends = np.append(0, np.cumsum(stops - starts))
+    ends = offsets_of(stops - starts)
     return text[np.arange(ends[-1]) + np.repeat(starts - ends[:-1], stops - starts)], ends
 
 
@@ -206,7 +210,7 @@ def split_few(documents: Iterable[str], lowercase: bool) -> list[list[str]]:
 def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> list[list[str]]:
     """Find the words of documents by a pattern of one's own, in another process of Python."""
     texts = [text.lower() if lowercase else text for text in documents]
-    seconds = 10 + sum(map(len, texts)) // 100_000
+    seconds = PATIENCE + sum(map(len, texts)) // 100_000
     command = [sys.executable, "-I", "-S", "-c", _FIND_ALL]
     job = json.dumps([seconds, pattern, texts]).encode()
     done = subprocess.run(command, input=job, capture_output=True)
