@@ -197,7 +197,7 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
     if columns.recipe is not None:
         counts: Counts = Counter()
         for k, column in enumerate(columns.recipe.columns):
-            counts |= _hashed_in(k, column, batch.column(column.name))
+            counts.update(_hashed_in(k, column, batch.column(column.name)))
         return counts
     if columns.layout == "columns":
         return Counter({(0, name): len(batch) for name in columns.features})
