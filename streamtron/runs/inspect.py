@@ -289,8 +289,7 @@ def describe_shards(
     with ShardSource(files, reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
-        counts, unlabelled = np.zeros(0, dtype=np.int64), 0
-        targets = Moments.of(np.zeros(0), 0)
+        counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
         occurs = np.zeros(0, dtype=bool)  # by column
         for chunk in source.chunks():
             if chunk.width > len(occurs):
