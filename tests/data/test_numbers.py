@@ -21,6 +21,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
+from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
 
@@ -231,3 +232,10 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path: Path, first: 
         for name in ("dense", "gap")
     )
     assert gap - dense > 1100
+
+
+def test_bounds_of_predictions_are_written_rounded_outwards() -> None:
+    columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
+    rows = PredictedRows({}, None, {name: np.array([x]) for name, x in columns.items()})
+    lines = b"".join(text_predictions([rows], [], TextForm(digits=3)))
+    assert lines == b"0.124\t0.123\t0.124\n"
