@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_132,
-    "test lines": 41_304,
+    "package lines": 41_047,
+    "test lines": 40_567,
     "solver lines": 8_432,
     "solver modules": 35,
     "solver circles": 0,

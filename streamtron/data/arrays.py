@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label
 from streamtron.data.blocks import all_ones, block_cutter, make_block, make_chunk, squares_of
-from streamtron.data.row_batch import RowBatch, slice_batch
+from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
 class MemorySource:
@@ -94,7 +94,7 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     from scipy import sparse
 
     if not sparse.issparse(X):
-        indptr = np.append(0, np.cumsum(np.count_nonzero(X, axis=1), dtype=np.int64))
+        indptr = offsets_of(np.count_nonzero(X, axis=1))
         columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.uint32), X.shape)
         if indptr[-1] == X.size:
             return indptr, columns.ravel(), X.astype(np.float32).ravel()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -54,29 +54,26 @@ SCHEMA = pa.schema(
 _NUMBERING = b"streamtron.numbering"
 """The key, among the schema's metadata, of what gave each name its column, as JSON."""
 
-Counts = dict[tuple[int, str], int]
+Counts = Counter[tuple[int, str]]
 """The place of a column of a recipe, 0 without one, and a name → how often it occurs."""
-
-Occurrence = tuple[tuple[int, str], int]
 
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # text has no names
-    counts: Counts = {}
     with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
-        for occurrences in parts:
-            _add(counts, occurrences)
-    yield _most(counts)
+        yield add_up(parts)
 
 
-def add_up(shards: Iterable[Counts]) -> Counts:
-    """Return the names of all shards that occur most often."""
-    total: Counts = {}
-    for counts in shards:
-        _add(total, counts.items())
-    return _most(total)
+def add_up(parts: Iterable[Counts]) -> Counts:
+    """Return the names of all parts that occur most often, the first of equals first."""
+    total: Counts = Counter()
+    for counts in parts:
+        total.update(counts)
+        if len(total) > 2 * MOST:
+            total = Counter(dict(total.most_common(MOST)))
+    return Counter(dict(total.most_common(MOST)))
 
 
 def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) -> None:
@@ -195,16 +192,15 @@ def _ranked(table: pa.Table) -> pa.Table:
     return table.sort_by(by)
 
 
-def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> list[Occurrence]:
+def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
     """Return the names in some rows, and how often each occurs."""
     if columns.recipe is not None:
-        return [
-            occurrence
-            for k, column in enumerate(columns.recipe.columns)
-            for occurrence in _hashed_in(k, column, batch.column(column.name))
-        ]
+        counts: Counts = Counter()
+        for k, column in enumerate(columns.recipe.columns):
+            counts.update(_hashed_in(k, column, batch.column(column.name)))
+        return counts
     if columns.layout == "columns":
-        return [((0, name), len(batch)) for name in columns.features]
+        return Counter({(0, name): len(batch) for name in columns.features})
     if not columns.have_names:
         raise DataError(
             f"{spot.name}: features that are numbered, and have no names to be kept. Convert what "
@@ -213,31 +209,17 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> list[Occur
     return _occurrences(0, LAYOUTS[columns.layout].read(batch, columns, spot).columns)
 
 
-def _hashed_in(k: int, column: Column, array: pa.Array) -> list[Occurrence]:
+def _hashed_in(k: int, column: Column, array: pa.Array) -> Counts:
     """Return the names in some rows of a column that hashes them."""
     if isinstance(column, TextColumn) and column.hash_bits is not None:
         return _occurrences(k, column.words(array.fill_null("")))
     if isinstance(column, CategoryColumn) and column.hash_bits is not None:
         values = decoded(array).drop_null().cast(pa.large_string())
         return _occurrences(k, values, f"{column.name}=")
-    return []
+    return Counter()
 
 
-def _occurrences(k: int, names: pa.Array, before: str = "") -> list[Occurrence]:
+def _occurrences(k: int, names: pa.Array, before: str = "") -> Counts:
     strings, counts = names.value_counts().flatten()
     pairs = zip(strings.to_pylist(), counts.to_pylist(), strict=True)
-    return [((k, before + name), count) for name, count in pairs]
-
-
-def _add(counts: Counts, additions: Iterable[Occurrence]) -> None:
-    for name, count in additions:
-        counts[name] = counts.get(name, 0) + count
-    if len(counts) > 2 * MOST:
-        frequent = _most(counts)
-        counts.clear()
-        counts.update(frequent)
-
-
-def _most(counts: Counts) -> Counts:
-    """Return the names that occur most often, the first of equals first."""
-    return dict(sorted(counts.items(), key=itemgetter(1), reverse=True)[:MOST])
+    return Counter({(k, before + name): count for name, count in pairs})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,37 +104,6 @@ def _listed(labels: Sequence[Label], most: int = 5) -> str:
     if len(labels) > most:
         return ", ".join(shown) + ", …"
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-
-
-class Targets(NamedTuple):
-    """What is known of some numbers to be predicted; ``squares`` is Σ (t − mean)²."""
-
-    rows: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    least: float = np.inf
-    largest: float = -np.inf
-
-    def plus(self, numbers: NDArray[np.float64]) -> Targets:
-        """Return what is known with these numbers (Chan, Golub and LeVeque, 1979)."""
-        if not len(numbers):
-            return self
-        rows, mean = self.rows + len(numbers), float(numbers.mean())
-        share, apart = len(numbers) / rows, mean - self.mean
-        squares = float(np.sum((numbers - mean) ** 2)) + apart**2 * self.rows * share
-        least, largest = float(numbers.min()), float(numbers.max())
-        return Targets(
-            rows, self.mean + apart * share, self.squares + squares,
-            min(self.least, least), max(self.largest, largest),
-        )  # fmt: skip
-
-    def described(self) -> dict[str, float] | None:
-        """Return mean, standard deviation, least and largest; None where there are no numbers."""
-        if not self.rows:
-            return None
-        deviation = (self.squares / self.rows) ** 0.5
-        known = {"mean": self.mean, "deviation": deviation}
-        return {**known, "least": self.least, "largest": self.largest}
 
 
 class ShardLabels:

@@ -73,10 +73,10 @@ def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> 
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
+    assert reading.recipe is not None
     with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
-        total = reduce(_recipe(reading).plus, filter(None, parts), None)
-    if total is not None:
-        yield total
+        if total := reduce(reading.recipe.plus, filter(None, parts), None):
+            yield total
 
 
 def _tallies(
@@ -96,12 +96,8 @@ def _tallies(
 
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
     """Return the reading with what was counted in all shards, in their order."""
-    recipe = _recipe(reading)
-    if (total := reduce(recipe.plus, tallies, None)) is None:
-        raise DataError("no rows, from which the features of --columns or --text could be told.")
-    return replace(reading, recipe=recipe.fitted(total))
-
-
-def _recipe(reading: ReaderConfig) -> Recipe:
     assert reading.recipe is not None
-    return reading.recipe
+    total = reduce(reading.recipe.plus, tallies, None)
+    if total is None:
+        raise DataError("no rows, from which the features of --columns or --text could be told.")
+    return replace(reading, recipe=reading.recipe.fitted(total))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,28 +62,14 @@ class RowBatch(NamedTuple):
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
     """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""
-    rows, ends, place = slice(start, stop), slice(start, stop + 1), batch.place
-    stored = slice(*batch.indptr[[start, stop]].tolist())
-    offsets = batch.code_offsets
-    labels = rows if offsets is None else slice(*offsets[[start, stop]].tolist())
-    return RowBatch(
-        batch.indptr[ends] - stored.start,
-        batch.indices[stored],
-        None if batch.values is None else batch.values[stored],
-        batch.codes[labels],
-        batch.classes,
-        None if batch.weights is None else batch.weights[rows],
-        lambda i: place(start + i),
-        None if offsets is None else offsets[ends] - labels.start,
-        None if batch.squares is None else batch.squares[rows],
-    )
+    return take_rows(batch, slice(start, stop))
 
 
-def take_rows(batch: RowBatch, rows: NDArray[np.int64]) -> RowBatch:
+def take_rows(batch: RowBatch, rows: slice | NDArray[np.int64]) -> RowBatch:
     """Return some rows of a batch, in rising order; its class table is kept whole."""
-    place, of_rows = batch.place, partial(_spread, rows)
-    indptr, stored = of_rows(batch.indptr)
-    offsets, labels = (None, rows) if batch.code_offsets is None else of_rows(batch.code_offsets)
+    place, numbers = batch.place, range(batch.rows)[rows] if isinstance(rows, slice) else rows
+    indptr, stored = _part(batch.indptr, rows)
+    offsets, labels = (None, rows) if (of := batch.code_offsets) is None else _part(of, rows)
     return RowBatch(
         indptr,
         batch.indices[stored],
@@ -92,14 +77,17 @@ def take_rows(batch: RowBatch, rows: NDArray[np.int64]) -> RowBatch:
         batch.codes[labels],
         batch.classes,
         None if batch.weights is None else batch.weights[rows],
-        lambda i: place(int(rows[i])),
+        lambda i: place(int(numbers[i])),
         offsets,
         None if batch.squares is None else batch.squares[rows],
     )
 
 
-def _spread(rows: NDArray[np.int64], offsets: Offsets) -> tuple[Offsets, NDArray[np.int64]]:
+def _part(offsets: Offsets, rows: slice | NDArray[np.int64]) -> tuple[Offsets, Any]:
     """Return the offsets of some rows by themselves, and the places of their entries."""
+    if isinstance(rows, slice):
+        start, stop = offsets[[rows.start, rows.stop]].tolist()
+        return offsets[rows.start : rows.stop + 1] - start, slice(start, stop)
     lengths = np.diff(offsets)[rows]
     starts = offsets_of(lengths)
     return starts, np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])

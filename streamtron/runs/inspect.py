@@ -17,7 +17,8 @@ from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
-from streamtron.data.labels import QUANTITY, Targets, are_quantity
+from streamtron.data.formats.number_column import Moments
+from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.profile import guesses, look_at
 from streamtron.data.recipes import counted_reading
 from streamtron.model.calibration import probability_map
@@ -288,7 +289,7 @@ def describe_shards(
     with ShardSource(files, reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
                      threads=machine.threads,
                      on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
-        counts, unlabelled, targets = np.zeros(0, dtype=np.int64), 0, Targets()
+        counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
         occurs = np.zeros(0, dtype=bool)  # by column
         for chunk in source.chunks():
             if chunk.width > len(occurs):
@@ -297,7 +298,7 @@ def describe_shards(
             missing, offsets = without_label(chunk.codes), chunk.code_offsets
             unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
             if reading.numbers:
-                targets = targets.plus(chunk.codes[~missing])
+                targets = targets.plus(Moments.of(chunk.codes[~missing], 0))
             else:
                 chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(source.labels))
                 chunk_counts[: len(counts)] += counts

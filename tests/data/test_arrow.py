@@ -13,7 +13,7 @@ import pytest
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Vocabulary
-from streamtron.data import find_shards, open_shards
+from streamtron.data import open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
@@ -60,8 +60,10 @@ def read(path: Path, **reading: Any) -> list[RowBatch]:
     return list(ArrowReader(str(path), "rows.arrow", ReaderConfig(**reading)).batches())
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "format_"),
+    [*((layout, "file") for layout in LAYOUTS), *(("map", format_) for format_ in FORMATS)],
+)
 def test_every_layout_gives_the_same_rows_as_in_parquet(
     tmp_path: Path, layout: str, format_: str
 ) -> None:
@@ -89,17 +91,6 @@ def test_a_row_is_named_by_its_record_batch_and_its_place_in_it(
         read(tmp_path / "rows.arrow")
 
 
-def test_endings_of_arrow_files_are_known_and_mixing_with_parquet_is_refused(
-    tmp_path: Path,
-) -> None:
-    for name in ("a.arrow", "b.arrows", "c.feather", "d.IPC"):
-        FORMATS["file"](table_of("map"), tmp_path / name)
-    assert [shard.format for shard in find_shards([str(tmp_path)])] == ["arrow"] * 4
-    pq.write_table(table_of("map"), tmp_path / "e.parquet")
-    with pytest.raises(DataError, match=r"a\.arrow is Arrow and e\.parquet is Parquet"):
-        find_shards([str(tmp_path)])
-
-
 def test_arrow_columns_are_numbered_from_0_and_the_second_reading_comes_from_the_cache(
     tmp_path: Path,
 ) -> None:
@@ -111,12 +102,6 @@ def test_arrow_columns_are_numbered_from_0_and_the_second_reading_comes_from_the
         assert (source.index_base, source.bytes_read) == (0, 2 * size)
         [second] = source.chunks()
     assert first.rows.values.tolist() == second.rows.values.tolist()
-
-
-def test_a_file_without_rows_gives_no_batch(tmp_path: Path) -> None:
-    for format_ in FORMATS:
-        FORMATS[format_](table_of("map").slice(0, 0), tmp_path / "rows.arrow")
-        assert rows_of(read(tmp_path / "rows.arrow")) == []
 
 
 def test_what_is_no_arrow_file_or_a_part_of_one_is_refused_by_name(tmp_path: Path) -> None:

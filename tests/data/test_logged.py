@@ -13,7 +13,7 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data import find_shards
 from streamtron.data.discover import UNFINISHED
-from tests.helpers.processes import command, here, one_sentence
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.runs import WAS_KILLED, killed_at_call
 
 ROWS = "".join(f"{1 - 2 * (k % 2)} {k % 7 + 1}:{k + 1}\n" for k in range(12))
@@ -151,7 +151,7 @@ def test_a_conversion_killed_at_any_moment_leaves_all_shards_or_none_that_are_re
 
 def test_an_unfinished_data_set_is_refused_however_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text(ROWS)
-    done = command(tmp_path, "convert", "a.svm", "out", "--format", "parquet")
+    done = here(tmp_path, "convert", "a.svm", "out", "--format", "parquet")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "out" / UNFINISHED).exists()
     (tmp_path / "out" / UNFINISHED).touch()

@@ -3,9 +3,8 @@ where they are none."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
+from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
 
@@ -64,19 +64,6 @@ def test_every_format_gives_the_doubles_themselves_also_from_the_cache(
     tmp_path: Path, ending: str
 ) -> None:
     assert targets(written(tmp_path / f"x.{ending}", FINE)) == FINE
-
-
-def test_text_is_rounded_as_python_rounds_it(tmp_path: Path) -> None:
-    draw = random.Random(0)
-    words = [repr(draw.gauss(0, 1) * 10 ** draw.uniform(-8, 8)) for _ in range(3000)]
-    words += [f"0.{'0' * draw.randint(0, 9)}{draw.randint(1, 10**18)}" for _ in range(1000)]
-    words += [f"{draw.randint(1, 10**18)}e-{k % 40}" for k in range(1000)]
-    words += [str(draw.randint(2**20, 2**53)) for _ in range(100)]
-    for _ in range(1000):  # near a tie
-        number = draw.randint(2**52, 2**53) * 0.5 ** draw.randint(1, 40)
-        middle = Decimal(number) + Decimal(float(np.spacing(number))) / 2
-        words.append(format(Context(draw.choice([17, 18, 60])).plus(middle), "f"))
-    assert targets(written(tmp_path / "x.svm", words)) == [float(word) for word in words]
 
 
 @pytest.mark.parametrize(
@@ -245,3 +232,10 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path: Path, first: 
         for name in ("dense", "gap")
     )
     assert gap - dense > 1100
+
+
+def test_bounds_of_predictions_are_written_rounded_outwards() -> None:
+    columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
+    rows = PredictedRows({}, None, {name: np.array([x]) for name, x in columns.items()})
+    lines = b"".join(text_predictions([rows], [], TextForm(digits=3)))
+    assert lines == b"0.124\t0.123\t0.124\n"

@@ -49,12 +49,6 @@ def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path: Pa
     one_sentence(done, 3, "none of the 3 rows has a label and a weight above 0")
 
 
-def test_rows_of_one_label_are_refused_after_the_first_reading(tmp_path: Path) -> None:
-    (tmp_path / "rows.svm").write_text("1 1:1\n1 2:1\n")
-    done = here(tmp_path, "fit", "rows.svm", "--model", "m")
-    one_sentence(done, 3, "all 2 rows have the label 1.0: wanted two labels. Check --label")
-
-
 # --- models from elsewhere -----------------------------------------------------------------------
 
 

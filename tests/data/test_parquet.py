@@ -65,21 +65,16 @@ INTEGERS += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]
 
 
-@pytest.mark.parametrize("item", INTEGERS, ids=str)
-def test_column_numbers_of_every_integer_type_arrive_as_uint32(write: Write, item: Any) -> None:
-    [batch] = read(write(sample(indices=pa.array([[0, 127], [3]], pa.list_(item)))))
-    assert batch.indices.dtype == np.uint32
-    assert batch.indices.tolist() == [0, 127, 3]
-
-
-@pytest.mark.parametrize("item", INTEGERS + FLOATS, ids=str)
-def test_values_of_every_number_type_arrive_as_float32(write: Write, item: Any) -> None:
-    values = pa.array(np.array([3, 2, 1])).cast(item)
-    lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), values)
-    [batch] = read(write(sample(values=lists)))
-    assert batch.values is not None
-    assert batch.values.dtype == np.float32
-    assert batch.values.tolist() == [3, 2, 1]
+def test_numbers_of_every_type_arrive_as_uint32_and_float32(write: Write) -> None:
+    for item in (*INTEGERS, *FLOATS):
+        numbers = pa.array(np.array([3, 127, 1])).cast(item)
+        lists = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), numbers)
+        keys = lists if item in INTEGERS else sample()["indices"]
+        [batch] = read(write(sample(indices=keys, values=lists)))
+        assert batch.values is not None
+        assert (batch.indices.dtype, batch.values.dtype) == (np.uint32, np.float32)
+        assert batch.values.tolist() == [3, 127, 1]
+        assert batch.indices.tolist() == ([3, 127, 1] if item in INTEGERS else [0, 3, 1])
 
 
 @pytest.mark.parametrize("list_type", [pa.list_, pa.large_list, lambda item: pa.list_(item, 2)])
@@ -95,20 +90,6 @@ def test_lists_large_lists_and_fixed_size_lists_hold_the_same_rows(
         (2.0, [1, 2], [3.0, 4.0], 1.0),
         (3.0, [4, 9], [5.0, 6.0], 1.0),
     ]
-
-
-@pytest.mark.parametrize("list_type", [pa.list_, pa.large_list, lambda item: pa.list_(item, 2)])
-def test_a_batch_that_is_a_slice_of_longer_lists_gives_its_own_rows(list_type: Any) -> None:
-    batch = pa.record_batch(
-        {
-            "i": pa.array([[9, 8], [0, 3], [1, 2], [7, 7]], list_type(pa.int64())),
-            "v": pa.array([[0, 0], [1, 2], [3, 4], [None, 0]], list_type(pa.float64())),
-            "y": [5, 1, 2, 5],
-        }
-    ).slice(1, 2)
-    columns = Columns("y", "lists", ("i",), "v")
-    batch = make_batch(batch, columns, ReaderConfig(), Spot("f", "row group 0", 0))
-    assert rows_of([batch]) == [(1.0, [0, 3], [1.0, 2.0], 1.0), (2.0, [1, 2], [3.0, 4.0], 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +116,6 @@ def test_labels_keep_their_kind_and_codes_follow_the_order_of_appearance(
 
 def test_a_file_without_values_has_all_values_1_and_says_so_by_none(write: Write) -> None:
     [batch] = read(write(sample(values=None)))
-    assert batch.values is None
-
-
-def test_values_named_by_the_empty_string_are_all_1_though_a_list_of_floats_is_there(
-    write: Write,
-) -> None:
-    [batch] = read(write(sample()), values_column="")
     assert batch.values is None
 
 
@@ -207,11 +181,6 @@ def test_the_largest_column_number_and_integers_up_to_2_to_the_24_pass(write: Wr
     assert rows_of(read(path)) == [(0.0, [2**32 - 2], [-(2.0**24)], 1.0)]
 
 
-def test_a_file_without_rows_gives_no_batch(write: Write) -> None:
-    schema = pa.schema({"indices": pa.list_(pa.int64()), "label": pa.int64()})
-    assert read(write(schema.empty_table())) == []
-
-
 def test_columns_come_as_numbered_whatever_the_base(write: Write) -> None:
     path = write(sample(indices=pa.array([[1, 3], [2]])))
     for base in ("auto", 0, 1):
@@ -257,97 +226,60 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write: Write) -> None:
 
 # What is refused, and in which words -------------------------------------------------------------
 
-ROW_0 = "rows.parquet, row group 0, row 0: "
-ROW_1 = "rows.parquet, row group 0, row 1: "
+FILL, CHANGE = "Fill it in or remove the row.", "Remove it or fill it in."
+INTEGERS_FIT = (
+    "is an integer beyond 2²⁴ that float32 cannot hold. Rescale its column, or make identifiers "
+    "columns of their own."
+)
+NUMBERS_FIT = "in column 'label'. Numbers as labels are finite, integers below 2**53."
+RUN = "Column numbers run from 0 to 4294967294."
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "row", "sentence"),
     [
-        (
-            {"indices": pa.array([[1], None])},
-            ROW_1 + "null in column 'indices'. Fill it in or remove the row.",
+        ({"indices": pa.array([[1], None])}, 1, f"null in column 'indices'. {FILL}"),
+        ({"values": pa.array([[1.0, 2.0], None])}, 1, f"null in column 'values'. {FILL}"),
+        ({"indices": pa.array([[1, 2], [None]])}, 1,
+         f"a null in the list of column 'indices'. {CHANGE}"),
+        ({"values": pa.array([[1.0, None], [2.0]])}, 0,
+         f"a null in the list of column 'values'. {CHANGE}"),
+        ({"label": pa.array([1, None])}, 1, f"null in column 'label'. {FILL}"),
+        ({"indices": pa.array([[0, 3, 4], [1]])}, 0,
+         "3 features in 'indices' and 2 values in 'values'. A row needs as many of one as of the "
+         "other."),
+        ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
+        ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
+        ({"indices": pa.array([[0, 3], [2**64 - 1]], pa.list_(pa.uint64()))}, 1,
+         f"column 18446744073709551615. {RUN}"),
+        ({"indices": pa.array([[3, 3], [1]])}, 0,
+         "column 3 occurs twice. Add the values up or remove one."),
+        ({"values": pa.array([[0.5, 2.0], [float("nan")]])}, 1,
+         "value nan. Values must be finite; remove it or the row."),
+        ({"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))}, 0,
+         "value -inf. Values must be finite; remove it or the row."),
+        ({"values": pa.array([[0.5, 1e39], [1.0]])}, 0,
+         "value 1e+39 overflows float32. Rescale the column."),
+        ({"values": pa.array([[1, 2**24 + 1], [1]])}, 0, f"value 16777217 {INTEGERS_FIT}"),
+        ({"values": pa.array([[1, -(2**63)], [1 - 2**63]])}, 1,
+         f"value -9223372036854775807 {INTEGERS_FIT}"),
+        ({"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))}, 1,
+         f"value 9223372036854775809 {INTEGERS_FIT}"),
+        ({"label": [1.0, float("nan")]}, 1, f"label nan {NUMBERS_FIT}"),
+        ({"label": [2**53 + 1, 1]}, 0, f"label 9007199254740993 {NUMBERS_FIT}"),
+        *(
+            ({"w": [1.0, weight]}, 1, f"weight {weight}. Weights are at least 0 and at most 1e30.")
+            for weight in (-1.0, float("nan"), float("inf"))
         ),
-        (
-            {"values": pa.array([[1.0, 2.0], None])},
-            ROW_1 + "null in column 'values'. Fill it in or remove the row.",
-        ),
-        (
-            {"indices": pa.array([[1, 2], [None]])},
-            ROW_1 + "a null in the list of column 'indices'. Remove it or fill it in.",
-        ),
-        (
-            {"values": pa.array([[1.0, None], [2.0]])},
-            ROW_0 + "a null in the list of column 'values'. Remove it or fill it in.",
-        ),
-        (
-            {"label": pa.array([1, None])},
-            ROW_1 + "null in column 'label'. Fill it in or remove the row.",
-        ),
-        (
-            {"indices": pa.array([[0, 3, 4], [1]])},
-            ROW_0 + "3 features in 'indices' and 2 values in 'values'. "
-            "A row needs as many of one as of the other.",
-        ),
-        (
-            {"indices": pa.array([[0, 3], [-1]])},
-            ROW_1 + "column -1. Column numbers run from 0 to 4294967294.",
-        ),
-        (
-            {"indices": pa.array([[0, 3], [2**32 - 1]])},
-            ROW_1 + "column 4294967295. Column numbers run from 0 to 4294967294.",
-        ),
-        (
-            {"indices": pa.array([[0, 3], [2**64 - 1]], pa.list_(pa.uint64()))},
-            ROW_1 + "column 18446744073709551615. Column numbers run from 0 to 4294967294.",
-        ),
-        (
-            {"indices": pa.array([[3, 3], [1]])},
-            ROW_0 + "column 3 occurs twice. Add the values up or remove one.",
-        ),
-        (
-            {"values": pa.array([[0.5, 2.0], [float("nan")]])},
-            ROW_1 + "value nan. Values must be finite; remove it or the row.",
-        ),
-        (
-            {"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))},
-            ROW_0 + "value -inf. Values must be finite; remove it or the row.",
-        ),
-        (
-            {"values": pa.array([[0.5, 1e39], [1.0]])},
-            ROW_0 + "value 1e+39 overflows float32. Rescale the column.",
-        ),
-        (
-            {"values": pa.array([[1, 2**24 + 1], [1]])},
-            ROW_0 + "value 16777217 is an integer beyond 2²⁴ that float32 cannot hold. "
-            "Rescale its column, or make identifiers columns of their own.",
-        ),
-        (
-            {"values": pa.array([[1, -(2**63)], [1 - 2**63]])},
-            ROW_1 + "value -9223372036854775807 is an integer beyond 2²⁴ that float32 cannot hold. "
-            "Rescale its column, or make identifiers columns of their own.",
-        ),
-        (
-            {"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))},
-            ROW_1 + "value 9223372036854775809 is an integer beyond 2²⁴ that float32 cannot hold. "
-            "Rescale its column, or make identifiers columns of their own.",
-        ),
-        (
-            {"label": [1.0, float("nan")]},
-            ROW_1 + "label nan in column 'label'. Numbers as labels are finite, integers "
-            "below 2**53.",
-        ),
-        (
-            {"label": [2**53 + 1, 1]},
-            ROW_0 + "label 9007199254740993 in column 'label'. Numbers as labels are finite, "
-            "integers below 2**53.",
-        ),
+        ({"w": [None, 1.0]}, 0, f"null in column 'w'. {FILL}"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_row_is_refused_in_a_sentence_that_names_it(
-    write: Write, changed: dict[str, Any], sentence: str
+    write: Write, changed: dict[str, Any], row: int, sentence: str
 ) -> None:
-    assert refusal(write(sample(**changed))) == sentence
+    place = f"rows.parquet, row group 0, row {row}: "
+    weight = "w" if "w" in changed else None
+    assert refusal(write(sample(**changed)), weight_column=weight) == place + sentence
 
 
 def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
@@ -356,7 +288,7 @@ def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
     assert labels.null_count == 0
     with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
         make_batch(
-            batch, Columns("y", "lists", ("i",)), ReaderConfig(), Spot("f", "row group 4", 30)
+            batch, Columns("y", "lists", ("i",)), Spot("f", "row group 4", 30), ReaderConfig()
         )
 
 
@@ -365,19 +297,6 @@ def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(
 ) -> None:
     path = write({"indices": [[], [5, 1], [7, 2, 7], []], "y": [1, 2, 3, 4]})
     assert refusal(path).startswith("rows.parquet, row group 0, row 2: column 7 occurs twice.")
-
-
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_weights_below_0_or_not_finite_are_refused(write: Write, weight: float) -> None:
-    path = write(sample(w=[1.0, weight]))
-    wanted = f"{ROW_1}weight {weight}. Weights are at least 0 and at most 1e30."
-    assert refusal(path, weight_column="w") == wanted
-
-
-def test_a_null_weight_is_refused(write: Write) -> None:
-    path = write(sample(w=[None, 1.0]))
-    wanted = ROW_0 + "null in column 'w'. Fill it in or remove the row."
-    assert refusal(path, weight_column="w") == wanted
 
 
 def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
@@ -391,77 +310,39 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
 @pytest.mark.parametrize(
     ("changed", "reading", "sentence"),
     [
-        (
-            {"label": None, "row": [1, 2]},
-            {},
-            "rows.parquet: no column for the labels, looked for 'label', 'labels', 'y', 'target', "
-            "'class'. Name it with --label NAME (columns there: indices list<element: int32>, "
-            "values list<element: float>, row int64).",
+        ({"label": None, "row": [1, 2]}, {},
+         "no column for the labels, looked for 'label', 'labels', 'y', 'target', 'class'. Name it "
+         "with --label NAME (columns there: indices list<element: int32>, values list<element: "
+         "float>, row int64)."),
+        ({"y": [1, 2]}, {},
+         "'label' and 'y' could all be the labels. Say which with --label NAME, a name that occurs "
+         "once (columns there: "),
+        ({"indices": None, "index": [0, 1]}, {},  # pandas' own index is no list
+         "no column for the features, looked for lists, maps or vectors called 'features', "
+         "'indices', 'index', 'columns', 'feature_indices', 'features_indices', 'tokens', 'words', "
+         "'terms', 'embedding', 'embeddings' and for numbers called 'f0', 'f1', … Name it with "
+         "--features NAME, or columns of numbers with --features NAME,NAME,… or --features \"*\" "
+         "(columns there: values list<element: float>, label int64, index int64). Columns of any "
+         "kinds become features by --columns 'index:number', documents by --text NAME; streamtron "
+         "inspect rows.parquet says what each is good for."),
+        *(
+            ({"values": None, name: column}, {},
+             "features in the lists 'indices', and no list of numbers of a usual name for their "
+             "values. Name it with --values NAME, or say --values \"\" if all are 1 (columns ")
+            for name, column in (("tfidf", pa.array([[0.5, 1.0], [2.0]])), ("values", [0.5, 1.0]))
         ),
-        (
-            {"y": [1, 2]},
-            {},
-            "rows.parquet: 'label' and 'y' could all be the labels. Say which with --label NAME, "
-            "a name that occurs once (columns there: indices list<element: int32>, "
-            "values list<element: float>, label int64, y int64).",
-        ),
-        (
-            {"indices": None, "index": [0, 1]},  # pandas' own index is no list
-            {},
-            "rows.parquet: no column for the features, looked for lists, maps or vectors called "
-            "'features', 'indices', 'index', 'columns', 'feature_indices', 'features_indices', "
-            "'tokens', 'words', 'terms', 'embedding', 'embeddings' and for numbers called 'f0', "
-            "'f1', … Name it with "
-            "--features NAME, or columns of numbers with --features NAME,NAME,… or "
-            '--features "*" '
-            "(columns there: values list<element: float>, label int64, index int64). Columns of "
-            "any kinds become features by --columns 'index:number', documents by --text NAME; "
-            "streamtron inspect rows.parquet says what each is good for.",
-        ),
-        (
-            {"values": None, "tfidf": pa.array([[0.5, 1.0], [2.0]])},
-            {},
-            "rows.parquet: features in the lists 'indices', and no list of numbers of a usual name "
-            'for their values. Name it with --values NAME, or say --values "" if all are 1 '
-            "(columns there: indices list<element: int32>, label int64, "
-            "tfidf list<element: double>).",
-        ),
-        (
-            {"values": [0.5, 1.0]},
-            {},
-            "rows.parquet: features in the lists 'indices', and no list of numbers of a usual name "
-            'for their values. Name it with --values NAME, or say --values "" if all are 1 '
-            "(columns there: indices list<element: int32>, values double, label int64).",
-        ),
-        (
-            {},
-            {"weight_column": "w"},
-            "rows.parquet: no column for the row weights, looked for 'w'. Name it with "
-            "--weight NAME (columns there: indices list<element: int32>, "
-            "values list<element: float>, label int64).",
-        ),
-        (
-            {},
-            {"label_column": "values"},
-            "rows.parquet: column 'values' of type list<element: float> holds several labels a "
-            "row. Use --multilabel, or name a column of single ones with --label NAME (columns "
-            "there: indices list<element: int32>, values list<element: float>, label int64).",
-        ),
+        ({}, {"weight_column": "w"},
+         "no column for the row weights, looked for 'w'. Name it with --weight NAME (columns "),
+        ({}, {"label_column": "values"},
+         "column 'values' of type list<element: float> holds several labels a row. Use "
+         "--multilabel, or name a column of single ones with --label NAME (columns there: "),
     ],
-    ids=[
-        "no label",
-        "two labels",
-        "no indices",
-        "unusual values",
-        "values no list",
-        "no weight",
-        "wrong type",
-    ],
-)
+    ids=["no label", "two labels", "no indices", "unusual", "values no list", "no weight", "type"],
+)  # fmt: skip
 def test_a_column_that_is_absent_ambiguous_or_of_a_wrong_type_is_refused_with_those_there(
     write: Write, changed: dict[str, Any], reading: dict[str, Any], sentence: str
 ) -> None:
-    assert refusal(write(sample(**changed)), **reading) == sentence
+    assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
 
 
 def test_a_name_that_occurs_twice_in_the_file_is_refused_even_when_named(write: Write) -> None:
@@ -485,8 +366,9 @@ def test_what_is_no_parquet_file_or_a_part_of_one_is_refused_by_name(
         assert sentence.endswith("). Write or fetch it again.")
 
 
-@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-@pytest.mark.parametrize("page", ["1.0", "2.0"])
+@pytest.mark.parametrize(
+    ("compression", "page"), [("none", "1.0"), ("snappy", "2.0"), ("zstd", "1.0")]
+)
 def test_one_flipped_bit_in_a_data_page_is_detected(
     write: Write, compression: str, page: str
 ) -> None:
@@ -518,7 +400,7 @@ def test_one_flipped_bit_in_a_data_page_is_detected(
 def test_a_flipped_bit_anywhere_is_either_refused_or_changes_nothing(write: Write) -> None:
     path = write(sample(), compression="zstd")
     good, rows = Path(path).read_bytes(), rows_of(read(path))
-    for position in range(len(good)):
+    for position in range(0, len(good), 3):
         bad = bytearray(good)
         bad[position] ^= 1 << (position % 8)
         Path(path).write_bytes(bad)

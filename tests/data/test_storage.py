@@ -36,7 +36,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.data import find_shards, open_shards, storage
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.convert import convert
-from tests.helpers.processes import COMMAND, Process, command
+from tests.helpers.processes import COMMAND, Process, command, here
 from tests.helpers.shard_rows import TEXT, chunks_of
 
 
@@ -229,25 +229,21 @@ class Store(NamedTuple):
                 self.put(str(path.relative_to(directory)), path.read_bytes())
 
 
+def store_of(server: Server, bucket: str) -> Store:
+    return Store(
+        lambda key: f"s3://{bucket}/{key}", lambda key, data: server.put(f"{bucket}/{key}", data)
+    )
+
+
 @pytest.fixture(params=["s3", pytest.param("gs", marks=needs_emulator)])
 def store(request: pytest.FixtureRequest) -> Store:
     if request.param == "s3":
-        server, bucket = request.getfixturevalue("s3"), request.getfixturevalue("bucket")
-        return Store(
-            lambda key: f"s3://{bucket}/{key}",
-            lambda key, data: server.put(f"{bucket}/{key}", data),
-        )
+        return store_of(request.getfixturevalue("s3"), request.getfixturevalue("bucket"))
     emulator, prefix = request.getfixturevalue("emulator"), f"prefix-{next(_buckets)}"
     return Store(
         lambda key: emulator.uri(f"{prefix}/{key}"),
         lambda key, data: emulator.put(f"{prefix}/{key}", data),
     )
-
-
-def upload(server: Server, bucket: str, directory: Path) -> None:
-    for path in directory.rglob("*"):
-        if path.is_file():
-            server.put(f"{bucket}/{path.relative_to(directory)}", path.read_bytes())
 
 
 def names(*uris: str) -> list[str]:
@@ -262,25 +258,25 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "root",
-    [
-        "", "day-1", "day-1/", "day-1/a.svm", "_x", "*", "day-*", "**/*.svm", "day-*/*.svm",
-        "*/deep", "[0-9]*.svm", "_x/*", "**", "day-1/**/*.svm", "d*/d*/z.svm",
-    ],
-)  # fmt: skip
+ROOTS = [
+    "", "day-1", "day-1/", "day-1/a.svm", "_x", "*", "day-*", "**/*.svm", "day-*/*.svm",
+    "*/deep", "[0-9]*.svm", "_x/*", "**", "day-1/**/*.svm", "d*/d*/z.svm",
+]  # fmt: skip
+
+
 def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_disk(
-    root: str, store: Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     for number, key in enumerate(KEYS):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_text(f"1 {number + 1}:1\n")
     store.upload(tmp_path)
-    on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([store.uri(root)])
-    assert [shard.name for shard in stored] == [shard.name for shard in on_disk]
-    assert [shard.size for shard in stored] == [shard.size for shard in on_disk]
-    for shard, local in zip(stored, on_disk, strict=True):
-        assert b"".join(storage.blocks(shard.path, "")) == Path(local.path).read_bytes()
+    for root in ROOTS:
+        on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([store.uri(root)])
+        facts = [[(shard.name, shard.size) for shard in shards] for shards in (on_disk, stored)]
+        assert facts[0] == facts[1], root
+        for shard, local in zip(stored, on_disk, strict=True):
+            assert b"".join(storage.blocks(shard.path, "")) == Path(local.path).read_bytes()
 
 
 def test_the_bucket_alone_stands_for_all_that_is_in_it(s3: Server, bucket: str) -> None:
@@ -297,17 +293,15 @@ def test_a_prefix_ends_at_a_slash(s3: Server, bucket: str) -> None:
         names(f"s3://{bucket}/trai")
 
 
-@pytest.mark.parametrize(
-    "key", ["a?b.svm", "50%.svm", "a#b.svm", "x[1].svm", "a&b=c.svm", "ü .svm"]
-)
-def test_a_key_of_any_signs_is_found_and_its_uri_opens_it(
-    key: str, s3: Server, bucket: str
-) -> None:
-    s3.put(f"{bucket}/{key}", TEXT)
-    [shard] = find_shards([f"s3://{bucket}"])
-    assert shard.name == key
-    assert find_shards([shard.path]) == [shard]
-    assert b"".join(storage.blocks(shard.path, "")) == TEXT
+def test_a_key_of_any_signs_is_found_and_its_uri_opens_it(s3: Server, bucket: str) -> None:
+    keys = ["#b.svm", "%.svm", "&=.svm", "?b.svm", "x[1].svm", "ü .svm"]
+    for key in keys:
+        s3.put(f"{bucket}/{key}", TEXT)
+    shards = find_shards([f"s3://{bucket}"])
+    assert [shard.name for shard in shards] == keys
+    for shard in shards:
+        assert find_shards([shard.path]) == [shard]
+        assert b"".join(storage.blocks(shard.path, "")) == TEXT
 
 
 def test_stores_and_disks_go_together_and_a_key_given_twice_is_refused(
@@ -401,16 +395,16 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(
             ]
 
 
-@pytest.mark.parametrize("size", [1, 9, 10, 11, 39, 40, 41, 1000])
 def test_an_object_arrives_in_order_however_many_requests_it_takes(
-    size: int, store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "RANGE_BYTES", 10)
-    data = bytes(k % 251 for k in range(size))
-    store.put("a", data)
-    parts = list(storage.blocks(store.uri("a"), "", 7))
-    assert b"".join(parts) == data
-    assert all(0 < len(part) <= 7 for part in parts)
+    for size in (1, 9, 10, 11, 39, 40, 41, 1000):
+        data = bytes(k % 251 for k in range(size))
+        store.put(f"{size}", data)
+        parts = list(storage.blocks(store.uri(f"{size}"), "", 7))
+        assert b"".join(parts) == data
+        assert all(0 < len(part) <= 7 for part in parts)
 
 
 def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +457,7 @@ def test_later_readings_and_later_runs_do_not_fetch_the_objects_again(
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])
 def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
-    format_: str, own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format_: str, s3: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 14)
     table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
@@ -473,35 +467,35 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone_with_the_reading(
             pq.write_table(table.slice(number), path, row_group_size=1_000, compression="none")
         else:
             feather.write_feather(table.slice(number), path, compression="uncompressed")
-        own.put(f"data/t/{path.name}", path.read_bytes())
+        s3.put(f"{bucket}/t/{path.name}", path.read_bytes())
     requests = [-(-path.stat().st_size // (1 << 14)) for path in sorted(tmp_path.iterdir())]
     assert min(requests) >= 5
     cache = tmp_path / "_cache"
-    with open_shards(["s3://data/t"], cache_dir=str(cache)) as source:
+    with open_shards([f"s3://{bucket}/t"], cache_dir=str(cache)) as source:
         source.chunks()  # the columns are those of the first shard's footer
-        own.requests()
+        s3.requests()
         first = chunks_of(source)
         assert source.bytes_read == sum(shard.size for shard in source.shards)
-    fetched = [line for line in own.requests() if line.startswith("GET /data/t/")]
-    assert [fetched.count(f"GET /data/t/{k}.{format_}") for k in range(2)] == requests
+    fetched = [line for line in s3.requests() if line.startswith(f"GET /{bucket}/t/")]
+    assert [fetched.count(f"GET /{bucket}/t/{k}.{format_}") for k in range(2)] == requests
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
     assert {path.suffix for path in cache.iterdir()} == {".cache", ".sealed"}
 
 
 def test_no_room_for_the_copy_of_a_table_is_a_sentence_and_not_a_byte_is_fetched(
-    own: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"indices": [[1], [2]], "label": [0, 1]}), tmp_path / "a.parquet")
-    own.put("data/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    s3.put(f"{bucket}/a.parquet", (tmp_path / "a.parquet").read_bytes())
     usage = type(shutil.disk_usage("/"))
-    with open_shards(["s3://data/a.parquet"], cache_dir=None) as source:
+    with open_shards([f"s3://{bucket}/a.parquet"], cache_dir=None) as source:
         source.chunks()
-        own.requests()
+        s3.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
-        with pytest.raises(MachineError, match=r"s3://data/a\.parquet: no copy of it can be kept"):
+        with pytest.raises(MachineError, match=rf"s3://{bucket}/a\.parquet: no copy of it"):
             chunks_of(source)
-    assert not [line for line in own.requests() if line.startswith("GET")]
+    assert not [line for line in s3.requests() if line.startswith("GET")]
 
 
 def test_an_object_that_changed_is_read_again_by_the_next_run_and_refused_within_one(
@@ -532,13 +526,19 @@ class Timeless(Server):
     )
 
 
-@pytest.fixture
-def timeless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def clock_that_stands() -> Iterator[Server]:
     there = Timeless()
-    use(there, monkeypatch)
-    there.put("data")
     yield there
     there.stop()
+
+
+@pytest.fixture
+def timeless(clock_that_stands: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty bucket of that server."""
+    use(clock_that_stands, monkeypatch)
+    clock_that_stands.put(name := f"bucket-{next(_buckets)}")
+    return store_of(clock_that_stands, name)
 
 
 def text_of(number: int, rows: int = 9000) -> bytes:
@@ -546,100 +546,93 @@ def text_of(number: int, rows: int = 9000) -> bytes:
     return "".join(f"{1 - 2 * (k % 2)} {k + 1}:{number}\n" for k in range(rows)).encode()
 
 
-@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("cached", "on_bad_shard"), [(False, "skip"), (True, "error")])
 def test_an_object_rewritten_within_the_second_and_of_the_same_size_is_not_mixed_with_the_old_one(
-    cached: bool, on_bad_shard: Literal["error", "skip"], timeless: Server, tmp_path: Path
+    cached: bool, on_bad_shard: Literal["error", "skip"], timeless: Store, tmp_path: Path
 ) -> None:
     cache = str(tmp_path) if cached else None
-    timeless.put("data/a.svm", text_of(1))
-    timeless.put("data/b.svm", text_of(2))
-    [_, before] = find_shards(["s3://data"])
-    with open_shards(["s3://data"], cache_dir=cache, on_bad_shard=on_bad_shard) as source:
+    timeless.put("a.svm", text_of(1))
+    timeless.put("b.svm", text_of(2))
+    [_, before] = find_shards([timeless.uri("")])
+    with open_shards([timeless.uri("")], cache_dir=cache, on_bad_shard=on_bad_shard) as source:
         chunks = source.chunks()
         next(chunks)
-        timeless.put("data/b.svm", text_of(3))
+        timeless.put("b.svm", text_of(3))
         with pytest.raises(DataError, match=r"b\.svm: changed while .* \(written anew\)"):
             list(chunks)
-    [_, after] = find_shards(["s3://data"])
+    [_, after] = find_shards([timeless.uri("")])
     assert before[:5] == after[:5]
     assert before.tag != after.tag
-    with open_shards(["s3://data"], cache_dir=cache) as source:
+    with open_shards([timeless.uri("")], cache_dir=cache) as source:
         read = list(source.chunks())
         assert {value for chunk in read for value in chunk.rows.values.tolist()} == {1.0, 3.0}
-        timeless.put("data/b.svm", text_of(4))
+        timeless.put("b.svm", text_of(4))
         with pytest.raises(DataError, match="changed while the run was going"):
             list(source.chunks())
 
 
 def test_an_object_rewritten_amid_its_ranges_is_noticed_by_every_reader(
-    timeless: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    timeless: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "RANGE_BYTES", 1000)
-    timeless.put("data/a.svm", text_of(1))
+    timeless.put("a.svm", text_of(1))
     real = storage.blocks
 
     def rewritten(path: str, *rest: object) -> Iterator[bytes]:
         blocks = real(path, *rest)
         yield next(blocks)
-        timeless.put("data/a.svm", text_of(2))
+        timeless.put("a.svm", text_of(2))
         yield from blocks
 
     monkeypatch.setattr(storage, "blocks", rewritten)
     with pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
-        convert("s3://data", tmp_path / "out", to="parquet", settings=Settings(index_base=1))
+        convert(timeless.uri(""), tmp_path / "out", to="parquet", settings=Settings(index_base=1))
     assert not (tmp_path / "out").exists()
-    timeless.put("data/a.svm", text_of(1))
+    timeless.put("a.svm", text_of(1))
     with (
-        open_shards(["s3://data"], cache_dir=None) as source,
+        open_shards([timeless.uri("")], cache_dir=None) as source,
         pytest.raises(DataError, match=r"a\.svm: changed while the run was going"),
     ):
         list(source.chunks())
 
 
 def test_a_cache_of_an_object_is_not_used_for_one_written_within_the_same_second(
-    timeless: Server, tmp_path: Path
+    timeless: Store, clock_that_stands: Server, tmp_path: Path
 ) -> None:
     found = []
     for number in (1, 2, 2):
-        timeless.put("data/a.svm", text_of(number))
-        timeless.requests()
-        with open_shards(["s3://data/a.svm"], cache_dir=str(tmp_path)) as source:
+        timeless.put("a.svm", text_of(number))
+        clock_that_stands.requests()
+        with open_shards([timeless.uri("a.svm")], cache_dir=str(tmp_path)) as source:
             [chunk, *_] = source.chunks()
             found.append(chunk.rows.values[0])
-        fetched = [line for line in timeless.requests() if line.startswith("GET /data/a.svm")]
+        gets = [line for line in clock_that_stands.requests() if line.startswith("GET /")]
     assert found == [1.0, 2.0, 2.0]
-    assert fetched == [], "the same bytes once more are known by their tag"
-
-
-def test_an_object_is_told_apart_by_its_time_alone(s3: Server, bucket: str) -> None:
-    place = storage.place(f"s3://{bucket}/a.svm")
-    s3.put(f"{bucket}/a.svm", TEXT)
-    info = storage.file_info(place)
-    assert storage.stamp(place.uri) == storage.stamp_of(place, info)
-    assert storage.stamp(place.uri).mtime_ns == info.mtime_ns // 10**9 * 10**9 > 10**18
+    assert not [line for line in gets if "a.svm" in line], (
+        "the same bytes once more are known by their tag"
+    )
 
 
 # The commands ------------------------------------------------------------------------------------
 
 
 def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_give_from_disk(
-    own: Server, tmp_path: Path
+    s3: Server, bucket: str, tmp_path: Path
 ) -> None:
     generate(str(tmp_path / "train"), rows=1500, columns=500, seed=1, shards=3)
     generate(str(tmp_path / "new"), rows=200, columns=500, seed=1, shards=1, first_row=1500)
-    upload(own, "data", tmp_path)
+    store_of(s3, bucket).upload(tmp_path)
     found = {}
-    for where, root in (("disk", "."), ("store", "s3://data")):
+    for where, root in (("disk", "."), ("store", f"s3://{bucket}")):
         model = tmp_path / f"{where}.model"
-        done = command(tmp_path, "fit", f"{root}/train", "--model", model)
+        done = here(tmp_path, "fit", f"{root}/train", "--model", model)
         assert done.returncode == 0, done.stderr
         for words in (
             ("predict", model, f"{root}/new", "-o", tmp_path / f"{where}.txt"),
             ("evaluate", model, f"{root}/new", "--json"),
             ("certify", model, "--json"),
         ):
-            done = command(tmp_path, *words)
+            done = here(tmp_path, *words)
             assert done.returncode == 0, done.stderr
             found[where, words[0]] = done.stdout
         found[where, "files"] = model.read_bytes().hex()
@@ -649,22 +642,22 @@ def test_fit_predict_evaluate_certify_and_inspect_give_from_a_store_what_they_gi
     assert len(found["store", "rows"].splitlines()) == 200
     manifest = json.loads((tmp_path / "store.model.run" / "manifest.json").read_text())
     assert [shard["path"] for shard in manifest["shards"]] == [
-        f"s3://data/train/{path.name}" for path in sorted((tmp_path / "train").iterdir())
+        f"s3://{bucket}/train/{path.name}" for path in sorted((tmp_path / "train").iterdir())
     ]
-    done = command(tmp_path, "inspect", "s3://data/train/*", "--json")
+    done = here(tmp_path, "inspect", f"s3://{bucket}/train/*", "--json")
     assert json.loads(done.stdout)["rows"] == 1500
-    own.requests()
-    again = ("fit", "s3://data/train", "--model", tmp_path / "store.model", "--overwrite")
-    done = command(tmp_path, *again)
+    s3.requests()
+    again = ("fit", f"s3://{bucket}/train", "--model", tmp_path / "store.model", "--overwrite")
+    done = here(tmp_path, *again)
     assert done.returncode == 0, done.stderr
-    assert not [line for line in own.requests() if line.startswith("GET /data/train/")]
+    assert not [line for line in s3.requests() if line.startswith(f"GET /{bucket}/train/")]
 
 
 def test_a_command_without_its_server_says_one_sentence_and_exits_5(
     own: Server, tmp_path: Path
 ) -> None:
     own.stop()
-    done = command(tmp_path, "fit", "s3://data/train", "--model", "m")
+    done = here(tmp_path, "fit", "s3://data/train", "--model", "m")
     assert (done.returncode, done.stdout) == (5, "")
     assert done.stderr == (
         "s3://data/train: cannot be read (the server does not answer). Check the network and the "

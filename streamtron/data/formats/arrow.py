@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.tables import Part, TableReader, batch_rows
 
 BATCH_BYTES = 1 << 23
@@ -33,7 +34,7 @@ class ArrowReader(TableReader):
             for row in range(0, len(batch), step):
                 rows = batch.slice(row, step)
                 end = start + (after - start) * (row + len(rows)) / len(batch)
-                yield Part(rows, f"record batch {number}", row, end)
+                yield Part(rows, Spot(self.name, f"record batch {number}", row), end)
             start = after
 
     def _batches(

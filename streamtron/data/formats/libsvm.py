@@ -247,7 +247,8 @@ class _Parser(threading.local):
         indptr = np.cumsum([0, *(line.count(b":") for line in text.split(b"\n")[:-1])])
         rising = np.diff(columns, prepend=-1) > 0
         rising[indptr[:-1][indptr[:-1] < len(columns)]] = True
-        known = named.refused is None if named else len(labels) == rows and _is_small(labels)
+        small = len(labels) == rows and (np.abs(labels) < 2.0**24).all()  # none is refused
+        known = named.refused is None if named else small
         if not (known and rising.all() and columns.min(initial=1) >= self._first_column):
             return None
         lines, none = np.arange(rows), np.empty((0, 4), np.int64)
@@ -333,11 +334,6 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
             return is_second.astype(np.int32), [float(first), float(second)]
     encoded = pa.array(labels, from_pandas=True).dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
-
-
-def _is_small(labels: NDArray[np.float64]) -> bool:
-    """Tell whether numbers are far from those of which some are refused."""
-    return bool((np.abs(labels) < 2.0**24).all())
 
 
 _LABEL = re.compile(rb"^[-+.,\w]+", re.MULTILINE)

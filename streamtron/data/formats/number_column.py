@@ -49,7 +49,8 @@ class Moments(NamedTuple):
         squares = float(np.square(numbers - mean).sum())
         low, high = float(numbers.min(initial=np.inf)), float(numbers.max(initial=-np.inf))
         values = numbers if spot else numbers[:0]
-        places = _hash_of_rows(spot or Spot("", "", 0), len(values))
+        start = (zlib.crc32(spot.part.encode()) << 32) + spot.first_row if spot else 0
+        places = draw(0, np.arange(len(values), dtype=np.uint64) + np.uint64(start))
         return cls(len(numbers), nulls, mean, squares, low, high, places, values)
 
     def plus(self, other: Moments) -> Moments:
@@ -73,6 +74,18 @@ class Moments(NamedTuple):
         kept = np.argsort(self.places, kind="stable")[:SAMPLE]
         return self._replace(places=self.places[kept], values=self.values[kept])
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return float((self.squares / self.rows) ** 0.5)
+
+    def described(self) -> dict[str, float] | None:
+        """Return mean, standard deviation, least and largest; None where there are no numbers."""
+        if not self.rows:
+            return None
+        known = {"mean": self.mean, "deviation": self.deviation}
+        return {**known, "least": self.low, "largest": self.high}
+
     def filled(self, number: float) -> Moments:
         """Return the same with the nulls as this number."""
         nulls = Moments.of(np.full(min(self.nulls, 1), number), 0)._replace(rows=self.nulls)
@@ -83,12 +96,6 @@ class Moments(NamedTuple):
         edges = np.percentile(self.drawn().values, np.linspace(0, 100, bins + 1))
         kept = edges[np.ediff1d(edges, to_begin=np.inf) > 1e-8].tolist()
         return tuple(kept if len(kept) > 1 else [*kept, kept[0] + 1.0])
-
-
-def _hash_of_rows(spot: Spot, rows: int) -> NDArray[np.uint64]:
-    """Return hashes of the places of consecutive rows."""
-    start = (zlib.crc32(spot.part.encode()) << 32) + spot.first_row
-    return draw(0, np.arange(rows, dtype=np.uint64) + np.uint64(start))
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class ScaledColumn(Column):
             return {}
         if self.scale == "max_abs":
             return {"divisor": max(abs(moments.low), abs(moments.high)) or 1.0}
-        deviation = (moments.squares / moments.rows) ** 0.5
+        deviation = moments.deviation
         rounding = np.finfo(float).eps * moments.rows**0.5 * (abs(moments.mean) + deviation)
         is_constant = deviation <= max(rounding, 1e-150)
         return {"center": moments.mean, "divisor": 1.0 if is_constant else deviation}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
+from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.tables import Part, TableReader, batch_rows
 
 BATCH_BYTES = 1 << 21
@@ -41,7 +42,7 @@ class ParquetReader(TableReader):
                 step = batch_rows(group.num_rows, group.total_byte_size, BATCH_BYTES)
                 for batch in table.iter_batches(step, row_groups=[number], columns=columns):
                     start, row = row, row + batch.num_rows
-                    yield Part(batch, place, start, (first_row + row) / rows)
+                    yield Part(batch, Spot(self.name, place, start), (first_row + row) / rows)
                 self._check_rows(f", {place}", row, group.num_rows)
                 first_row += row
 

@@ -38,7 +38,7 @@ _TWICE = "{} occurs twice. Add the values up or remove one."
 
 
 def make_batch(
-    batch: pa.RecordBatch, columns: Columns, reading: ReaderConfig, spot: Spot
+    batch: pa.RecordBatch, columns: Columns, spot: Spot, reading: ReaderConfig
 ) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = LAYOUTS[columns.layout].read(batch, columns, spot)

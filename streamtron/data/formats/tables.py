@@ -29,12 +29,10 @@ BATCH_ROWS = 1 << 14
 
 
 class Part(NamedTuple):
-    """Consecutive rows of a table: of ``"row group 3"``, say, from a row of it on; the fraction of
-    the file up to their end."""
+    """Consecutive rows of a table, where they begin, the fraction of the file up to their end."""
 
     rows: pa.RecordBatch
-    place: str
-    first_row: int
+    spot: Spot
     end: float
 
 
@@ -52,20 +50,29 @@ class TableReader(FileReader, ABC):
     def batches(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
         self.bytes_read = 0
-        with table_errors(self.name, self.KIND), self._open(whole=True) as (file, size):
-            columns = find_columns(self._schema(file), self.reading, self.name)
-            threads = self._threads if columns.layout == "recipe" else 1
-            batches = in_order(
-                partial(self._made, columns), self._parts(file, columns.all), threads
-            )
-            with closing(batches):
-                for end, batch in batches:
-                    self.bytes_read = int(size * end)
-                    yield batch
+        make = partial(make_batch, reading=self.reading)
+        for batch, read in self._mapped(make, whole=True):
+            self.bytes_read = read
+            yield batch
 
-    def _made(self, columns: Columns, part: Part) -> tuple[float, RowBatch]:
-        spot = Spot(self.name, part.place, part.first_row)
-        return part.end, make_batch(part.rows, columns, self.reading, spot)
+    def mapped(self, function: Callable[[pa.RecordBatch, Columns, Spot], R]) -> Iterator[R]:
+        """Yield what a function makes of consecutive rows, in their order."""
+        yield from (result for result, _ in self._mapped(function, whole=False))
+
+    def _mapped(
+        self, function: Callable[[pa.RecordBatch, Columns, Spot], R], whole: bool
+    ) -> Iterator[tuple[R, int]]:
+        """Yield what it makes of rows, and the bytes of the file up to their end."""
+        with table_errors(self.name, self.KIND), self._open(whole) as (file, size):
+            columns = find_columns(self._schema(file), self.reading, self.name)
+
+            def made(part: Part) -> tuple[R, int]:
+                return function(part.rows, columns, part.spot), int(size * part.end)
+
+            threads = self._threads if columns.layout == "recipe" else 1
+            parts = _numbered(self._parts(file, columns.all))
+            with closing(in_order(made, parts, threads)) as results:
+                yield from results
 
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
@@ -102,19 +109,6 @@ class TableReader(FileReader, ABC):
             for part in self._parts(file, columns):
                 yield part.rows
 
-    def mapped(self, function: Callable[[pa.RecordBatch, Columns, Spot], R]) -> Iterator[R]:
-        """Yield what a function makes of consecutive rows, in their order."""
-        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
-            columns = find_columns(self._schema(file), self.reading, self.name)
-
-            def made(numbered: tuple[Part, int]) -> R:
-                (rows, place, first_row, _), start = numbered
-                return function(rows, columns, Spot(self.name, place, first_row, start))
-
-            parts = _numbered(self._parts(file, columns.all))
-            with closing(in_order(made, parts, self._threads)) as results:
-                yield from results
-
     @contextmanager
     def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:
         """Open the file, which is read throughout if ``whole``; yield it and its bytes."""
@@ -134,11 +128,11 @@ class TableReader(FileReader, ABC):
     def _schema(self, file: Any) -> pa.Schema: ...
 
 
-def _numbered(parts: Iterable[Part]) -> Iterator[tuple[Part, int]]:
-    """Yield parts, each with the number of rows before it."""
+def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield parts whose spots know how many rows are before them."""
     start = 0
     for part in parts:
-        yield part, start
+        yield part._replace(spot=part.spot._replace(rows_before=start))
         start += len(part.rows)
 
 

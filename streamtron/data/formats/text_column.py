@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,8 +43,8 @@ class WordCounts(NamedTuple):
     each hash does."""
 
     documents: int
-    times: dict[str, int]
-    occurs_in: dict[str, int]
+    times: Counter[str]
+    occurs_in: Counter[str]
     hashes: NDArray[np.int64]
     most: int
     left_out: bool = False
@@ -52,19 +53,18 @@ class WordCounts(NamedTuple):
     def plus(self, other: WordCounts) -> WordCounts:
         """Both together; the first one is changed."""
         self.hashes[:] += other.hashes
-        for known, added in ((self.times, other.times), (self.occurs_in, other.occurs_in)):
-            for word, count in added.items():
-                known[word] = known.get(word, 0) + count
+        self.times.update(other.times)
+        self.occurs_in.update(other.occurs_in)
         counts = self._replace(documents=self.documents + other.documents)
         return counts.frequent(self.most) if len(self.times) > 2 * self.most else counts
 
     def frequent(self, most: int) -> WordCounts:
         """Return the same with the words that occur most often, the first of equals first."""
         kept = sorted(self.times, key=lambda word: (-self.times[word], word))[:most]
-        times, occurs_in = (
-            {word: known[word] for word in kept} for known in (self.times, self.occurs_in)
-        )
         left_out = self.left_out or len(kept) < len(self.times)
+        times, occurs_in = (
+            Counter({word: known[word] for word in kept}) for known in (self.times, self.occurs_in)
+        )
         return self._replace(times=times, occurs_in=occurs_in, left_out=left_out)
 
 
@@ -254,12 +254,12 @@ class TextColumn(Column):
         if self.hash_bits is not None:
             present = replace(self, alternate_sign=False).counts(grams).indices
             hashes = np.bincount(present, minlength=self.width).astype(np.int64)
-            return WordCounts(grams.documents, {}, {}, hashes, 1)
+            return WordCounts(grams.documents, Counter(), Counter(), hashes, 1)
         words, codes = grams.encoded()
         times = np.bincount(codes, minlength=len(words)).tolist()
         once = np.unique(grams.document << 32 | codes) & 0xFFFFFFFF
         occurs_in = np.bincount(once, minlength=len(words)).tolist()
-        counts = [dict(zip(words, numbers, strict=True)) for numbers in (times, occurs_in)]
+        counts = [Counter(dict(zip(words, of, strict=True))) for of in (times, occurs_in)]
         return WordCounts(grams.documents, counts[0], counts[1], none, self.most_features)
 
     def fitted(self, tally: WordCounts) -> Self:
@@ -276,7 +276,7 @@ class TextColumn(Column):
                 f"column {self.name!r}: no word is in the vocabulary, of {len(tally.occurs_in):,} "
                 f"in {tally.documents:,} documents. Check it, min_df, max_df and stop_words."
             )
-        times = {word: tally.times[word] for word in kept}
+        times = Counter({word: tally.times[word] for word in kept})
         chosen = tally._replace(times=times).frequent(self.most_features)
         words = sorted(chosen.times)
         numbers = np.array([tally.occurs_in[word] for word in words])

@@ -23,7 +23,13 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-PACKED = (".gz", ".bz2", ".xz", ".zst")
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+    ".zst": zstd.ZstdDecompressor,
+}
+PACKED = tuple(_DECOMPRESSORS)
 """Suffixes of the compressions that are unpacked."""
 
 READ_BYTES = 1 << 18  # handed on at once, at most
@@ -84,12 +90,6 @@ class TextStream:
             yield block
 
 
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-    ".zst": zstd.ZstdDecompressor,
-}
 _DAMAGE = (zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, ValueError, EOFError)
 
 

@@ -25,8 +25,9 @@ from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
 from streamtron.data.formats import is_few, text_kernels
-from streamtron.data.formats.layouts import is_string
+from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
+from streamtron.data.formats.text_labels import NUMBER
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 
@@ -119,9 +120,9 @@ class TextTableReader(TableReader):
                     lines = cut.text.count(b"\n")
                     named = cut.line == 1 and self.QUOTED  # by the first line
                     if lines - named == len(rows):
-                        yield Part(rows, "line", cut.line + named, end)
+                        yield Part(rows, Spot(self.name, "line", cut.line + named), end)
                     else:  # some are blank, or rows of several lines
-                        yield Part(rows, f"from line {cut.line} on", 0, end)
+                        yield Part(rows, Spot(self.name, f"from line {cut.line} on", 0), end)
 
     def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
@@ -249,7 +250,7 @@ class CsvReader(TextTableReader):
         return None
 
     def _check_names(self, names: list[str]) -> None:
-        if names and all(map(_is_number, names)):
+        if names and all(NUMBER.fullmatch(name.strip().encode()) for name in names):
             raise DataError(
                 f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
                 "columns are wanted. Add a line with their names."
@@ -337,14 +338,6 @@ def is_shallow(text: bytearray) -> bool:
     brackets = np.frombuffer(re.sub(rb'"(?:[^"\\]|\\.)*+"', b"", text, flags=re.DOTALL), np.uint8)
     depths = np.isin(brackets, [*b"[{"]).cumsum() - np.isin(brackets, [*b"]}"]).cumsum()
     return bool(depths.max(initial=0) <= MOST_NESTED)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _wide(field: pa.Field) -> pa.Field:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.data.formats.text_labels import NUMBER, merging
 from streamtron.data.formats.text_tables import Cut, TextTableReader
+from streamtron.data.row_batch import offsets_of
 
 SCHEMA = pa.schema(
     {
@@ -156,6 +157,6 @@ def _added_up(
         values = np.bincount(which, values).astype(np.float64)
         order = np.argsort(first)
         names, values, rows = names.take(pa.array(first[order])), values[order], rows[first[order]]
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=count))))
+    offsets = offsets_of(np.bincount(rows, minlength=count))
     pairs = pa.StructArray.from_arrays([names, pa.array(values)], ["name", "value"])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs)

@@ -19,13 +19,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.row_batch import offsets_of
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's own: two or more word letters."""
+
+PATIENCE = 10
+"""Seconds that a pattern of one's own may take, and 1 more for every 100,000 characters."""
 
 _FIND_ALL = """
 import json, re, resource, sys
@@ -74,9 +79,7 @@ class Grams(NamedTuple):
 
     def strings(self) -> pa.Array:
         """Return them as strings."""
-        text, ends = _gathered(self.text, self.starts, self.stops)
-        buffers = (pa.py_buffer(ends), pa.py_buffer(text))
-        return pa.LargeStringArray.from_buffers(len(self.starts), *buffers)
+        return _strings(*self[:3])
 
     def encoded(self) -> tuple[list[str], NDArray[np.int64]]:
         """Return the distinct ones as strings, and which one each is."""
@@ -156,23 +159,26 @@ def _without(words: Words, stop_words: Sequence[str]) -> Words:
     if stop_words == ("english",):
         # scikit-learn's, which are those of the Glasgow Information Retrieval Group
         stop_words = Path(__file__).with_name("stop_words.txt").read_text("utf-8").split()
-    text, ends = _gathered(words.text, words.starts, words.stops)
-    strings = pa.LargeStringArray.from_buffers(
-        len(words.starts), pa.py_buffer(ends), pa.py_buffer(text)
-    )
-    import pyarrow.compute as pc
-
-    kept = ~np.asarray(pc.is_in(strings, pa.array(stop_words, pa.large_string())))
+    strings, unwanted = _strings(*words[:3]), pa.array(stop_words, pa.large_string())
+    kept = ~np.asarray(pc.is_in(strings, unwanted))
     text, ends = _gathered(words.text, words.starts[kept], words.stops[kept] + 1)
     indptr = np.append(0, np.cumsum(kept))[words.indptr]
     return Words(text, ends[:-1], ends[1:] - 1, indptr)
+
+
+def _strings(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> pa.Array:
+    """Return pieces of a text as strings."""
+    text, ends = _gathered(text, starts, stops)
+    return pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def _gathered(
     text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return pieces of a text one behind the other, and their offsets."""
-    ends = np.append(0, np.cumsum(stops - starts))
+    ends = offsets_of(stops - starts)
     return text[np.arange(ends[-1]) + np.repeat(starts - ends[:-1], stops - starts)], ends
 
 
@@ -204,7 +210,7 @@ def split_few(documents: Iterable[str], lowercase: bool) -> list[list[str]]:
 def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> list[list[str]]:
     """Find the words of documents by a pattern of one's own, in another process of Python."""
     texts = [text.lower() if lowercase else text for text in documents]
-    seconds = 10 + sum(map(len, texts)) // 100_000
+    seconds = PATIENCE + sum(map(len, texts)) // 100_000
     command = [sys.executable, "-I", "-S", "-c", _FIND_ALL]
     job = json.dumps([seconds, pattern, texts]).encode()
     done = subprocess.run(command, input=job, capture_output=True)
@@ -244,8 +250,6 @@ def _occurs(letter: str, text: NDArray[np.uint8]) -> bool:
 
 def _lowered(array: pa.Array) -> pa.Array:
     """Return strings with those in lower case that have a letter of ``_BY_NEIGHBOURS``."""
-    import pyarrow.compute as pc  # 4 MB of memory that few need
-
     have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
     lowered = [text.lower() for text in array.filter(have).to_pylist()]
     return pc.replace_with_mask(array, have, pa.array(lowered, array.type))

@@ -69,52 +69,39 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
 
 
 def _lines(rows: PredictedRows, form: TextForm) -> bytes:
-    quoted = partial(_quoted, delimiter=form.delimiter)
-    label_field = partial(_label_field, delimiter=form.delimiter)
-    fields: list[Iterable[str]] = [
-        map(quoted, map(_cell, array.to_pylist())) for array in rows.kept.values()
-    ]
+    fields = [[_field(cell, form) for cell in array.to_pylist()] for array in rows.kept.values()]
     if rows.labels is not None:
         labels = rows.labels.tolist()
-        texts = {label: label_field(label) for label in set(labels)}
-        fields.append(map(texts.__getitem__, labels))
+        texts = {label: _label(label, form) for label in set(labels)}
+        fields.append([texts[label] for label in labels])
     for name, column in rows.columns.items():
-        text = _rounding(name, form.digits) if column.dtype.kind == "f" else _flag
-        text = label_field if column.dtype == object else text
-        values = column.reshape(len(column), -1).tolist()
-        fields.append([form.delimiter.join(map(text, row)) for row in values])
+        text, values = _text_of(name, column.dtype.kind, form), column.reshape(len(column), -1)
+        fields.append([form.delimiter.join(map(text, row)) for row in values.tolist()])
     lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
     return "".join(lines).encode()
 
 
-def _rounding(name: str, digits: int | None) -> Callable[[float], str]:
-    """Return how the numbers of a column become text: bounds are rounded outwards."""
-    if digits is None:
+def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
+    """Return how the values of a column become text: bounds are rounded outwards."""
+    if kind != "f":
+        return partial(_label, form=form) if kind == "O" else "{:d}".format
+    if form.digits is None:
         return repr
     outwards = {"at_least": down, "at_most": up}.get(name)
-    return partial(outwards, digits=digits) if outwards else f"{{:.{digits}g}}".format
+    return partial(outwards, digits=form.digits) if outwards else f"{{:.{form.digits}g}}".format
 
 
-def _flag(value: bool) -> str:
-    return str(int(value))
+def _label(label: Label | tuple[Label, ...], form: TextForm) -> str:
+    """Return a label as a field of a line, or the labels of a row between commas."""
+    if isinstance(label, tuple):
+        return _field(_line(map(label_text, label), ","), form)
+    return _field(label_text(label), form)
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _label(label: Label | tuple[Label, ...]) -> str:
-    """Return a label as text, or the labels of a row between commas."""
-    return _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
-
-
-def _label_field(label: Label | tuple[Label, ...], delimiter: str) -> str:
-    return _quoted(_label(label), delimiter)
-
-
-def _quoted(text: str, delimiter: str) -> str:
-    """Return a text as a field of a line."""
-    return _line((text, ""), delimiter).removesuffix(delimiter)
+def _field(value: object, form: TextForm) -> str:
+    """Return a value as a field of a line, nothing for None."""
+    text = "" if value is None else str(value)
+    return _line((text, ""), form.delimiter).removesuffix(form.delimiter)
 
 
 def _line(fields: Iterable[str], delimiter: str) -> str:
