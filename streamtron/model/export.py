@@ -115,7 +115,7 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
     named = model.classes[::-1] if model.kind == "two classes" else model.classes
     labels = f"label {' '.join(str(int(label)) for label in named)}\n" if named else ""
     solver = loss_of(model.settings).liblinear[0]
-    if model.settings.get("penalty") == "l1":
+    if model.settings.get("penalty") == "l1" and not model.regression:  # which has no L1R there
         solver = solver.replace("L2R", "L1R")
     yield (
         f"solver_type {solver}\nnr_class {len(named) or 2}\n{labels}"

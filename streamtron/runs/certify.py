@@ -157,6 +157,12 @@ def certify(
         run, model, shards, witness = inputs_of_run(model, witness)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
+    if problem.regression != model.regression:
+        what = "numbers" if model.regression else "classes"
+        raise SettingsError(
+            f"the model predicts {what}, and the loss {problem.loss} is not of these. Give "
+            "one that is, or leave loss out."
+        )
     known = None if witness is None else _load(witness, accept_exclusions)
     with cache_directory(None, machine) as scratch:
         cache = scratch if known is None else machine.cache_dir

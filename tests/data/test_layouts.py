@@ -521,10 +521,11 @@ def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not() -> 
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
 
 
-def test_text_with_a_hash_or_named_features_is_refused(tmp_path: Path) -> None:
+def test_text_with_a_hash_or_named_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_text("1 1:1\n-1 2:1\n")
-    for names in ({"hash_bits": 3}, {"features": "f*"}):
+    named = [{name: "f"} for name in ("features", "label", "weight", "values", "text")]
+    for names in ({"hash_bits": 3}, {"columns": ["f:number"]}, *named):
         with pytest.raises(SettingsError, match=r"a\.svm: libsvm text has column numbers"):
             fit(path, **names)
 

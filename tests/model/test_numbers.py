@@ -100,6 +100,8 @@ def test_every_program_predicts_the_numbers_that_we_predict(tmp_path: Path, loss
     for format_ in FORMATS:
         export(model, tmp_path / format_, format_)
     close = {"rel": 0, "abs": 1e-12}
+    export(model.but(settings={**model.settings, "penalty": "l1"}), tmp_path / "l1", "liblinear")
+    assert (tmp_path / "l1").read_bytes() == (tmp_path / "liblinear").read_bytes()
     liblinear = liblinearutil.load_model(str(tmp_path / "liblinear"))
     assert liblinear.is_regression_model()
     _, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), liblinear, "-q")

@@ -166,6 +166,9 @@ def test_models_of_other_programs_are_certified_for_their_loss(place: Path) -> N
         liblinearutil.save_model(str(place / "theirs"), theirs)
         proof = streamtron.certify(place / "theirs", place / "train.svm", C=0.5, epsilon=0.2)
         assert proof.certificate.relative_duality_gap < 1e-3, loss
+    done = here(place, "certify", "theirs", "train.svm", "--loss", "log_loss", "--C", "0.5")
+    assert done.returncode == 2
+    assert "the model predicts numbers, and the loss log_loss is not of these" in done.stderr
     ridge = Ridge(alpha=2.0).fit(X, t)
     np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
     done = here(place, "certify", "ridge.npy", "train.svm", "--loss", "squared_error", "--C", "0.5",

@@ -94,10 +94,14 @@ class LibsvmReader(FileReader):
                 "tables. Text may count its own from 0 or from 1: convert it with streamtron "
                 "convert --format parquet --index-base 0 (or 1)."
             )
-        if self.reading.features or self.reading.names is not None:
+        reading = self.reading
+        columns = reading.label_column, reading.weight_column, reading.values_column
+        named = *columns, reading.features, reading.names, reading.recipe
+        if any(name is not None for name in named):
             raise SettingsError(
-                f"{self.name}: libsvm text has column numbers and no names. Leave --features, "
-                "--hash-bits and --vocabulary out."
+                f"{self.name}: libsvm text has column numbers and no names. Leave --label, "
+                "--weight, --features, --values, --columns, --text, --hash-bits and --vocabulary "
+                "out."
             )
         return self.reading
 
