@@ -132,7 +132,7 @@ class _Table(NamedTuple):
                 )
         counts = reading.unknown_features == "out_of_range"
         names = tuple(recipe.names)
-        return Columns(label, "recipe", names, None, weight, (), recipe, counts)
+        return Columns(label, "recipe", names, None, weight, (), recipe, counts, set())
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

@@ -118,6 +118,8 @@ class Columns(NamedTuple):
     """how columns become features, in the layout ``recipe``"""
     counts_unseen: bool = False
     """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
+    new: set[str] | None = None
+    """takes the columns in which a recipe meets what it has not seen"""
 
     @property
     def all(self) -> list[str]:
@@ -294,7 +296,7 @@ def by_recipe(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     if not columns.features:  # only rows are counted
         nothing = np.zeros(0, np.int64)
         return Entries(np.zeros(len(batch) + 1, np.int64), nothing, None)
-    rows = columns.recipe.rows_of(batch, spot, columns.counts_unseen)
+    rows = columns.recipe.rows_of(batch, spot, columns.counts_unseen, columns.new)
     return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
 
 

@@ -147,12 +147,20 @@ class Recipe:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def rows_of(self, table: pa.RecordBatch, spot: Spot, unseen: bool = False) -> sparse.csr_array:
+    def rows_of(
+        self, table: pa.RecordBatch, spot: Spot, unseen: bool = False, new: set[str] | None = None
+    ) -> sparse.csr_array:
         """Return the rows of a table, float32, without zeros, columns rising. What is ``unseen`` in
         the column k, as a category that was not counted, is left out, or has the feature
-        width + k, which no model has."""
+        width + k, which no model has. ``new`` : takes the names of columns in which there is."""
         cells = [column.cells(table.column(column.name), spot) for column in self.columns]
         blocks = [made.rows for made in cells]
+        if new is not None:
+            new.update(
+                column.name
+                for column, made in zip(self.columns, cells, strict=True)
+                if made.unseen is not None
+            )
         if unseen and any(made.unseen is not None for made in cells):
             marks = np.zeros((len(table), len(cells)), np.float32)
             for k, made in enumerate(cells):

@@ -15,6 +15,7 @@ import xxhash
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
+from streamtron.core.text import some
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Columns, Spot
@@ -46,6 +47,8 @@ class TableReader(FileReader, ABC):
 
     KIND: ClassVar[str]
     """What the file should be, in messages: ``"a Parquet file"``."""
+    note = ""
+    """What there is to say of the rows, once they have been read."""
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
@@ -73,6 +76,11 @@ class TableReader(FileReader, ABC):
             parts = _numbered(self._parts(file, columns.all))
             with closing(in_order(made, parts, threads)) as results:
                 yield from results
+            if columns.new and not columns.counts_unseen:
+                self.note = (
+                    f"Some values in {some(sorted(columns.new))} are none of the categories that "
+                    "were counted: they weigh 0. Fit again to count them."
+                )
 
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
