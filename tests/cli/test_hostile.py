@@ -19,12 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from streamtron.core.errors import (
-    DataError,
-    FileDamaged,
-    MachineError,
-    StreamtronError,
-)
+from streamtron.core.errors import DataError, FileDamaged, MachineError, StreamtronError
 from streamtron.core.sealed import sealed_bytes, write_sealed
 from streamtron.data import Manifest, open_shards
 from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents

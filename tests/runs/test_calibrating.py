@@ -11,7 +11,6 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import dump_svmlight_file, make_classification
 from sklearn.frozen import FrozenEstimator
-from sklearn.isotonic import IsotonicRegression
 
 import streamtron
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
@@ -20,7 +19,7 @@ from streamtron.model.calibration import METHODS, fit_isotonic, fit_sigmoid, pro
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
 from tests.helpers.models import make_model, refused
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import Run
 
 CLASSES = {"two": 2, "many": 4}
 
@@ -94,19 +93,6 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float) -> N
     assert (weights * (p - targets)).sum() == pytest.approx(0.0, abs=1e-6)
     assert (weights * (p - targets) * decisions / scale).sum() == pytest.approx(0.0, abs=1e-6)
     assert found["a"] < 0
-
-
-def test_isotonic_regression_is_scikit_learns_at_every_decision() -> None:
-    rng = np.random.default_rng(0)
-    decisions = np.round(rng.normal(size=500), 2)  # with ties
-    positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions))
-    weights = rng.exponential(size=500) * (rng.random(500) > 0.1)
-    found = fit_isotonic(_records(decisions, positive, weights))
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(decisions, positive, weights)
-    places = np.linspace(-4, 4, 1001)
-    ours = probabilities({"method": "isotonic", "directions": [found]}, places, sum_to_one=False)
-    assert ours == pytest.approx(theirs.predict(places), rel=0, abs=1e-12)
-    assert len(found["decisions"]) == len(theirs.X_thresholds_) > 20
 
 
 def test_decisions_beyond_memory_calibrate_as_their_neighbours_do() -> None:
@@ -234,13 +220,6 @@ def test_the_estimator_has_a_companion_with_predict_proba(place: Path) -> None:
     X, y = _rows(place, "two", "train")
     calibrated = CalibratedClassifierCV(streamtron.StreamtronClassifier(), cv=3).fit(X, y)
     assert calibrated.score(*_rows(place, "two", "new")) > 0.7
-
-
-def test_probabilities_of_a_model_without_are_refused(run: Run, place: Path) -> None:
-    make_model().save(place / "plain")
-    done = run("predict", "plain", "two-new.svm", "--proba", "-o", "none.tsv")
-    one_sentence(done, 2, "not calibrated", "--calibrate")
-    assert not (place / "none.tsv").exists()
 
 
 def test_shards_to_calibrate_on_that_are_missing_stop_the_fit_before_it_begins(
