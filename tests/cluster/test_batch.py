@@ -21,7 +21,6 @@ from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
 from streamtron.cluster.client import Workers
-from streamtron.cluster.connect import connect
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
@@ -656,16 +655,3 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
 
 class _Enough(BaseException):
     """As a signal would."""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_a_batch_on_workers_that_is_killed_after_a_change_finishes_when_called_again(
-    place: Path,
-) -> None:
-    (place / "night.toml").write_text(CHANGES)
-    done = Process(KILLED_BATCH, "add", "has ended", "--workers", "1", cwd=place).end()
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert _shards_of(place) == ["0.svm", "1.svm"]
-    with connect(1) as workers:
-        _all_done(place, ["add", "take"], workers=workers)

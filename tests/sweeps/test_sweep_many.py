@@ -148,22 +148,6 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
     assert begun == 1 + -(-6 * len(NAMES) // 7), "the first attempt found out that all do not fit"
 
 
-def test_folds_average_the_metrics_of_many_classes_and_keep_the_widest_gap(place: Path) -> None:
-    shards = sorted((place / "multiclass" / "train").iterdir())
-    two: Any = {"C": 0.01, "multiclass": True, "rho": (0.0, 1.0), "metric": "macro_f1"}
-    folds = streamtron.sweep(shards, folds=3, **two).trials
-    parts = [
-        streamtron.sweep([path for path in shards if path != held], valid=held, **two).trials
-        for held in shards
-    ]
-    for number, trial in enumerate(folds):
-        own = [part[number] for part in parts]
-        for name in METRICS_OF_MANY:
-            assert trial.metrics[name] == sum(part.metrics[name] or 0.0 for part in own) / 3
-        widest = max(own, key=lambda part: part.gap)
-        assert (trial.gap, trial.certificate["class"]) == (widest.gap, widest.certificate["class"])
-
-
 # --- what is said --------------------------------------------------------------------------------
 
 
