@@ -334,7 +334,6 @@ def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
     gap = re.search(r"relative duality gap is ([\d.]+)", done.stderr)
-    assert gap is not None
     assert float(gap[1]) > 0.01
     for option in ("--max-epochs", "--stage auto", "--active-set", "--tol"):
         assert option in done.stderr
@@ -374,8 +373,6 @@ def test_predictions_into_a_pipe_that_closes_early_end_silently(run: Run, model:
         [STREAMTRON, "predict", model, *[model.parent / "held-out"], "-o", "-"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
     process.stdout.close()  # before anything is written
     assert process.stderr.read() == b""
     process.stderr.close()

@@ -453,7 +453,6 @@ def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-m", "streamtron", "batch", str(tmp_path / "night.toml")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
     assert any("long (generate): running" in line for line in process.stdout)
     yield process
     if process.poll() is None:
@@ -511,7 +510,6 @@ subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
 @pytest.mark.slow
 def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"
     parent.kill()
     parent.wait()
@@ -523,7 +521,6 @@ def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
     child = "from streamtron.cluster.jobs import follow_parent; follow_parent(); import signal; "
     words = [sys.executable, "-c", child + "signal.pause()"]
     process = subprocess.Popen(words, stdin=subprocess.PIPE)
-    assert process.stdin is not None
     process.stdin.close()
     assert process.wait() == -signal.SIGTERM
 

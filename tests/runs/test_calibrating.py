@@ -135,8 +135,6 @@ def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1:2 1:1\n-1:1 1:-1\n-1:0 1:9\n")
     (tmp_path / "b.svm").write_text("1:1 1:1\n1:1 1:1\n-1:1 1:-1\n")
     first, second = (streamtron.calibrate(model, tmp_path / name) for name in ("a.svm", "b.svm"))
-    assert first.calibration is not None
-    assert second.calibration is not None
     assert (first.calibration["rows"], second.calibration["rows"]) == (2, 3)
     own, other = (each.calibration["directions"][0] for each in (first, second))
     assert own == pytest.approx(other, abs=1e-9)

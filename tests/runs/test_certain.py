@@ -59,7 +59,6 @@ def test_the_optimum_gives_every_certain_row_the_same_label(
     [found] = streamtron.predict(loose, place / f"{kind}.svm", certain=True)
     [best] = streamtron.predict(optimum, place / f"{kind}.svm")
     same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
-    assert found.certain is not None
     assert same[found.certain].all()
     assert 0.05 < found.certain.mean() < 1.0
 
@@ -73,8 +72,6 @@ def test_decisions_and_probabilities_of_the_optimum_lie_between_their_bounds(
     [found] = streamtron.predict(loose, shard, certain=True, proba=proba)
     [best] = streamtron.predict(optimum, shard, proba=proba)
     wanted = best.probabilities if proba else best.decisions
-    assert found.bounds is not None
-    assert wanted is not None
     least, most = found.bounds
     slack = 1e-4 * (most - least)  # what the other fit is off by, too
     assert (least - slack <= wanted).all()
@@ -109,7 +106,6 @@ def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
 
 def test_offsets_that_do_not_belong_to_a_model_are_refused(place: Path) -> None:
     model = _fit(place, "two", 1e-3)
-    assert model.offsets is not None
     for offsets, certificate, part in (
         (model.offsets[1:], model.certificate, "another number"),
         (np.full_like(model.offsets, np.inf), model.certificate, "must be finite"),
@@ -193,7 +189,6 @@ def test_a_fit_goes_on_until_enough_labels_are_certain(run: Run, place: Path) ->
     assert done.returncode == 0, done.stderr
     model = streamtron.load(place / "until")
     [found] = streamtron.predict(model, place / "two.svm", certain=True)
-    assert found.certain is not None
     assert found.certain.mean() >= 0.9
     assert model.settings["tol"] < 0.3
     count = int(found.certain.sum())

@@ -56,7 +56,6 @@ def change_last(
     """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
     with locked(run):
         checkpoint = Run(run).load()
-        assert checkpoint is not None
         state = checkpoint.state
         found = state.fields(number)[name]
         array = state.arrays[found["array"]].copy()
@@ -68,9 +67,7 @@ def change_last(
 
 def drift_of(model: Path) -> float:
     """Of a run of two classes, as ``certify RUN`` reports it."""
-    drift = certify(model).certificate.drift
-    assert drift is not None
-    return drift
+    return certify(model).certificate.drift
 
 
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
@@ -187,7 +184,6 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
         tmp_path / "rows.svm", Settings(C=2.0, tol=1e-8), witness=tmp_path / "w", machine=Machine()
     )
     near = certify(exact.model, tmp_path / "rows.svm", witness=tmp_path / "w")
-    assert near.distance is not None
     assert near.distance < 0.1 * proof.distance
 
 

@@ -103,7 +103,6 @@ def best_margin(data: Data, C: float, rho: float) -> float:
 def sound(proof: Proof, optimum: float) -> None:
     """The bounds bracket the optimum, and the gap is what they say."""
     found = proof.certificate
-    assert found.upper_bound is not None
     assert found.primal_margin <= optimum * (1 + 1e-9)
     assert found.upper_bound >= optimum * (1 - 1e-9)
     gap = 1.0 - (found.primal_margin / found.upper_bound) ** 2
@@ -168,7 +167,6 @@ def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     exact = fitted(data, tmp_path, C=2.0, tol=0).model
     found = proof.certificate
-    assert found.upper_bound is not None
     P, D = (0.5 / margin**2 for margin in (found.primal_margin, found.upper_bound))
     assert proof.decision_radius == pytest.approx((2.0 * (P - D)) ** 0.5, rel=1e-6)
     ours = proof.weights_scale * outcome.model.decision_function(data.X)
@@ -446,7 +444,6 @@ def test_a_search_with_little_memory_comes_near_the_optimum(data: Data) -> None:
     model = foreign(np.random.default_rng(0).normal(size=COLUMNS).tolist())
     problem = Settings(C=2.0, active_set=3_000)
     proof = certify(model, data.path, settings=problem, readings=8)
-    assert proof.certificate.upper_bound is not None
     assert proof.certificate.upper_bound <= 1.1 * best_margin(data, 2.0, 1.0)
 
 
@@ -518,7 +515,6 @@ def test_liblinears_model_of_adult_is_certified(
     primal = 0.5 * s * s * augmented @ augmented + C * (slacks**2).sum()
     assert (2.0 * primal) ** -0.5 == pytest.approx(found.primal_margin, rel=1e-6)
     if C == 0.5:  # P* of Adult at Δ = 1, ρ = 1
-        assert found.upper_bound is not None
         optimum = (2.0 * 6872.574327) ** -0.5
         assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
 

@@ -258,8 +258,6 @@ def test_a_checkpoint_with_one_flipped_bit_or_that_is_none_lets_the_one_before_b
     newest = Run(directory).load()
     path.unlink()
     before = Run(directory).load()
-    assert newest is not None
-    assert before is not None
     assert newest.state.reading == 3
     assert newest.state.content != before.state.content
     header = 8 + int.from_bytes(sound[:8], "little")
@@ -488,7 +486,6 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
         fitted(place, "model", machine={"checkpoint_every": 1e9}, listen=listen)
     assert stop.value.run == str(place / "model.run")
     found = Run(place / "model.run").load()
-    assert found is not None
     assert (found.state.reading, found.state.chunks) == border
     assert not (place / "model.run" / BEFORE).exists()
     fitted(place, "model", resume=True)
@@ -548,7 +545,6 @@ def test_a_run_killed_in_its_first_solve_does_not_start_over_if_its_reading_took
         with pytest.raises(Stopped):
             fitted(place, "model", machine={"checkpoint_every": 1e9})
     found = Run(place / "model.run").load()
-    assert found is not None
     assert found.state.reading == 0
     assert found.state.chunks > 1
     fitted(place, "model", resume=True)

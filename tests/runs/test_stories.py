@@ -211,7 +211,6 @@ class Story:
             killed = state(self.place)
         self.last = lambda: getattr(streamtron, change)(self.model, **words)
         outcome = self.last()
-        assert outcome is not None
         assert killed in (None, before, state(self.place))
         self.certificate = outcome.report["certificate"]
         assert not Path(f"{self.model}.run", "checkpoint.before").exists()
@@ -222,7 +221,6 @@ class Story:
             return
         before = content(Path(f"{self.model}.run"), self.model)
         outcome = self.last()
-        assert outcome is not None
         assert outcome.report["readings"] == 0.0
         assert content(Path(f"{self.model}.run"), self.model) == before
         assert outcome.report["certificate"] == self.certificate
@@ -372,5 +370,4 @@ def test_after_any_story_the_bounds_hold_the_optimum_of_the_rows_that_are_there(
         story.step()
     story.away_are_back()
     last = story.resume()
-    assert last is not None
     story.check(last)

@@ -158,7 +158,6 @@ def test_b_is_what_a_fit_of_both_stages_chooses_between_them(place: Path) -> Non
         one: Any = {"C": C, "rho": rho, "variant": variant}
         whole = fit_alone(place / "train", CANDIDATES[0].but(**one), machine=Machine())
         [trial] = swept(place, **one).trials
-        assert trial.settings.b is not None
         [b] = trial.settings.b
         assert b == pytest.approx(whole.report["stages"][1]["b_relative"], rel=1e-5)
 
@@ -271,12 +270,9 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(
     how: Any = {"C": C, "rho": rho, "stage": "auto", "two_stage": False}
     trials = [swept(corpus, tol=tol, **how).best for tol in (0.3, 1e-3, 1e-5, 1e-7)]
     optimum = trials[-1].metrics["accuracy"]
-    assert optimum is not None
     widths = []
     for trial in trials:
         least, most = trial.at_optimum
-        assert least is not None
-        assert most is not None
         assert least <= optimum <= most
         widths.append(most - least)
     assert widths == sorted(widths, reverse=True)
