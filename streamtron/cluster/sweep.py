@@ -43,7 +43,7 @@ def _with_absolute_vocabulary(task: Task) -> Task:
     """Return a task whose settings name their vocabulary wherever the worker was started."""
     vocabulary = next(iter(task.candidates.values())).vocabulary
     absolute = vocabulary and os.path.abspath(vocabulary)
-    candidates = {n: own.but(vocabulary=absolute) for n, own in task.candidates.items()}
+    candidates = {n: settings.but(vocabulary=absolute) for n, settings in task.candidates.items()}
     return task._replace(candidates=candidates)
 
 
