@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,21 +207,17 @@ def _flipped(run: Path) -> None:
     (run / "checkpoint.before").unlink(missing_ok=True)
 
 
-def _of_other_counts(run: Path) -> None:
+def _changed(run: Path, change: Callable[[Learner], object]) -> None:
     with FinishedRun.to_change(locate(run)) as ended:
         before = ended.checkpoint
         [learner] = restored_whole(before.state, ended.settings, before.labels)
-        numbers, counts = learner.counts.entries()
-        learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
+        change(learner)
         Run(run).save(before._replace(state=State.of(9, -1, [learner])))
 
 
-def _amid(run: Path) -> None:
-    with FinishedRun.to_change(locate(run)) as ended:
-        before = ended.checkpoint
-        [learner] = restored_whole(before.state, ended.settings, before.labels)
-        learner.progress.finished = None
-        Run(run).save(before._replace(state=State.of(9, -1, [learner])))
+def _count_more(learner: Learner) -> None:
+    numbers, counts = learner.counts.entries()
+    learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
 
 
 def _of_other_labels(run: Path) -> None:
@@ -233,8 +230,8 @@ def _of_other_labels(run: Path) -> None:
     [
         (_removed, "has not ended"),
         (_flipped, "has not ended"),
-        (_of_other_counts, "has other counts than"),
-        (_amid, "has not ended"),
+        (partial(_changed, change=_count_more), "has other counts than"),
+        (partial(_changed, change=lambda one: one.progress.finish(None)), "has not ended"),
         (_of_other_labels, "has other counts than"),
     ],
     ids=["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"],
