@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_132,
-    "test lines": 41_304,
+    "package lines": 41_047,
+    "test lines": 40_495,
     "solver lines": 8_432,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_826,
+    "runs lines": 6_779,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
