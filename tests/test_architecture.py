@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_047,
-    "test lines": 40_567,
-    "solver lines": 8_432,
+    "package lines": 41_321,
+    "test lines": 39_916,
+    "solver lines": 8_443,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_826,
+    "runs lines": 6_781,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
@@ -67,7 +67,7 @@ LIMITS: dict[str, float] = {
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
 faces of estimator, frames and page 640, pipelines 200, numbers as labels 1,100, penalties with a
-1-norm 700, what a release needs 180."""
+1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -11,7 +11,7 @@ import click
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines
-from streamtron.cli.terminal import class_table, is_verbose, print_values, wrapped
+from streamtron.cli.terminal import class_table, is_verbose, print_values
 from streamtron.core.config import REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
@@ -101,7 +101,7 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     elif (gap := certificate["relative_duality_gap"]) < 1.0:
         yield f"{within(gap)}, proven on these rows"
     if excluded := certificate["rows_excluded"]:
-        yield wrapped(
+        yield (
             f"{excluded:,} rows of the shards were left out, because the witness excludes them as "
             "forgotten: nothing is proven of them."
         )

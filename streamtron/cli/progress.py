@@ -173,11 +173,8 @@ class Status:
             speed = event.nonzeros / 1e6 / max(time.perf_counter() - self._began, 1e-6)
             self._speed = f"{speed:.1f} M nonzeros/s"
         elif isinstance(event, SolveStarted):
-            self._action, self._speed, self.total = (
-                f"reading {event.reading + 1}: solving",
-                "",
-                None,
-            )
+            self._action, self._speed = f"reading {event.reading + 1}: solving", ""
+            self.total = None
         elif isinstance(event, RoundDone):
             estimate = event.gap_estimate
             known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,11 +31,6 @@ def columns_of(stream: TextIO | None = None) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
-
-
-def wrapped(sentence: str) -> str:
-    """Break a sentence into lines of the terminal's width."""
-    return textwrap.fill(sentence, shutil.get_terminal_size().columns)
 
 
 def fitted(line: str, width: int | None) -> str:

@@ -26,15 +26,7 @@ import numpy as np
 
 from streamtron.cluster.client import Workers, address_of, asked, scheduler_gone, usable_memory
 from streamtron.core.errors import MachineError
-from streamtron.core.executor import (
-    Parts,
-    Scans,
-    mapped,
-    plus,
-    sum_over_tree,
-    sum_trees,
-    trees_of,
-)
+from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, sum_trees, trees_of
 from streamtron.core.scan_sums import ScanSums
 from streamtron.runs.memory import check_worker
 from streamtron.runs.parts import OpenParts, PartPlan, open_part

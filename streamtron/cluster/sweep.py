@@ -34,28 +34,17 @@ def sweep_executor(workers: Workers) -> Executor:
     """
 
     def execute(function: Any, items: Iterable[Task], *shared: Any) -> Iterator[Any]:
-        return workers(fit_on_worker, map(_with_absolute_paths, items), function, *shared)
+        return workers(fit_on_worker, map(_with_absolute_vocabulary, items), function, *shared)
 
     return execute
 
 
-def _with_absolute_paths(task: Task) -> Task:
-    shards, valid = (
-        [path if "://" in path else os.path.abspath(path) for path in paths]
-        for paths in (task.fold.shards, task.fold.valid)
-    )
-    candidates = {
-        number: settings.but(
-            vocabulary=settings.vocabulary and os.path.abspath(settings.vocabulary)
-        )
-        for number, settings in task.candidates.items()
-    }
-    return task._replace(
-        fold=task.fold._replace(shards=shards, valid=valid),
-        candidates=candidates,
-        cache_dir=os.path.abspath(task.cache_dir),
-        run_dir=os.path.abspath(task.run_dir),
-    )
+def _with_absolute_vocabulary(task: Task) -> Task:
+    """Return a task whose settings name their vocabulary wherever the worker was started."""
+    vocabulary = next(iter(task.candidates.values())).vocabulary
+    absolute = vocabulary and os.path.abspath(vocabulary)
+    candidates = {n: settings.but(vocabulary=absolute) for n, settings in task.candidates.items()}
+    return task._replace(candidates=candidates)
 
 
 def fit_on_worker(

@@ -261,10 +261,8 @@ def _row_ranges(
         range(-(-end // rows_per_shard)), lambda n: bisect_right(firsts, n * rows_per_shard) - 1
     ):
         new_numbers = list(numbers)
-        first, stop = (
-            new_numbers[0] * rows_per_shard,
-            min((new_numbers[-1] + 1) * rows_per_shard, end),
-        )
+        first = new_numbers[0] * rows_per_shard
+        stop = min((new_numbers[-1] + 1) * rows_per_shard, end)
         old = shards[at : bisect_right(firsts, stop - 1)]
         new = [path_of(number) for number in new_numbers].__getitem__
         ranges.append(

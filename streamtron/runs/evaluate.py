@@ -214,11 +214,7 @@ class Evaluator:
     """Evaluate one model on scored rows, of which none is kept but distinct decisions."""
 
     def __init__(
-        self,
-        model: LinearModel,
-        limit_rows: int = LIMIT_ROWS,
-        ranking: bool = True,
-        worst: int = 0,
+        self, model: LinearModel, limit_rows: int = LIMIT_ROWS, ranking: bool = True, worst: int = 0
     ) -> None:
         self.model, self.two = model, model.kind == "two classes"
         classes = () if self.two else model.classes

@@ -145,20 +145,11 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
         )
 
 
-class RunInputs(NamedTuple):
-    """Paths of what a certificate of a run is proven from."""
-
-    directory: str
-    model: str
-    shards: list[str]
-    witness: str
-
-
 def inputs_of_run(
     run: str | os.PathLike[str] | LinearModel, witness: str | os.PathLike[str] | None = None
-) -> RunInputs:
-    """Return directory, model, shards and witness of a run, given its directory or its model; a
-    DataError if there is no such run, or a change of it was interrupted."""
+) -> tuple[str, str, list[str], str]:
+    """Return the paths of directory, model, shards and witness of a run, given its directory or its
+    model; a DataError if there is no such run, or a change of it was interrupted."""
     if isinstance(run, LinearModel):
         raise SettingsError(
             "a model in memory does not say its shards. Give them, or the path of a model with its "
@@ -179,7 +170,7 @@ def inputs_of_run(
     records = Manifest.load(manifest).shards
     check_shards_exist(records)
     model = directory.removesuffix(RUN_SUFFIX) if is_directory else path
-    return RunInputs(directory, model, [shard.path for shard in records], witness_path)
+    return directory, model, [shard.path for shard in records], witness_path
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -156,18 +156,18 @@ def run(
         directories={"run directory": directory},
         cache=machine.cache_dir,
     )
-    place = _Place(directory, files["model"], resume, overwrite)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
-        fitted = partial(
-            _fitted, as_paths(shards), settings, machine, listen, cache, open_parts=open_parts,
-            files=files,
+        job = _Job(
+            as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
+            resume, overwrite,
         )  # fmt: skip
         try:
-            return fitted(place)
+            return _fitted(job, open_parts, files)
         except ManyClasses as error:
             if machine.cache_dir is None:
                 clear_cache(cache)  # of another reading
-            return fitted(place._replace(resume=False, overwrite=True, many=error.spent))
+            job = job._replace(resume=False, overwrite=True, many=error.spent)
+            return _fitted(job, open_parts, files)
 
 
 @contextmanager
@@ -182,33 +182,23 @@ def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         raise
 
 
-def _fitted(
-    shards: list[str],
-    settings: Settings,
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-    place: _Place,
-    open_parts: OpenParts | None,
-    files: Mapping[str, str | None],
-) -> Outcome:
+def _fitted(job: _Job, open_parts: OpenParts | None, files: Mapping[str, str | None]) -> Outcome:
     """Fit once; a ManyClasses says what was spent."""
-    workers = open_parts is not None
-    with _opened(shards, [settings], machine, listen, cache, place, workers) as fitting:
+    with _opened(job, workers=open_parts is not None) as fitting:
         [settings], training, of_parts = fitting.candidates, fitting.training, None
         try:
             if settings.parts is None:
                 [learners] = train_candidates(training, [settings], fitting.state)
             else:
                 learners, of_parts = train_in_parts(
-                    training, fitting.state, cache, fitting.states, open_parts
+                    training, fitting.state, job.cache, fitting.states, open_parts
                 )
         except ManyClasses as error:
             seconds, source = time.perf_counter() - fitting.began, training.source
             error.spent = source.nonzeros_read, source.bytes_read, seconds
             raise
         outcome = fitting.outcome(learners, settings, of_parts)
-        write_outcome(outcome, run=place.directory, **files)
+        write_outcome(outcome, run=job.directory, **files)
     return outcome
 
 
@@ -229,27 +219,31 @@ def fit_many(
     ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     _check_alike(candidates)
-    place = _Place(run_dir, None, resume=True, overwrite=False)
-    with (
-        nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache,
-        _opened(as_paths(shards), candidates, machine, listen, cache, place) as fitting,
-    ):
-        groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
-        return [
-            fitting.outcome(learners, settings, {})
-            for learners, settings in zip(groups, fitting.candidates, strict=True)
-        ]
+    with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
+        job = _Job(as_paths(shards), candidates, machine, listen, cache, run_dir, resume=True)
+        with _opened(job) as fitting:
+            groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
+            return [
+                fitting.outcome(learners, settings, {})
+                for learners, settings in zip(groups, fitting.candidates, strict=True)
+            ]
 
 
-class _Place(NamedTuple):
-    """The directory of a run (None = no checkpoints), its model (None = the candidates of a sweep,
-    which is never resumed by hand), whether it is resumed or replaced, and, where there are many
-    classes though the settings do not say so, what was spent on two of them."""
+class _Job(NamedTuple):
+    """What is fitted on what. The ``directory`` of its run (None = no checkpoints) and its
+    ``model`` (None = the candidates of a sweep, which is never resumed by hand), whether it is
+    resumed or replaced; and ``many`` classes, though the settings do not say so: what was spent on
+    two of them."""
 
+    shards: list[str]
+    candidates: Sequence[Settings]
+    machine: Machine
+    listen: Listener
+    cache: str
     directory: str | os.PathLike[str] | None
-    model: str | None
-    resume: bool
-    overwrite: bool
+    model: str | None = None
+    resume: bool = False
+    overwrite: bool = False
     many: tuple[int, int, float] | None = None
 
 
@@ -286,57 +280,51 @@ class _Fitting(NamedTuple):
 
 
 @contextmanager
-def _opened(
-    shards: list[str],
-    candidates: Sequence[Settings],
-    machine: Machine,
-    listen: Listener,
-    cache: str,
-    place: _Place,
-    workers: bool = False,
-) -> Iterator[_Fitting]:
+def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
     """Open the shards, and the run in its directory, which is locked meanwhile."""
-    nonzeros, size, seconds = place.many or (0, 0, 0.0)
-    began, directory = time.perf_counter() - seconds, place.directory
-    resumed = directory if place.resume and directory and is_run(directory) else None
-    kept: dict[str, Any] = {} if place.many is None else {"multiclass": True}
+    nonzeros, size, seconds = job.many or (0, 0, 0.0)
+    began, directory, machine = time.perf_counter() - seconds, job.directory, job.machine
+    resumed = directory if job.resume and directory and is_run(directory) else None
+    kept: dict[str, Any] = {} if job.many is None else {"multiclass": True}
     if resumed is not None:  # it keeps what was decided when it began
         record = read_record(Path(resumed)).settings
         kept = {name: record.get(name) for name in ("parts", "multiclass")}
-    most_labels = None if candidates[0].one_vs_rest else MOST_NUMBERS
+    most_labels = None if job.candidates[0].one_vs_rest else MOST_NUMBERS
     candidates = [
         settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)})
-        for settings in candidates
+        for settings in job.candidates
     ]
-    candidates, read = with_active_set(shards, candidates, machine, cache, resumed, listen)
+    candidates, read = with_active_set(
+        job.shards, candidates, machine, job.cache, resumed, job.listen
+    )
     with open_training_shards(
-        shards, candidates[0], machine, cache, most_labels=most_labels
+        job.shards, candidates[0], machine, job.cache, most_labels=most_labels
     ) as source:
         source.nonzeros_read = read[0] + nonzeros
         source.bytes_read = read[1] + size + source.counted
         candidates = [
             with_parts(settings, source.shards, workers=workers) for settings in candidates
         ]
-        training = Training(source, candidates[0], machine, listen)
+        training = Training(source, candidates[0], machine, job.listen)
         fitting = _Fitting(training, candidates, began, bool(read[0]))
         if directory is None:
             yield fitting
             return
-        if place.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
+        if job.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
             _log.warning(
                 "%s: rows that were forgotten are read again where their shards still hold them.",
                 directory,
             )
         with open_run(
-            directory, candidates[0], stamps_of(source.shards), place.model, machine.cache_dir,
-            resume=place.resume, overwrite=place.overwrite,
+            directory, candidates[0], stamps_of(source.shards), job.model, machine.cache_dir,
+            resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
-            fitting = _begun(fitting, run, place)
-            with nullcontext() if place.model is None else signals.defer_to_checkpoint():
+            fitting = _begun(fitting, run, job)
+            with nullcontext() if job.model is None else signals.defer_to_checkpoint():
                 yield fitting
 
 
-def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
+def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     """Return the fit as it goes on from the last checkpoint of its run, and writes others."""
     training, began, state = fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
@@ -344,13 +332,13 @@ def _begun(fitting: _Fitting, run: Run, place: _Place) -> _Fitting:
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
         began, state = began - checkpoint.seconds, checkpoint.state
-    elif place.resume and place.model is not None:
+    elif job.resume and job.model is not None:
         _log.warning("%s: no checkpoint there; the run starts over.", run.path)
     states = None
     if training.settings.parts is not None:
         states, every = run.parts(), 0.0  # they keep those after the last two readings
     make = partial(_checkpoint, source, began)
-    writer = CheckpointWriter(run, every, make, at_end=place.model is not None)
+    writer = CheckpointWriter(run, every, make, at_end=job.model is not None)
     training = replace(training, checkpointer=writer)
     return fitting._replace(training=training, began=began, state=state, states=states)
 

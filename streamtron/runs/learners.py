@@ -52,9 +52,7 @@ Source = TypeVar("Source", bound=ChunkSource)
 
 
 def train_candidates(
-    training: Training[ShardSource],
-    candidates: Sequence[Settings],
-    state: State | None = None,
+    training: Training[ShardSource], candidates: Sequence[Settings], state: State | None = None
 ) -> list[list[Learner]]:
     """Train candidates that agree in reading, order and seed on the same readings, from ``state``
     on if there is one. Return the finished learners of each: one for two classes, else one a label,
@@ -183,10 +181,7 @@ class Training(Generic[Source]):
             start = stop
 
     def on(
-        self,
-        learners: Sequence[Learner],
-        begin: Callable[[Sequence[Learner]], None],
-        known: Known,
+        self, learners: Sequence[Learner], begin: Callable[[Sequence[Learner]], None], known: Known
     ) -> None:
         """Train the learners of a finished run on, together if they fit in memory, else in groups.
         ``begin``, ``known`` : see ``in_groups``."""
@@ -268,10 +263,7 @@ def _resumed_group(state: State | None, restored: Sequence[RestoredLearner]) -> 
 
 
 def _learner(
-    settings: Settings,
-    labels: Sequence[Label],
-    weights: ClassWeights | None,
-    label: Label | None,
+    settings: Settings, labels: Sequence[Label], weights: ClassWeights | None, label: Label | None
 ) -> Learner:
     """Return the learner of a class against the rest, of weight 1; of two classes if None."""
     if label is not None and weights is not None:

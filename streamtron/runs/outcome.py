@@ -223,10 +223,7 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
 
 
 def _model(
-    source: ShardSource,
-    learners: Sequence[Learner],
-    settings: Settings,
-    before: LinearModel | None,
+    source: ShardSource, learners: Sequence[Learner], settings: Settings, before: LinearModel | None
 ) -> LinearModel:
     classes = tuple(sorted(source.labels))
     two = len(learners) == 1 and not settings.multilabel

@@ -25,7 +25,7 @@ from streamtron.core.events import (
     ignore,
 )
 from streamtron.core.executor import Executor, serial
-from streamtron.core.rows import Chunk, Label, freeze
+from streamtron.core.rows import Label, freeze
 from streamtron.data import (
     ReaderConfig,
     ShardFile,
@@ -97,7 +97,7 @@ class Scans:
                 self._check(records)
             else:
                 nonzeros += block.nonzeros
-                self._add(block.rows, block.nonzeros)
+                self.passed(block.rows, block.nonzeros)
                 freeze(*block.held)  # a worker's copy is not
                 yield block
         self.rows = [record.rows for record in records]
@@ -110,13 +110,6 @@ class Scans:
         rows, nonzeros = (None, None) if self.reading < 0 else self._read
         self.reading, self._read = self.reading + 1, (0, 0)
         self.listen(ReadingStarted(self.reading, purpose, rows, nonzeros, problems))
-
-    def told(self, chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, None]:
-        """Tell of chunks that this process reads as they pass."""
-        with closing(chunks):
-            for chunk in chunks:
-                yield chunk
-                self._add(len(chunk), chunk.nonzeros)
 
     def end(self) -> None:
         """Tell that all rows of a reading have passed."""
@@ -133,7 +126,8 @@ class Scans:
         )  # fmt: skip
         self.listen(done)
 
-    def _add(self, rows: int, nonzeros: int) -> None:
+    def passed(self, rows: int, nonzeros: int) -> None:
+        """Tell that so many more rows of a reading have passed."""
         self._read = self._read[0] + rows, self._read[1] + nonzeros
         self.listen(ChunkDone(self.reading, *self._read))
 
@@ -147,10 +141,8 @@ class Scans:
         last, shards = records[-1], self.source.shards
         number = len(records) - 1
         if self.rows is None:
-            alike = (
-                k for k, record in enumerate(records) if record.fingerprint == last.fingerprint
-            )
-            if last.rows and (first := next(alike)) < number:
+            fingerprints = [record.fingerprint for record in records]
+            if last.rows and (first := fingerprints.index(last.fingerprint)) < number:
                 check_duplicate(shards[first], shards[number], self._allow_duplicate)
         elif last.rows != self.rows[number]:
             compared = "more" if last.rows > self.rows[number] else "fewer"

@@ -156,7 +156,7 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
     requests, counts = list(map(_request, scanning)), [learner.counts for learner in scanning]
     if training:
         scans.begin("train", len(learners))
-        chunks = scans.told(_trained(scans.source.chunks(), training))
+        chunks = _trained(scans, training)
         add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
     else:
         add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
@@ -170,15 +170,14 @@ def _request(learner: Learner) -> ScanRequest:
     return request._replace(threshold=near * request.threshold)
 
 
-def _trained(
-    chunks: Generator[Chunk, None, None], learners: Sequence[Learner]
-) -> Generator[Chunk, None, None]:
-    """Train learners on each chunk before it is passed on."""
-    with closing(chunks):
+def _trained(scans: Scans, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
+    """Read here, and train learners on each chunk before it is passed on."""
+    with closing(scans.source.chunks()) as chunks:
         for chunk in chunks:
             for learner in learners:
                 take_and_solve(learner, chunk, order.file_order(len(chunk)))
             yield chunk
+            scans.passed(len(chunk), chunk.nonzeros)
 
 
 def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:

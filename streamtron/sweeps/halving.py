@@ -49,7 +49,9 @@ class Halving:
 
     def settings(self, iteration: int, candidate: Settings, earlier: Trial | None) -> Settings:
         """Return a candidate's settings in an iteration, given its trial in the one before."""
-        return loosened(candidate, self.last - iteration)
+        if (steps := self.last - iteration) == 0:
+            return candidate
+        return candidate.but(tol=max(candidate.tol, TIGHTEST) * FACTOR**steps)
 
     def may_end(self, iteration: int) -> bool:
         """Return whether a trial of the iteration can be the best of all."""
@@ -77,13 +79,6 @@ def halving_steps(settings: Settings, candidates: int) -> int:
     return steps
 
 
-def loosened(settings: Settings, steps: int) -> Settings:
-    """Return a candidate's settings with the ``tol`` of ``steps`` iterations before the last."""
-    if steps == 0:
-        return settings
-    return settings.but(tol=max(settings.tol, TIGHTEST) * FACTOR**steps)
-
-
 @dataclass(frozen=True, slots=True)
 class TwoStage:
     """One iteration a stage: the first for all candidates, the next for those worth it.
@@ -96,8 +91,20 @@ class TwoStage:
     last: int
 
     def settings(self, iteration: int, candidate: Settings, earlier: Trial | None) -> Settings:
-        """See ``Halving``."""
-        return at_stage(candidate, iteration, earlier)
+        """See ``Halving``.
+
+        >>> stages = [TwoStage(1).settings(0, Settings(stage=x), None) for x in ("1,0.1", "auto")]
+        >>> [(settings.stage, settings.max_epochs) for settings in stages]
+        [('1', 100), ('1', 2)]
+        """
+        stage, most = plan(candidate)[iteration], candidate.max_epochs
+        b = stage.b_relative
+        if b is None and stage.epsilon < 1.0 and earlier and earlier.radius:
+            upper_bound = earlier.certificate["upper_bound"]
+            b = bracketed_b(stage, candidate, earlier.radius, upper_bound)
+        name = "ascent" if stage.ascent else repr(stage.epsilon).removesuffix(".0")
+        most = min(most, BRIEF) if stage.brief else most
+        return candidate.but(stage=name, b=None if b is None else (b,), max_epochs=most)
 
     def may_end(self, iteration: int) -> bool:
         """See ``Halving``."""
@@ -113,22 +120,6 @@ class TwoStage:
             if trial.at_optimum[1] is not None and trial.at_optimum[1] < bar
         }
         return [trial.candidate for trial in running if trial.candidate not in dropped], dropped
-
-
-def at_stage(settings: Settings, number: int, earlier: Trial | None) -> Settings:
-    """Return a candidate's settings for one of its stages, given its trial in the stage before.
-
-    >>> first, brief = (at_stage(Settings(stage=name), 0, None) for name in ("1,0.1", "auto"))
-    >>> (first.stage, first.max_epochs), (brief.stage, brief.max_epochs)
-    (('1', 100), ('1', 2))
-    """
-    stage = plan(settings)[number]
-    b = stage.b_relative
-    if b is None and stage.epsilon < 1.0 and earlier and earlier.radius:
-        b = bracketed_b(stage, settings, earlier.radius, earlier.certificate["upper_bound"])
-    epochs = min(settings.max_epochs, BRIEF) if stage.brief else settings.max_epochs
-    name = "ascent" if stage.ascent else repr(stage.epsilon).removesuffix(".0")
-    return settings.but(stage=name, b=None if b is None else (b,), max_epochs=epochs)
 
 
 def bracketed_b(

@@ -170,15 +170,15 @@ def sweep(
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
-    paths = _from_the_root(shards)
+    paths, held_out = _from_the_root(shards), None if valid is None else _from_the_root(valid)
     places: Any = {"model": model, "report": report, "witness": witness}
-    inputs = [*paths, *as_paths(valid or ()), settings.vocabulary]
+    inputs = [*paths, *(held_out or ()), settings.vocabulary]
     files, run_dir = _check_places(places, inputs, machine, overwrite)
-    splits = folds_of(paths, valid, folds, candidates[0])
+    splits = folds_of(paths, held_out, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
     with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
-        os.makedirs(cache, exist_ok=True)
+        os.makedirs(cache := os.path.abspath(cache), exist_ok=True)
         stack.callback(remove_abandoned, cache)  # unfinished files that killed workers left
         scratch = stack.enter_context(scratch_directory("sweep-", cache))
 
@@ -214,8 +214,7 @@ def _shared(
 
 
 def _from_the_root(shards: Paths) -> list[str]:
-    """Return absolute paths: a listener may change the working directory before the best is fitted
-    in the end."""
+    """Return absolute paths: a listener may change the directory, and workers have others."""
     return [path if "://" in path else os.path.abspath(path) for path in as_paths(shards)]
 
 

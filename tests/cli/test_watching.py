@@ -347,7 +347,11 @@ def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_the_tabl
     assert len(shown) == len(reading_head())
 
 
-@pytest.mark.parametrize("content", ["1 1:1\n", "{}\n", '{"a": 1}\n', "\x00", "[1]\n", "3\n"])
+@pytest.mark.parametrize(
+    "content",
+    ["1 1:1\n", "{}\n", "\x00", "[1]\n", "3\n", '"time event"', "[" * 60_000, '{"time": 1}\n',
+     '{"event": "click", "time": 3, "label": 1}\n'],
+)  # fmt: skip
 def test_a_file_that_is_no_log_is_refused_and_kept(run: Run, place: Path, content: str) -> None:
     (place / "precious").write_text(content)
     one_sentence(run("fit", "train", "--model", "m1", "--log", "precious"), 2, "precious")

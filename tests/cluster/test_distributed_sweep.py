@@ -29,10 +29,10 @@ from streamtron.runs.memory import memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
-from streamtron.sweeps.sweep import Sweep, Task, _tasks
+from streamtron.sweeps.sweep import Sweep, Task
 from tests.helpers.killed_workers import Cut, Dying
 from tests.helpers.processes import here, until
-from tests.helpers.sweep_rows import Rows, by, lasting
+from tests.helpers.sweep_rows import by, lasting
 
 GRID: dict[str, Any] = {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)}
 CANDIDATES = candidates_of(Settings(), GRID)
@@ -150,21 +150,6 @@ def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them
     assert came == expected
 
 
-@pytest.mark.parametrize("folds", [1, 3])
-def test_candidates_are_distributed_once_each_whatever_the_number_of_tasks(folds: int) -> None:
-    names = [Fold([], [], str(number)) for number in range(folds)]
-    for count in range(1, 9):
-        for most in range(1, 9):
-            some = dict(enumerate(CANDIDATES[:count]))
-            tasks = _tasks(names, some, count=most, cache="", scratch="")
-            for fold in names:
-                own = [task.candidates for task in tasks if task.fold is fold]
-                assert sorted(number for each in own for number in each) == list(range(count))
-                assert len(own) == min(count, -(-most // folds))
-                assert max(map(len, own)) - min(map(len, own)) <= 1
-            assert len({task.run_dir for task in tasks}) == len(tasks)
-
-
 def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
     place: Path, workers: Workers, task_names: list[str]
 ) -> None:
@@ -195,12 +180,6 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
 # --- what is killed ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def undisturbed(place: Path) -> dict[str, Rows]:
-    """The tables of the candidates that take long, from one process."""
-    return {kind: lasting(swept(place, kind, **how)) for kind, how in LONG.items()}
-
-
 @pytest.mark.parametrize(
     ("kind", "reading", "chunks", "shared"),
     [
@@ -211,7 +190,7 @@ def undisturbed(place: Path) -> dict[str, Rows]:
     ],
 )
 def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is_shared(
-    place: Path, undisturbed: dict[str, Rows], workers: Workers, tmp_path: Path, kind: str,
+    place: Path, workers: Workers, tmp_path: Path, kind: str,
     reading: int, chunks: int, shared: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     dying = Dying(str(tmp_path), (reading, chunks), shared)
@@ -220,7 +199,7 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     cache = tmp_path / "cache"
     machine = Machine(checkpoint_every=0.0, cache_dir=str(cache))
     found = swept(place, kind, machine=machine, **LONG[kind], **by(workers))
-    assert lasting(found) == undisturbed[kind]
+    assert lasting(found) == lasting(swept(place, kind, **LONG[kind]))
     assert (tmp_path / "died").exists()
     resumed = [path.read_text() for path in tmp_path.glob("resumed-*")]
     assert resumed == ([f"{reading} {chunks}"] if shared else [])

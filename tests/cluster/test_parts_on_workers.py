@@ -35,7 +35,7 @@ from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.processes import COMMAND, Process, Run, until
+from tests.helpers.processes import COMMAND, Process, until
 from tests.runs import test_parts_many as many
 
 ALL, BLOCKS = 10**9, 300_000
@@ -367,15 +367,3 @@ def test_a_worker_that_does_not_see_a_shard_is_named(
             [tmp_path], Settings(parts=2), model=tmp_path / "m", machine=Machine(),
             open_parts=unseen,
         )  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_the_command_fits_on_workers(place: Path, run: Run, alone: bytes, active_set: int) -> None:
-    model, size = f"m-{active_set}", f"{active_set}B"
-    done = run(
-        "fit", "train", "--model", model, "--workers", "2", "--C", "2", "--tol", "0.02",
-        "--active-set", size,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (place / model).read_bytes() == alone

@@ -61,7 +61,6 @@ def _context(stranger: str) -> ssl.SSLContext | None:
         context = ssl.create_default_context()
         context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    assert isinstance(context, ssl.SSLContext)
     return context
 
 

@@ -379,6 +379,19 @@ def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place
     assert readings("clicks:number", "city:category,null=0") == (place / "a.parquet").stat().st_size
 
 
+def test_an_update_says_in_which_columns_there_are_categories_that_were_not_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, cities in {"a": ["Rome", "Paris"], "b": ["Rome", "Oslo"]}.items():
+        table = pa.table({"city": cities * 20, "day": ["x", "y"] * 20, "label": [0, 1] * 20})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    columns = ["city:category", "day:category"]
+    streamtron.fit(tmp_path / "a.parquet", columns=columns, model=tmp_path / "m")
+    assert "none of the categories" not in caplog.text
+    streamtron.update(tmp_path / "m", tmp_path / "b.parquet")
+    assert "Some values in 'city' are none of the categories that were counted" in caplog.text
+
+
 def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(
     place: Path, tmp_path: Path
 ) -> None:

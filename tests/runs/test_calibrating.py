@@ -11,7 +11,6 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import dump_svmlight_file, make_classification
 from sklearn.frozen import FrozenEstimator
-from sklearn.isotonic import IsotonicRegression
 
 import streamtron
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
@@ -20,7 +19,7 @@ from streamtron.model.calibration import METHODS, fit_isotonic, fit_sigmoid, pro
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
 from tests.helpers.models import make_model, refused
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import Run
 
 CLASSES = {"two": 2, "many": 4}
 
@@ -96,19 +95,6 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale: float) -> N
     assert found["a"] < 0
 
 
-def test_isotonic_regression_is_scikit_learns_at_every_decision() -> None:
-    rng = np.random.default_rng(0)
-    decisions = np.round(rng.normal(size=500), 2)  # with ties
-    positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions))
-    weights = rng.exponential(size=500) * (rng.random(500) > 0.1)
-    found = fit_isotonic(_records(decisions, positive, weights))
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(decisions, positive, weights)
-    places = np.linspace(-4, 4, 1001)
-    ours = probabilities({"method": "isotonic", "directions": [found]}, places, sum_to_one=False)
-    assert ours == pytest.approx(theirs.predict(places), rel=0, abs=1e-12)
-    assert len(found["decisions"]) == len(theirs.X_thresholds_) > 20
-
-
 def test_decisions_beyond_memory_calibrate_as_their_neighbours_do() -> None:
     rng = np.random.default_rng(0)
     decisions = rng.normal(size=50_000)
@@ -149,8 +135,6 @@ def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text("1:2 1:1\n-1:1 1:-1\n-1:0 1:9\n")
     (tmp_path / "b.svm").write_text("1:1 1:1\n1:1 1:1\n-1:1 1:-1\n")
     first, second = (streamtron.calibrate(model, tmp_path / name) for name in ("a.svm", "b.svm"))
-    assert first.calibration is not None
-    assert second.calibration is not None
     assert (first.calibration["rows"], second.calibration["rows"]) == (2, 3)
     own, other = (each.calibration["directions"][0] for each in (first, second))
     assert own == pytest.approx(other, abs=1e-9)
@@ -234,13 +218,6 @@ def test_the_estimator_has_a_companion_with_predict_proba(place: Path) -> None:
     X, y = _rows(place, "two", "train")
     calibrated = CalibratedClassifierCV(streamtron.StreamtronClassifier(), cv=3).fit(X, y)
     assert calibrated.score(*_rows(place, "two", "new")) > 0.7
-
-
-def test_probabilities_of_a_model_without_are_refused(run: Run, place: Path) -> None:
-    make_model().save(place / "plain")
-    done = run("predict", "plain", "two-new.svm", "--proba", "-o", "none.tsv")
-    one_sentence(done, 2, "not calibrated", "--calibrate")
-    assert not (place / "none.tsv").exists()
 
 
 def test_shards_to_calibrate_on_that_are_missing_stop_the_fit_before_it_begins(

@@ -51,30 +51,18 @@ def _fit(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
 
 
 @pytest.mark.parametrize(("kind", "loss"), LOOSE)
-def test_the_optimum_gives_every_certain_row_the_same_label(
-    place: Path, kind: str, loss: str
-) -> None:
-    best_gap = 1e-11 if loss == "squared_hinge" else 1e-8
-    loose, optimum = (_fit(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], best_gap))
-    [found] = streamtron.predict(loose, place / f"{kind}.svm", certain=True)
-    [best] = streamtron.predict(optimum, place / f"{kind}.svm")
-    same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
-    assert found.certain is not None
-    assert same[found.certain].all()
-    assert 0.05 < found.certain.mean() < 1.0
-
-
-@pytest.mark.parametrize(("kind", "loss"), LOOSE)
-def test_decisions_and_probabilities_of_the_optimum_lie_between_their_bounds(
+def test_the_optimum_gives_certain_rows_the_same_label_and_all_rows_values_between_their_bounds(
     place: Path, kind: str, loss: str
 ) -> None:
     shard, proba = place / f"{kind}.svm", loss == "log_loss"
-    loose, optimum = (_fit(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], 1e-9))
+    best_gap = 1e-11 if loss == "squared_hinge" else 1e-9
+    loose, optimum = (_fit(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], best_gap))
     [found] = streamtron.predict(loose, shard, certain=True, proba=proba)
     [best] = streamtron.predict(optimum, shard, proba=proba)
+    same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
+    assert same[found.certain].all()
+    assert 0.05 < found.certain.mean() < 1.0
     wanted = best.probabilities if proba else best.decisions
-    assert found.bounds is not None
-    assert wanted is not None
     least, most = found.bounds
     slack = 1e-4 * (most - least)  # what the other fit is off by, too
     assert (least - slack <= wanted).all()
@@ -109,7 +97,6 @@ def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
 
 def test_offsets_that_do_not_belong_to_a_model_are_refused(place: Path) -> None:
     model = _fit(place, "two", 1e-3)
-    assert model.offsets is not None
     for offsets, certificate, part in (
         (model.offsets[1:], model.certificate, "another number"),
         (np.full_like(model.offsets, np.inf), model.certificate, "must be finite"),
@@ -193,7 +180,6 @@ def test_a_fit_goes_on_until_enough_labels_are_certain(run: Run, place: Path) ->
     assert done.returncode == 0, done.stderr
     model = streamtron.load(place / "until")
     [found] = streamtron.predict(model, place / "two.svm", certain=True)
-    assert found.certain is not None
     assert found.certain.mean() >= 0.9
     assert model.settings["tol"] < 0.3
     count = int(found.certain.sum())

@@ -72,9 +72,7 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
     assert np.array_equal(again.weights, model.weights)
 
 
-def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
-    place: Path,
-) -> None:
+def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place: Path) -> None:
     run = partial(here, place)
     done = run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%")
     assert done.returncode == 0, done.stderr
@@ -99,9 +97,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
         assert (done.returncode, message in done.stderr) == (2, True)
 
 
-def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(
-    place: Path,
-) -> None:
+def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(place: Path) -> None:
     run = partial(here, place)
     streamtron.fit(place / "kept" / "k.svm", model=place / "m")
     done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")

@@ -53,7 +53,7 @@ def fitted(place: Path, X: Any, signs: Any, **names: Any) -> streamtron.Outcome:
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
-@pytest.mark.parametrize("C", [0.5, 5.0, 50.0])
+@pytest.mark.parametrize("C", [0.5, 50.0])
 @pytest.mark.parametrize(
     "how",
     [{}, {"parts": 3}, {"active_set": 8_000}, {"class_weight": {"1": 1.0}}],

@@ -101,7 +101,6 @@ def test_a_finished_run_is_restored_by_its_nonzeros(tmp_path: Path) -> None:
     for learner in learners:
         assert isinstance(learner.best.w, SparseVector)
         assert isinstance(learner.running.w, SparseVector)
-        assert learner.frozen is not None
         assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
     bins = sum(one.frozen.scan_sums.bins.nbytes for one in learners if one.frozen)
     counts = sum(learner.counts.nbytes for learner in learners)

@@ -160,20 +160,6 @@ def test_no_command_writes_over_what_it_reads_or_into_the_directory_of_a_run(
     assert _content(whole) == before
 
 
-LINES = '{"event": "click", "time": 3, "label": 1, "f0": 1}\n' * 2
-
-
-@pytest.mark.parametrize("text", [LINES, "[]", "3", '"time event"', "[" * 60_000, '{"time": 1}\n'])
-def test_a_log_is_appended_to_a_log_alone(text: str, tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text(ROWS)
-    (tmp_path / "table.jsonl").write_text(text)
-    ended = here(tmp_path, "fit", "a.svm", "--model", "m", "--log", "table.jsonl")
-    one_sentence(ended, 2, "table.jsonl: not a log of events", "Name another")
-    assert (tmp_path / "table.jsonl").read_text() == text
-    assert here(tmp_path, "fit", "a.svm", "--model", "m", "--log", "log").returncode == 0
-    assert here(tmp_path, "certify", "m", "--log", "log").returncode == 0
-
-
 def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path: Path) -> None:
     (tmp_path / "a.svm").write_text(ROWS)
     assert here(tmp_path, "fit", "a.svm", "--model", "x.run").returncode == 0
@@ -364,11 +350,3 @@ def test_a_listener_that_changes_the_directory_moves_no_output(
     assert list((place / "elsewhere").iterdir()) == []
     for name in ("n", "n.run", "r", "w", "o", "p", "u", "f", "s", "s.run", "t"):
         assert (place / name).exists(), name
-
-
-@pytest.mark.parametrize("rows", ["1 1:1\n1 2:1\n", "1 1:1\n-1 1:x\n"])
-def test_a_fit_that_the_data_refuse_leaves_nothing_behind(rows: str, tmp_path: Path) -> None:
-    (tmp_path / "rows.svm").write_text(rows)
-    done = here(tmp_path, "fit", "rows.svm", "--model", "m")
-    assert done.returncode == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.svm"]

@@ -375,3 +375,59 @@ def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(
     assert alike.report["rounds"] <= 10
     assert unlike.report["rounds"] <= 12
     assert holds_optimum(unlike.report, unlike_shards)
+
+
+# --- a tenth of rows of few columns in memory: the others are one quadratic of all ----------------
+
+FEW = {"active_set": 4000 * (8 * 30 + 24) // 10, "C": 5.0}
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Rows of few columns in six shards, of which five are fitted."""
+    place = tmp_path_factory.mktemp("dense")
+    generate(str(place), rows=4000, columns=30, seed=3, kind="dense", shards=6)
+    return sorted(place.glob("*.svm"))
+
+
+@pytest.mark.parametrize("C", [0.5, 50.0])
+def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_process(
+    dense: list[Path], C: float
+) -> None:
+    found, alone = (trained(dense[:5], **FEW | {"C": C, "parts": parts}) for parts in (5, 1))
+    assert found.stop_reason == "certified"
+    assert holds_optimum(found.report, dense[:5])
+    assert found.report["readings"] <= 1.5 * alone.report["readings"]
+    assert found.report["rounds"] <= 30
+
+
+def test_where_columns_are_few_nothing_changes_a_bit_and_the_witness_proves_the_run_that_grows(
+    dense: list[Path], tmp_path: Path
+) -> None:
+    few = partial(trained, dense[:5], tol=1e-6, **FEW)
+    found = no_bit_changes(few, tmp_path, lambda n: {2, 3, n // 2, n - 2, n - 1}, [1])
+    proof = certify(tmp_path / "alone")
+    assert proof.readings == 1.0
+    claimed = found.report["certificate"]["upper_bound"]
+    assert proof.certificate.upper_bound == pytest.approx(claimed, rel=1e-13)
+    grown = update(tmp_path / "alone", dense[5], tol=1e-3)
+    assert (grown.report["parts"], grown.stop_reason) == (6, "certified")
+    assert holds_optimum(grown.report, dense)
+
+
+def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(
+    dense: list[Path], tmp_path: Path
+) -> None:
+    for name in ("all", "0", "1", "2"):
+        (tmp_path / name).mkdir()
+        for shard in dense[:5]:
+            rows = [line.split(" ", 1)[1] for line in shard.read_text().splitlines()]
+            classes = [(3 * ("1:-" in row) + row.count("-")) % 3 for row in rows]
+            labels = [k if name == "all" else 1 if k == int(name) else -1 for k in classes]
+            lines = [f"{label} {row}\n" for label, row in zip(labels, rows, strict=True)]
+            (tmp_path / name / shard.name).write_text("".join(lines))
+    found = trained([tmp_path / "all"], multiclass=True, **FEW)
+    assert found.stop_reason == "certified"
+    for number, label in enumerate(found.model.classes):
+        alone = trained([tmp_path / f"{label:g}"], **FEW)
+        assert (found.model.weights[number] == alone.model.weights).all(), label

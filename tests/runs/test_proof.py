@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import lzma
 from collections.abc import Sequence
 from functools import partial
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from liblinear import liblinearutil
 from numpy.typing import NDArray
+from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
@@ -103,7 +103,6 @@ def best_margin(data: Data, C: float, rho: float) -> float:
 def sound(proof: Proof, optimum: float) -> None:
     """The bounds bracket the optimum, and the gap is what they say."""
     found = proof.certificate
-    assert found.upper_bound is not None
     assert found.primal_margin <= optimum * (1 + 1e-9)
     assert found.upper_bound >= optimum * (1 - 1e-9)
     gap = 1.0 - (found.primal_margin / found.upper_bound) ** 2
@@ -128,7 +127,7 @@ def refused(call: Any, *parts: str, kind: type[Exception] = DataError) -> None:
 
 @pytest.mark.parametrize("rho", [0.0, 1.0])
 @pytest.mark.parametrize("C", [0.05, 2.0, 50.0])
-def test_our_model_with_its_witness_is_proven_again_by_one_reading(
+def test_our_model_is_proven_again_by_one_reading_with_its_witness_and_without(
     data: Data, tmp_path: Path, C: float, rho: float
 ) -> None:
     outcome = fitted(data, tmp_path, C=C, rho=rho)
@@ -139,18 +138,11 @@ def test_our_model_with_its_witness_is_proven_again_by_one_reading(
     assert proof.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-12)
     assert proof.certificate.rows_scanned == claimed["rows_scanned"] == ROWS
     assert proof.weights_scale == pytest.approx(1.0, rel=1e-4)
-    sound(proof, best_margin(data, C, rho))
-
-
-@pytest.mark.parametrize("C", [0.05, 2.0, 50.0])
-def test_our_model_is_proven_without_its_witness_by_one_reading(
-    data: Data, tmp_path: Path, C: float
-) -> None:
-    outcome = fitted(data, tmp_path, C=C)
-    proof = certify(outcome.model, data.path)
-    assert proof.readings == 1.0
-    assert proof.certificate.relative_duality_gap <= 1e-6
-    sound(proof, best_margin(data, C, 1.0))
+    without = certify(outcome.model, data.path)
+    assert without.readings == 1.0
+    assert without.certificate.relative_duality_gap <= 1e-6
+    for each in (proof, without):
+        sound(each, best_margin(data, C, rho))
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])
@@ -175,7 +167,6 @@ def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     exact = fitted(data, tmp_path, C=2.0, tol=0).model
     found = proof.certificate
-    assert found.upper_bound is not None
     P, D = (0.5 / margin**2 for margin in (found.primal_margin, found.upper_bound))
     assert proof.decision_radius == pytest.approx((2.0 * (P - D)) ** 0.5, rel=1e-6)
     ours = proof.weights_scale * outcome.model.decision_function(data.X)
@@ -266,10 +257,8 @@ def test_row_weights_in_the_shards_are_those_of_the_proof(data: Data, tmp_path: 
 def certified_liblinear(
     data: Data, directory: Path, options: str, C: float, rho: float, **more: Any
 ) -> tuple[Proof, LinearModel]:
-    from liblinear.liblinearutil import save_model
-
     rival = liblinear(data.X, data.labels, f"{options} -c {C} -B {rho if rho else -1}")
-    save_model(str(directory / "liblinear"), rival)
+    liblinearutil.save_model(str(directory / "liblinear"), rival)
     model = load_any(directory / "liblinear")
     return certify(model, data.path, settings=Settings(C=C, rho=rho), **more), model
 
@@ -284,7 +273,7 @@ def test_rows_that_all_weigh_nothing_are_refused(readings: int, data: Data, tmp_
 
 
 @pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
-@pytest.mark.parametrize("C", [0.05, 1.0, 50.0])
+@pytest.mark.parametrize("C", [0.05, 50.0])
 @pytest.mark.parametrize("solver", [1, 2])
 def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
     data: Data, tmp_path: Path, solver: int, C: float, rho: float
@@ -300,18 +289,6 @@ def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
     assert proof.readings <= 5.0
     true_gap = 1.0 - (by_hand / optimum) ** 2
     assert true_gap - 1e-8 <= found.relative_duality_gap <= true_gap + 1e-3
-
-
-def test_a_witness_of_ours_proves_liblinears_model_in_one_reading(
-    data: Data, tmp_path: Path
-) -> None:
-    fitted(data, tmp_path, C=1.0)
-    proof, _ = certified_liblinear(
-        data, tmp_path, "-s 2 -e 1e-8", 1.0, 1.0, witness=tmp_path / "witness"
-    )
-    assert proof.readings == 1.0
-    assert proof.certificate.relative_duality_gap <= 1e-3
-    sound(proof, best_margin(data, 1.0, 1.0))
 
 
 # --- many classes --------------------------------------------------------------------------------
@@ -422,27 +399,6 @@ def test_a_bias_where_the_problem_has_none_is_refused(data: Data, tmp_path: Path
 # --- coefficients ---
 
 
-@pytest.mark.parametrize("rho", [0.0, 1.0])
-def test_the_coefficients_of_a_scikit_learn_model_are_certified(
-    data: Data, tmp_path: Path, rho: float
-) -> None:
-    from sklearn.svm import LinearSVC
-
-    rival = LinearSVC(
-        C=1.0, fit_intercept=rho > 0, intercept_scaling=rho or 1.0, tol=1e-6, random_state=0,
-        max_iter=100_000,
-    ).fit(data.X, data.labels)  # fmt: skip
-    numbers = rival.coef_[0].tolist() + ([float(rival.intercept_[0])] if rho else [])
-    np.savetxt(tmp_path / "coefficients.txt", numbers)
-    model = load_any(tmp_path / "coefficients.txt", index_base=1, bias_last=rho > 0)
-    proof = certify(model, data.path, settings=Settings(C=1.0, rho=rho))
-    w, bias = numbers[:COLUMNS], numbers[COLUMNS] / rho if rho else 0.0
-    by_hand, _ = margin_by_hand(data, w, bias, [0.5] * ROWS, rho)
-    assert by_hand * (1 - 1e-8) <= proof.certificate.primal_margin <= by_hand * (1 + 1e-12)
-    sound(proof, best_margin(data, 1.0, rho))
-    assert proof.certificate.relative_duality_gap < 1e-3
-
-
 def foreign(weights: Sequence[float], bias: float = 0.0) -> LinearModel:
     """A model that was not trained here."""
     return LinearModel(np.array(weights), bias, (-1.0, 1.0), {}, None, {"index_base": 1})
@@ -452,7 +408,7 @@ def scaled(model: LinearModel, factor: float) -> LinearModel:
     return foreign((factor * model.weights).tolist(), factor * model.bias)
 
 
-@pytest.mark.parametrize("factor", [7.0, 1 / 7, 1e3, 1e-3, 1e6, 1e-6, 1e20, 1e-20])
+@pytest.mark.parametrize("factor", [7.0, 1e-3, 1e6, 1e20, 1e-20])
 def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back_within_the_readings_allowed(
     data: Data, tmp_path: Path, factor: float
 ) -> None:
@@ -484,27 +440,10 @@ def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more
     assert proof.readings == 1.0 + readings
 
 
-@pytest.mark.slow
-def test_more_readings_never_give_a_looser_upper_bound(data: Data) -> None:
-    problem = Settings(C=2.0, active_set=500)
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        model = foreign(rng.normal(size=COLUMNS).tolist())
-        bounds = [
-            certify(model, data.path, settings=problem, readings=n).certificate.upper_bound
-            for n in (2, 3, 5, 8)
-        ]
-        for fewer, more in itertools.pairwise(bounds):
-            assert fewer is not None
-            assert more is not None
-            assert more <= fewer
-
-
 def test_a_search_with_little_memory_comes_near_the_optimum(data: Data) -> None:
     model = foreign(np.random.default_rng(0).normal(size=COLUMNS).tolist())
     problem = Settings(C=2.0, active_set=3_000)
     proof = certify(model, data.path, settings=problem, readings=8)
-    assert proof.certificate.upper_bound is not None
     assert proof.certificate.upper_bound <= 1.1 * best_margin(data, 2.0, 1.0)
 
 
@@ -512,23 +451,15 @@ def test_a_search_with_little_memory_comes_near_the_optimum(data: Data) -> None:
 
 
 def test_columns_beyond_the_models_width_weigh_0_in_the_proof(data: Data, tmp_path: Path) -> None:
-    narrow = load_any_narrow(data, tmp_path)
+    rival = liblinear(data.X[:, : COLUMNS - 2], data.labels, "-s 2 -B 1")
+    liblinearutil.save_model(str(tmp_path / "narrow"), rival)
+    narrow = load_any(tmp_path / "narrow")
     proof = certify(narrow, data.path, settings=Settings(C=1.0))
     w = [*narrow.weights.tolist(), *[0.0] * (COLUMNS - narrow.columns)]
     by_hand, _ = margin_by_hand(data, w, narrow.bias, [0.5] * ROWS, 1.0)
     assert narrow.columns < COLUMNS
     assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
     sound(proof, best_margin(data, 1.0, 1.0))
-
-
-def load_any_narrow(data: Data, directory: Path) -> LinearModel:
-    """LIBLINEAR's model of the first columns alone."""
-    from liblinear.liblinearutil import save_model
-
-    save_model(
-        str(directory / "narrow"), liblinear(data.X[:, : COLUMNS - 2], data.labels, "-s 2 -B 1")
-    )
-    return load_any(directory / "narrow")
 
 
 @pytest.mark.parametrize("with_witness", [False, True])
@@ -556,13 +487,6 @@ def test_rows_of_one_of_the_models_labels_alone_are_certified(data: Data, tmp_pa
     assert proof.certificate.primal_margin == pytest.approx(by_hand, rel=1e-8)
 
 
-def svmlight(path: Path, columns: int | None = None) -> tuple[Any, Vector]:
-    from sklearn.datasets import load_svmlight_file
-
-    X, y = load_svmlight_file(str(path), n_features=columns, dtype=np.float32)
-    return X.astype(np.float64), y
-
-
 # --- real data ---
 
 
@@ -579,10 +503,8 @@ def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_liblinears_model_of_adult_is_certified(
     adult: Path, tmp_path: Path, C: float, most: float
 ) -> None:
-    from liblinear.liblinearutil import save_model
-
-    X, y = svmlight(adult / "train", 123)
-    save_model(str(tmp_path / "theirs"), liblinear(X, y, f"-s 1 -B 1 -c {C}"))
+    X, y = load_svmlight_file(str(adult / "train"), n_features=123, dtype=np.float64)
+    liblinearutil.save_model(str(tmp_path / "theirs"), liblinear(X, y, f"-s 1 -B 1 -c {C}"))
     model = load_any(tmp_path / "theirs")
     proof = certify(model, adult / "train", settings=Settings(C=C))
     found = proof.certificate
@@ -593,7 +515,6 @@ def test_liblinears_model_of_adult_is_certified(
     primal = 0.5 * s * s * augmented @ augmented + C * (slacks**2).sum()
     assert (2.0 * primal) ** -0.5 == pytest.approx(found.primal_margin, rel=1e-6)
     if C == 0.5:  # P* of Adult at Δ = 1, ρ = 1
-        assert found.upper_bound is not None
         optimum = (2.0 * 6872.574327) ** -0.5
         assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
 
@@ -657,8 +578,10 @@ def least_objective(data: Data, C: float, rho: float, loss: str) -> float:
     return float(fit(data.path, C=C, rho=rho, loss=loss, tol=1e-9).certificate["primal_objective"])
 
 
-@pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
-@pytest.mark.parametrize(("solver", "C"), [(0, 0.05), (0, 50.0), (7, 1.0), (3, 0.05)])
+@pytest.mark.parametrize(
+    ("solver", "C", "rho"),
+    [(0, 0.05, 0.0), (0, 50.0, 1.0), (7, 1.0, 2.5), (3, 0.05, 0.0), (3, 0.05, 2.5)],
+)
 def test_liblinears_model_of_another_loss_is_certified_for_that_loss(
     data: Data, tmp_path: Path, solver: int, C: float, rho: float
 ) -> None:
@@ -694,7 +617,7 @@ def test_scikit_learns_coefficients_are_certified_for_the_loss_that_is_given(
     proves(proof, mine, min(mine, least_objective(data, 0.5, rho, loss)))
     assert proof.certificate.relative_duality_gap < 1e-4
     plain = certify(model, data.path, C=0.5, rho=rho)
-    assert plain.certificate.upper_bound is not None, "the squared hinge's"
+    sound(plain, best_margin(data, 0.5, rho))  # the squared hinge's
     assert plain.certificate.relative_duality_gap > 1e-3
 
 

@@ -384,15 +384,6 @@ def test_forgotten_rows_are_in_no_histogram(run: Run, tmp_path: Path) -> None:
     assert "2 rows were forgotten" in text
 
 
-def test_an_update_writes_the_report_anew(tmp_path: Path) -> None:
-    for name, first in (("rows", 0), ("more", 300)):
-        generate(str(tmp_path / name), rows=300, columns=90, seed=1, shards=1, first_row=first)
-    streamtron.fit(tmp_path / "rows", model=tmp_path / "m")
-    (tmp_path / "more" / "part-00000.svm").rename(tmp_path / "more" / "b.svm")
-    streamtron.update(tmp_path / "m", tmp_path / "more")
-    assert json.loads((tmp_path / "m.run/report.json").read_text())["rows"] == 600
-
-
 def test_a_page_never_replaces_an_input(run: Run, place: Path, model: Path) -> None:
     before = model.read_bytes()
     one_sentence(run("report", "model", "-o", "./model"), 2, "is the input")

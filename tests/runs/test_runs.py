@@ -19,13 +19,7 @@ import pytest
 
 from streamtron.core import signals as interruption
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import (
-    DataError,
-    FileDamaged,
-    MachineError,
-    SettingsError,
-    StreamtronError,
-)
+from streamtron.core.errors import DataError, FileDamaged, MachineError, SettingsError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.runs import directory as runs
@@ -117,12 +111,6 @@ def flip(path: Path, at: int) -> None:
 
 
 # --- taken up ------------------------------------------------------------------------------------
-
-
-def test_a_run_that_had_ended_writes_its_model_again(place: Path) -> None:
-    (place / "wanted").rename(place / "old")
-    fitted(place, "wanted", resume=True)
-    assert (place / "wanted").read_bytes() == (place / "old").read_bytes()
 
 
 def test_resume_where_nothing_is_begins_and_says_so(
@@ -262,7 +250,7 @@ def test_a_run_taken_up_where_nothing_is_left_to_do_can_be_taken_further_as_if_i
 # --- damaged -------------------------------------------------------------------------------------
 
 
-def test_one_flipped_bit_anywhere_in_a_checkpoint_lets_the_one_before_be_used(
+def test_a_checkpoint_with_one_flipped_bit_or_that_is_none_lets_the_one_before_be_used(
     stopped: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = stopped / "model.run"
@@ -270,15 +258,15 @@ def test_one_flipped_bit_anywhere_in_a_checkpoint_lets_the_one_before_be_used(
     newest = Run(directory).load()
     path.unlink()
     before = Run(directory).load()
-    assert newest is not None
-    assert before is not None
     assert newest.state.reading == 3
     assert newest.state.content != before.state.content
     header = 8 + int.from_bytes(sound[:8], "little")
-    places = [*range(16), *range(16, header, 97), *range(header, len(sound), len(sound) // 150)]
-    for at in places:
-        path.write_bytes(sound)
-        flip(path, at)
+    places = [*range(16), *range(16, header, 197), *range(header, len(sound), len(sound) // 60)]
+    none = [b"", b"{}", b"PK\x03\x04" * 9, b"\xff" * 7 + b"\x7f{}", (1 << 60).to_bytes(8, "little")]
+    for at in [*places, *none]:
+        path.write_bytes(sound if isinstance(at, int) else at)
+        if isinstance(at, int):
+            flip(path, at)
         caplog.clear()
         found = Run(directory).load()
         assert found is not None, at
@@ -298,26 +286,6 @@ def test_a_run_both_of_whose_checkpoints_are_damaged_starts_over_and_says_so(
     assert as_wanted(stopped)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"{}",
-        b"PK\x03\x04" * 9,
-        b"\xff" * 7 + b"\x7f{}",
-        (1 << 60).to_bytes(8, "little") + b"{",
-    ],
-    ids=["empty", "short", "zip", "absurd", "absurd header"],
-)
-def test_a_checkpoint_that_is_not_ours_is_passed_over(
-    stopped: Path, raw: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    (stopped / "model.run" / CHECKPOINT).write_bytes(raw)
-    found = Run(stopped / "model.run").load()
-    assert found is not None
-    assert "not a streamtron checkpoint" in caplog.text
-
-
 def test_a_checkpoint_of_another_version_is_refused(stopped: Path) -> None:
     path = stopped / "model.run" / CHECKPOINT
     content, arrays = read_sealed(path, "checkpoint")
@@ -335,13 +303,16 @@ def object_of(fields: list[Any]) -> dict[str, Any]:
 def forged() -> Iterator[tuple[str, Any]]:
     """Ways to spoil the packed fields of a learner, and its arrays."""
     yield "a field is missing", lambda fields, arrays: fields.pop(3)
-    yield (
-        "an unknown class",
-        lambda fields, arrays: object_of(fields).update({"class": "Popen"}),
-    )
+    yield ("an unknown class", lambda fields, arrays: object_of(fields).update({"class": "Popen"}))
     yield "an unknown array", lambda fields, arrays: fields.append(["weights", {"array": "x"}])
     yield "short weights", lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1)))
     yield "no numbers", lambda fields, arrays: fields.__setitem__(slice(None), [[1, 2]])
+    yield (
+        "narrower data",
+        lambda fields, arrays: arrays.update(
+            {name: array[:9] for name, array in arrays.items() if array.dtype == np.float64}
+        ),
+    )
 
 
 def whole_vectors(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -361,19 +332,6 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
     spoil(fields, arrays)
     write_sealed(path, content, arrays)
     with pytest.raises(FileDamaged, match=r"no state of a run .*--overwrite"):
-        fitted(stopped, "model", resume=True)
-
-
-def test_a_checkpoint_of_narrower_data_is_refused_before_a_weight_is_missing(stopped: Path) -> None:
-    path = stopped / "model.run" / CHECKPOINT
-    content, arrays = whole_vectors(path)
-    wide = max(len(array) for array in arrays.values() if array.dtype == np.float64)
-    cut = {
-        name: array[:9] if array.dtype == np.float64 and len(array) == wide else array
-        for name, array in arrays.items()
-    }
-    write_sealed(path, content, cut)
-    with pytest.raises(StreamtronError, match="--overwrite"):
         fitted(stopped, "model", resume=True)
 
 
@@ -528,7 +486,6 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
         fitted(place, "model", machine={"checkpoint_every": 1e9}, listen=listen)
     assert stop.value.run == str(place / "model.run")
     found = Run(place / "model.run").load()
-    assert found is not None
     assert (found.state.reading, found.state.chunks) == border
     assert not (place / "model.run" / BEFORE).exists()
     fitted(place, "model", resume=True)
@@ -588,7 +545,6 @@ def test_a_run_killed_in_its_first_solve_does_not_start_over_if_its_reading_took
         with pytest.raises(Stopped):
             fitted(place, "model", machine={"checkpoint_every": 1e9})
     found = Run(place / "model.run").load()
-    assert found is not None
     assert found.state.reading == 0
     assert found.state.chunks > 1
     fitted(place, "model", resume=True)
@@ -654,11 +610,6 @@ def test_a_signal_amid_a_solve_leaves_it_and_the_last_checkpoint_is_taken_up_to_
     assert command(tmp_path, *words, "model", "--resume").returncode == 0
     assert command(tmp_path, *words, "whole").returncode == 0
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
-
-
-def test_a_border_and_a_kernel_call_are_waited_for_two_seconds_at_most() -> None:
-    a_kernel_call = 1.0
-    assert interruption.GRACE + a_kernel_call <= 2.0
 
 
 # --- full disks ----------------------------------------------------------------------------------

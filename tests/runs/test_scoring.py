@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.data.writers.corpus import generate
@@ -72,33 +72,6 @@ def test_predictions_are_w_x_plus_bias_of_every_row_in_the_order_of_the_shards(
     assert (labels == np.where(decisions > 0, 1.0, -1.0)).all()
 
 
-def test_predictions_are_the_same_bits_however_the_rows_are_cut_into_shards(
-    corpus: Path, tmp_path: Path
-) -> None:
-    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
-    for model in (_model(), _many(("a", "b", "c"))):
-        whole, cut = io.BytesIO(), io.BytesIO()
-        write_predictions(model, corpus, whole)
-        write_predictions(model, tmp_path / "cut", cut)
-        assert whole.getvalue() == cut.getvalue()
-        assert whole.getvalue().count(b"\n") == ROWS
-
-
-def test_a_task_a_shard_writes_the_predictions_and_metrics_of_one_process(
-    corpus: Path, tmp_path: Path
-) -> None:
-    convert(corpus, tmp_path / "cut", to="libsvm", rows_per_shard=701)
-    texts, metrics = [], []
-    for executor in (serial, pickled):
-        text = io.BytesIO()
-        written = write_predictions(_model(), tmp_path / "cut", text, executor=executor)
-        assert written.rows == ROWS
-        texts.append(text.getvalue())
-        metrics.append(evaluate(_model(), tmp_path / "cut", executor=executor))
-    assert texts[0] == texts[1]
-    assert metrics[0] == metrics[1]
-
-
 def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:
     features = ["1:1 3:2", "2:0.5", ""]
     for name, labels in {"ours": "1 -1 1", "others": "7 8 9"}.items():
@@ -108,19 +81,6 @@ def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Pa
     [others] = predict(_model(), tmp_path / "others")
     assert ours.decisions.tolist() == others.decisions.tolist()
     assert ours.labels.tolist() == others.labels.tolist()
-
-
-def test_text_and_parquet_predictions_read_back_as_the_same_float64(
-    corpus: Path, tmp_path: Path
-) -> None:
-    write_predictions(_model(), corpus, tmp_path / "out.txt")
-    write_predictions(_model(), corpus, tmp_path / "out.parquet")
-    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
-    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
-    assert [float(decision) for _, decision in lines] == table["decision"]
-    assert [float(label) for label, _ in lines] == table["label"]
-    assert {label for label, _ in lines} == {"-1", "1"}
-    assert list(table) == ["label", "decision"]
 
 
 ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
@@ -280,14 +240,6 @@ def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
 
 
-def test_an_output_directory_that_is_not_there_is_a_machine_error_that_names_it(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "rows").write_text("1 1:1\n")
-    with pytest.raises(MachineError, match="nowhere"):
-        write_predictions(_model(), tmp_path / "rows", tmp_path / "nowhere" / "out")
-
-
 def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_prediction(
     tmp_path: Path, corpus: Path
 ) -> None:
@@ -392,7 +344,7 @@ def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path)
             use(model, tmp_path / "rows.svm")
 
 
-def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_prediction(
+def test_how_rows_are_cut_into_tasks_changes_nothing_and_into_shards_metrics_by_rounding_alone(
     corpus: Path, tmp_path: Path
 ) -> None:
     weights = np.random.default_rng(1).random(ROWS)
@@ -402,6 +354,7 @@ def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_pre
         for line, weight in zip(lines, weights.tolist(), strict=True)
     ]
     model = _model(reading={"index_base": 1, "weights_in_label": True})
+    classes = _many(("a", "b", "c"), weights_in_label=True)
     found, written = [], []
     for name, borders in (("whole", [0, ROWS]), ("cut", [0, 100, 5000, 8999, ROWS])):
         (tmp_path / name).mkdir()
@@ -409,14 +362,18 @@ def test_how_rows_are_cut_into_shards_moves_metrics_by_rounding_alone_and_no_pre
             text = "\n".join(rows[start:stop]) + "\n"
             (tmp_path / name / f"{number}.svm").write_text(text)
         evaluation = evaluate(model, tmp_path / name)
+        assert evaluate(model, tmp_path / name, executor=pickled) == evaluation
         assert evaluation.accuracy_at_optimum is None
         metrics = evaluation.to_dict()
         del metrics["confusions"]  # the same numbers again
         found.append(metrics)
-        write_predictions(model, tmp_path / name, tmp_path / f"{name}.parquet")
-        written.append(pq.read_table(tmp_path / f"{name}.parquet"))
+        for many, executor in ((False, serial), (False, pickled), (True, serial)):
+            scored, text = (classes if many else model), io.BytesIO()
+            write_predictions(scored, tmp_path / name, text, executor=executor)
+            written.append(text.getvalue())
     assert found[0] == pytest.approx(found[1], rel=1e-12)
-    assert written[0].equals(written[1])
+    assert written[0] == written[1] == written[3] == written[4] != written[2] == written[5]
+    assert written[0].count(b"\n") == ROWS
 
 
 @pytest.mark.parametrize("multilabel", [False, True])

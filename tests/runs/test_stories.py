@@ -17,7 +17,7 @@ from scipy import sparse
 import streamtron
 from streamtron.core.files import parse_json
 from streamtron.runs.certify import certify
-from streamtron.runs.finished_run import FinishedRun, inputs_of_run, locate
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.outcome import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import WAS_KILLED, content, kept, killed_at_call, state
@@ -211,7 +211,6 @@ class Story:
             killed = state(self.place)
         self.last = lambda: getattr(streamtron, change)(self.model, **words)
         outcome = self.last()
-        assert outcome is not None
         assert killed in (None, before, state(self.place))
         self.certificate = outcome.report["certificate"]
         assert not Path(f"{self.model}.run", "checkpoint.before").exists()
@@ -222,7 +221,6 @@ class Story:
             return
         before = content(Path(f"{self.model}.run"), self.model)
         outcome = self.last()
-        assert outcome is not None
         assert outcome.report["readings"] == 0.0
         assert content(Path(f"{self.model}.run"), self.model) == before
         assert outcome.report["certificate"] == self.certificate
@@ -287,11 +285,7 @@ class Story:
         self.check_files(outcome)
         if self.away:
             return
-        _, _, shards, witness = inputs_of_run(str(self.model))
-        proof = certify(
-            streamtron.load(self.model), shards, witness=witness, run=f"{self.model}.run",
-            accept_exclusions=True,
-        )  # fmt: skip
+        proof = certify(self.model)
         self.check_bounds(proof.to_dict())
         for one in [each for _, each in proof.classes] or [proof]:
             drift = one.certificate.drift
@@ -353,16 +347,9 @@ class Story:
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
     "tables": {"suffix": "parquet", "settings": {"loss": "log_loss"}},
-    "many classes": {
-        "classes": 3,
-        "suffix": "parquet",
-        "settings": {"class_weight": "balanced"},
-    },
+    "many classes": {"classes": 3, "suffix": "parquet", "settings": {"class_weight": "balanced"}},
     "parts": {"settings": {"parts": 2, "order": "random"}},
-    "balanced": {
-        "settings": {"class_weight": "balanced", "loss": "hinge"},
-        "suffix": "parquet",
-    },
+    "balanced": {"settings": {"class_weight": "balanced", "loss": "hinge"}, "suffix": "parquet"},
     "many classes on parts": {
         "classes": 3,
         "settings": {"parts": 2, "order": "random", "loss": "log_loss"},
@@ -383,5 +370,4 @@ def test_after_any_story_the_bounds_hold_the_optimum_of_the_rows_that_are_there(
         story.step()
     story.away_are_back()
     last = story.resume()
-    assert last is not None
     story.check(last)
