@@ -49,9 +49,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_321,
-    "test lines": 39_916,
-    "solver lines": 8_443,
+    "package lines": 41_337,
+    "test lines": 39_928,
+    "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,

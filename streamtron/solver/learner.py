@@ -459,10 +459,12 @@ def set_resolution(learner: Learner, b: float) -> None:
 
 
 def scan_next(learner: Learner) -> None:
-    """Drop the rows in memory; the next reading scans, and holds all rows if they fit."""
+    """Drop the rows in memory; the next reading scans, and holds all rows if they fit. Where parts
+    have few columns it makes one quadratic of the others, for they cannot tell in time."""
     learner.active.clear()
     learner.mode = "scan"
-    learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
+    if learner.settings.parts is None or learner.regime != Regime.FEW_COLUMNS:
+        learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
     if learner.frozen is None:
         learner.extent = Extent()
 

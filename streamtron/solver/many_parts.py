@@ -37,7 +37,14 @@ from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
 from streamtron.solver.joint import in_lockstep
-from streamtron.solver.learner import Learner, begin_quadratic, begin_stage, enter, hold_elsewhere
+from streamtron.solver.learner import (
+    Learner,
+    begin_quadratic,
+    begin_stage,
+    end_quadratic,
+    enter,
+    hold_elsewhere,
+)
 from streamtron.solver.part import LabelsAndWidths, Part
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import solve_block
@@ -238,7 +245,9 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     if not frozen.beside_training:
         frozen.running = scan_sums.fresh
     enter(learner, _worst([learner.regime, *reading_sums.regimes]))
-    if learner.outside is not None:
+    if learner.outside is not None and learner.regime == Regime.BLOCKS:
+        end_quadratic(learner)  # a part has met other columns
+    elif learner.outside is not None:
         learner.outside.take(reading_sums.quadratic)
 
 

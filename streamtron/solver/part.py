@@ -24,7 +24,7 @@ from streamtron.core.threads import ONE_THREAD
 from streamtron.solver import batched, few_columns, order
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed
 from streamtron.solver.duals import saved_at
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, end_quadratic, enter
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import begin_reading, finish_reading, take_and_solve, take_chunk
@@ -265,6 +265,9 @@ def _take_chunk(
         learner.extent.add(learner.targets(chunk), learner.settings, chunk.width)
     if chunk.width > len(frozen.w):
         frozen.widen(chunk.width)
+        if learner.regime == Regime.FEW_COLUMNS:  # of which all parts know the same
+            end_quadratic(learner)
+            enter(learner, Regime.BLOCKS)
     keepers = _positions(problem.keepers, chunk)
     yield from take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS), keepers)
 

@@ -82,6 +82,7 @@ class PartProblem(HeldLoss):
         self.keepers = np.zeros(0, dtype=np.int64)
         self._certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self._base = NO_COUNTS  # the dual point of all parts from which rows are visited
+        self._columns = 0  # of the weights that are scanned
 
     def agree(self, positive: Label | None, columns: int) -> LocalStart:
         """Take the positive label of all parts; return the dual point of the problem's own counts,
@@ -129,6 +130,7 @@ class PartProblem(HeldLoss):
         learner, visits = self.learner, plan.start is not None
         learner.progress.reading, learner.progress.b = number, plan.b
         self.few, self.new = plan.few, not learner.extent.rows
+        self._columns = len(plan.w)
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
@@ -155,7 +157,7 @@ class PartProblem(HeldLoss):
         assert frozen is not None
         learner.frozen, learner.running, self._base = None, WeightState(), NO_COUNTS
         self.renew()
-        quadratic = self.sum_rest(len(frozen.w)) if self.few else NO_QUADRATIC
+        quadratic = self.sum_rest(self._columns) if self.few else NO_QUADRATIC
         held = len(learner.active)
         return ReadingSums(frozen.scan_sums, held, [learner.regime], [learner.extent], quadratic)
 

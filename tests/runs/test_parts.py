@@ -410,9 +410,21 @@ def test_where_columns_are_few_nothing_changes_a_bit_and_the_witness_proves_the_
     assert proof.readings == 1.0
     claimed = found.report["certificate"]["upper_bound"]
     assert proof.certificate.upper_bound == pytest.approx(claimed, rel=1e-13)
-    grown = update(tmp_path / "alone", dense[5], tol=1e-3)
+    grown = update(tmp_path / "alone", dense[5], tol=1e-6)
     assert (grown.report["parts"], grown.stop_reason) == (6, "certified")
     assert holds_optimum(grown.report, dense)
+    assert grown.report["rounds"] <= 2 * found.report["rounds"]
+
+
+def test_rows_of_other_columns_are_added_to_parts_of_few_columns(
+    dense: list[Path], tmp_path: Path
+) -> None:
+    trained(dense[:5], tmp_path / "run", **FEW)
+    wide = tmp_path / "wide.svm"
+    wide.write_text(dense[5].read_text().replace(" 30:", " 900:"))
+    grown = update(tmp_path / "run", wide, tol=1e-3)
+    assert grown.stop_reason == "certified"
+    assert holds_optimum(grown.report, [*dense[:5], wide])
 
 
 def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(
