@@ -70,7 +70,9 @@ def fit(
     start = 0.0 if measured.files else measured.share[1]
     calibrated = _rows(calibrate, shards, start if valid else 0.0)
     shares = [rows.share[1] for rows in (measured, calibrated) if not rows.files and rows.paths]
-    settings = settings.but(held_out=max(shares, default=settings.held_out))
+    if (held_out := max(shares, default=settings.held_out)) >= 1.0:
+        raise SettingsError("--valid and --calibrate hold out all rows: give smaller shares.")
+    settings = settings.but(held_out=held_out)
     if until is not None and not measured.files:
         raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
     if calibrate and settings.regression:
@@ -83,17 +85,11 @@ def fit(
 
     files = {"model": model, "report": report, "witness": witness}
     directories = {"run directory": machine.run_dir or run_directory(model)}
-    read = [
-        *shards,
-        *calibrated.files,
-        *measured.files,
-        config,
-        settings.vocabulary,
-        given["scheduler"],
-    ]
+    named = [*shards, *calibrated.files, *measured.files]
+    read = [*named, config, settings.vocabulary, given["scheduler"]]
     check_files({**files, "log": log}, read, directories=directories, cache=machine.cache_dir)
-    for named in filter(None, (calibrated.files, measured.files)):
-        find_shards(named)  # before hours of work
+    for held in filter(None, (calibrated.files, measured.files)):
+        find_shards(held)  # before hours of work
     certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         how: Any = {

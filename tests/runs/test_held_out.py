@@ -92,7 +92,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place: 
         "held_out is None, the run has 0.3"
         in run("fit", "a.svm", "--model", "m", "--resume").stderr
     )
-    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "held-out is 1")):
+    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
         assert (done.returncode, message in done.stderr) == (2, True)
 
