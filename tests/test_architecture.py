@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_337,
-    "test lines": 39_928,
+    "package lines": 41_333,
+    "test lines": 39_930,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,
