@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_333,
-    "test lines": 39_930,
+    "package lines": 41_360,
+    "test lines": 39_931,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,

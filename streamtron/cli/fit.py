@@ -85,11 +85,11 @@ def fit(
 
     files = {"model": model, "report": report, "witness": witness}
     directories = {"run directory": machine.run_dir or run_directory(model)}
-    named = [*shards, *calibrated.files, *measured.files]
-    read = [*named, config, settings.vocabulary, given["scheduler"]]
+    paths = [*shards, *calibrated.files, *measured.files]
+    read = [*paths, config, settings.vocabulary, given["scheduler"]]
     check_files({**files, "log": log}, read, directories=directories, cache=machine.cache_dir)
-    for held in filter(None, (calibrated.files, measured.files)):
-        find_shards(held)  # before hours of work
+    for rows in filter(None, (calibrated.files, measured.files)):
+        find_shards(rows)  # before hours of work
     certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         how: Any = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,8 +10,11 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, find_shards, open_shards
+from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.recipes import counted_reading
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
+
+_log = logging.getLogger("streamtron")
 
 FOLDS = 5
 """Default number of folds; fewer if there are fewer shards."""
@@ -67,11 +71,9 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
     Only the first block of each is read now; the rest is checked when all candidates are fitted.
     """
     many = settings.one_vs_rest
-    files, reader = find_shards(fold.shards), reading_from_settings(settings)
-    reader, _ = counted_reading(files, reader, settings, None)
-    known, reader = _beginning(fold.shards, reader, many)
+    known, reader = _labels(fold.shards, settings, most=None if many else 2)
     reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
-    labels, _ = _beginning(fold.valid, reader, many)
+    labels, _ = _beginning(fold.valid, reader, most=None if many else 2)
     strange = [label for label in labels if label not in known]
     if strange and len(known) == 2 and not many:
         raise DataError(
@@ -80,12 +82,36 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
         )
 
 
+def with_classes(settings: Settings, paths: list[str]) -> Settings:
+    """Return settings that take any number of classes, as a fit does, where the first block has
+    more than two; say it."""
+    if settings.regression or settings.one_vs_rest:
+        return settings
+    try:
+        labels, _ = _labels(paths, settings, most=MOST_NUMBERS)
+    except DataError:  # which says more where all shards are read
+        return settings
+    if len(labels) <= 2:
+        return settings
+    _log.warning("More than two classes: each is trained against the rest, as with --multiclass.")
+    return settings.but(multiclass=True)
+
+
+def _labels(
+    paths: list[str], settings: Settings, most: int | None
+) -> tuple[list[Label], ReaderConfig]:
+    """Return what ``_beginning`` does of shards to fit on."""
+    reader = reading_from_settings(settings)
+    reader, _ = counted_reading(find_shards(paths), reader, settings, None)
+    return _beginning(paths, reader, most)
+
+
 def _beginning(
-    paths: list[str], reader: ReaderConfig, many: bool
+    paths: list[str], reader: ReaderConfig, most: int | None
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
     with open_shards(
-        paths, reader, cache_dir=None, most_labels=None if many else 2, allow_duplicate=True
+        paths, reader, cache_dir=None, most_labels=most, allow_duplicate=True
     ) as source:
         next(source.chunks())
         return list(source.labels), source.reading

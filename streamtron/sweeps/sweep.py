@@ -32,7 +32,7 @@ from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inputs import Paths, as_paths, cache_directory, check_outputs, settings_from
 from streamtron.runs.outcome import Outcome, write_outcome, write_report
-from streamtron.sweeps.folds import Fold, folds_of
+from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.halving import Schedule, schedule_of
 from streamtron.sweeps.trial import (
@@ -210,7 +210,8 @@ def _shared(
             f"that of {first['loss']}: give settings of a loss of the same kind."
         )
     by_name = names if settings else {**first, **names}
-    return with_guesses(settings_from(settings, by_name), shards, machine.threads), machine
+    settings = with_guesses(settings_from(settings, by_name), shards, machine.threads)
+    return with_classes(settings, shards), machine
 
 
 def _from_the_root(shards: Paths) -> list[str]:

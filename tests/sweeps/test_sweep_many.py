@@ -115,10 +115,11 @@ def test_every_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_clas
 
 
 def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(
-    place: Path, run: Run
+    place: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = ("--multiclass", "--valid", "held-out", "--C", "1,10", "--table", "t.parquet")
+    words = ("--valid", "held-out", "--C", "1,10", "--table", "t.parquet")  # names need no flag
     assert run("multiclass", "sweep", "train", *words).returncode == 0
+    assert "More than two classes" in caplog.text
     [best, other] = pq.read_table(place / "multiclass" / "t.parquet").to_pylist()
     of_others = {*METRICS, *METRICS_OF_NUMBERS, *OF_PENALTIES} - {*METRICS_OF_MANY}
     assert list(best) == [name for name in COLUMNS if name not in of_others]
@@ -193,7 +194,7 @@ def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run
     [
         ("train held-out", "--multiclass --metric f1", 2,
          "metric 'f1': of many classes, wanted one of accuracy, micro"),
-        ("train held-out", "--metric macro_f1", 2,
+        ("two.svm two.svm", "--metric macro_f1", 2,
          "metric 'macro_f1': of two classes, wanted one of accuracy, prec"),
         ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
         ("two.svm two.svm", "--multilabel", 0, ""),
