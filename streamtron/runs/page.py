@@ -309,7 +309,7 @@ def _training(facts: Facts) -> Iterator[str]:
     report = facts.report
     counted = ("rows", "columns", "nonzeros", "readings", "seconds")
     values = {name: shown(report[name]) for name in counted}
-    values["loss"] = loss_of(facts.model.settings).name.replace("_", " ")
+    values["loss"] = loss_of(facts.model.settings).name
     read, peak = (format_size(report[name]) for name in ("bytes_read", "peak_rss_bytes"))
     yield tiles({**values, "read from disk": read, "peak memory": peak})
     history, stages = report.get("history", []), report.get("stages") or ()
