@@ -131,8 +131,8 @@ class _Table(NamedTuple):
                     "alike in all shards."
                 )
         counts = reading.unknown_features == "out_of_range"
-        names = tuple(recipe.names)
-        return Columns(label, "recipe", names, None, weight, (), recipe, counts, set())
+        names, new = tuple(recipe.names), None if counts else set[str]()
+        return Columns(label, "recipe", names, None, weight, (), recipe, counts, new)
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

@@ -119,7 +119,7 @@ class Columns(NamedTuple):
     counts_unseen: bool = False
     """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
     new: set[str] | None = None
-    """takes the columns in which a recipe meets what it has not seen"""
+    """takes the columns in which a recipe meets what it has not seen, where that is not counted"""
 
     @property
     def all(self) -> list[str]:

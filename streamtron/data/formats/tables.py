@@ -76,7 +76,7 @@ class TableReader(FileReader, ABC):
             parts = _numbered(self._parts(file, columns.all))
             with closing(in_order(made, parts, threads)) as results:
                 yield from results
-            if columns.new and not columns.counts_unseen:
+            if columns.new:
                 self.note = (
                     f"Some values in {some(sorted(columns.new))} are none of the categories that "
                     "were counted: they weigh 0. Fit again to count them."
