@@ -49,7 +49,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_360,
+    "package lines": 41_359,
     "test lines": 39_931,
     "solver lines": 8_459,
     "solver modules": 35,

@@ -1094,7 +1094,7 @@ def _add_dense(tile, weights, number, begin, many, gram):
 def gram_block(rows, factors, rho, places, gram):
     """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; z_i are the columns of
     (x_i, ρ) that have a place ≥ 0 there. The places of a row's columns rise."""
-    held, tile, weights = np.empty(len(gram), np.int64), np.empty((4, len(gram))), np.empty(4)
+    held, tile, weights = np.empty(len(gram), np.int64), np.empty((5, len(gram))), np.empty(4)
     last, waiting, begin, many = places[len(places) - 1], np.uintp(0), np.int64(0), np.int64(0)
     for i in range(len(factors)):
         if factors[i] != 0.0:
@@ -1110,16 +1110,15 @@ def gram_block(rows, factors, rho, places, gram):
             if number == 0:
                 continue
             dense = held[np.int64(number) - 1] - held[0] == np.int64(number) - 1
-            if waiting and not (dense and held[0] == begin and number == many):
+            fits = dense and held[0] == begin and number == many
+            if waiting and not (fits and waiting < 4):
                 _add_dense(tile, weights, waiting, begin, many, gram)
-                tile[0, :number] = values[:number]
+                for j in range(number):  # a slice would take 3 s to compile
+                    tile[0, j] = values[j]
                 waiting, values = np.uintp(0), tile[0]
             if dense:
                 begin, many, weights[waiting] = held[0], np.int64(number), factors[i]
                 waiting += np.uintp(1)
-                if waiting == 4:
-                    _add_dense(tile, weights, waiting, begin, many, gram)
-                    waiting = np.uintp(0)
                 continue
             for j in range(number):
                 weight, row = factors[i] * values[j], gram[held[j]]
