@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_359,
-    "test lines": 39_931,
+    "package lines": 41_558,
+    "test lines": 40_030,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,

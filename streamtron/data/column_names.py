@@ -27,7 +27,7 @@ from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.formats.category_column import CategoryColumn
-from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot, decoded
+from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot
 from streamtron.data.formats.recipe_column import Column, hashed
 from streamtron.data.formats.recipe_words import spec_of
 from streamtron.data.formats.tables import TableReader
@@ -214,8 +214,7 @@ def _hashed_in(k: int, column: Column, array: pa.Array) -> Counts:
     if isinstance(column, TextColumn) and column.hash_bits is not None:
         return _occurrences(k, column.words(array.fill_null("")))
     if isinstance(column, CategoryColumn) and column.hash_bits is not None:
-        values = decoded(array).drop_null().cast(pa.large_string())
-        return _occurrences(k, values, f"{column.name}=")
+        return _occurrences(k, column.values_in(array), f"{column.name}=")
     return Counter()
 
 

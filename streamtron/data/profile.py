@@ -15,6 +15,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
+from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER
 from streamtron.data.formats.roles import ROLES
@@ -31,6 +32,8 @@ MOST_DISTINCT = 10_000
 
 MOST_COLUMNS = 1_000
 """Columns that are looked at, the first ones."""
+
+NO_KIND = "of a type that no kind of column has"
 
 EXAMPLES = 3
 MANY_WORDS = 3.0
@@ -81,7 +84,9 @@ class ColumnProfile:
         null = ",null=column" if self.nulls else ""
         few_words = self.words < MANY_WORDS
         if types.is_nested(type_):
-            return None, "lists and maps are read by --features"
+            kinds = (ListColumn(self.name or "-"), VectorColumn(self.name or "-"))
+            kind = next((kind.KIND for kind in kinds if kind.fits(type_)), None)
+            return (f"{kind}{null}", "") if kind else (None, NO_KIND)
         if self.nulls == self.rows or (self.distinct == 1 and not self.nulls):
             return None, "empty" if self.nulls else "constant"
         is_code = types.is_integer(type_) or (is_string(type_) and few_words)
@@ -98,7 +103,7 @@ class ColumnProfile:
             return f"category,hash_bits=18{null}", f"more than {MOST_DISTINCT:,} values"
         if is_string(type_):
             return f"text,tfidf{',null=empty' * bool(self.nulls)}", ""
-        return None, "of a type that no kind of column has"
+        return None, NO_KIND
 
 
 class Guess(NamedTuple):

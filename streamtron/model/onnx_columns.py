@@ -83,6 +83,8 @@ def graph_of(model: LinearModel) -> Nodes:
     constants: Values = {"bias": np.atleast_1d(model.bias), "axis": np.array([1])}
     attributes: dict[str, Values] = {}
     for k, (column, start) in enumerate(zip(recipe.columns, recipe.starts, strict=False)):
+        if type(column) not in _MAKERS:
+            raise _unknown(column, "lists")
         nodes = _MAKERS[type(column)](column, dense[start : start + column.width])
         inputs.append(f"{nodes.input}[N] x_{k}")
         text += nodes.text.replace("@", f"_{k}")
@@ -98,10 +100,14 @@ def _check(column: Column, *plain: str) -> None:
     """Refuse options that are not what they are by default."""
     usual = type(column)("usual")
     if odd := [name for name in plain if getattr(column, name) != getattr(usual, name)]:
-        raise SettingsError(
-            f"format onnx: column {column.name!r} has {odd[0]}, for which ONNX has no operators. "
-            f"Export as json{', or as sklearn' * isinstance(column, TextColumn)}."
-        )
+        raise _unknown(column, odd[0])
+
+
+def _unknown(column: Column, what: str) -> SettingsError:
+    return SettingsError(
+        f"format onnx: column {column.name!r} has {what}, for which ONNX has no operators. "
+        f"Export as json{', or as sklearn' * isinstance(column, TextColumn)}."
+    )
 
 
 def _null(column: Column, weights: Weights) -> Weights:

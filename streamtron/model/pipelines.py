@@ -219,6 +219,8 @@ def _transformer(column: Column) -> tuple[Any, Features]:
     makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
         NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text
     }  # fmt: skip
+    if type(column) not in makers:
+        raise _refuse(column, "lists")
     return makers[type(column)](column)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
-from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction import DictVectorizer, FeatureHasher
 from sklearn.feature_extraction.text import (
     CountVectorizer,
     HashingVectorizer,
@@ -132,6 +132,103 @@ def test_hashed_categories_become_what_feature_hasher_makes_of_them() -> None:
     hasher = FeatureHasher(2**8, input_type="string", alternate_sign=False)
     wanted = hasher.transform([[f"clicks={n}"] for n in column("clicks")[:, 0]])
     assert equal(rows("clicks:category,hash_bits=8"), as_stored(wanted))
+
+
+@cache
+def bags() -> dict[str, list[Any]]:
+    """A column of each kind of list, with an empty one and a null."""
+    tags = rng.choice(["new", "old", "Łódź", "a,b"], (200, 3)).tolist()
+    numbers = [row[: k % 3] for k, row in enumerate(rng.integers(-9, 99, (200, 3)).tolist())]
+    prices = [dict(zip(row, rng.normal(0, 5, 3).tolist(), strict=True)) for row in tags]
+    places = rng.normal(0, 1, (200, 8)).round(1).tolist()
+    given = {"tags": tags, "numbers": numbers, "prices": prices, "places": places}
+    return {name: [*column[:70], None, *column[70:]] for name, column in given.items()}
+
+
+def as_dict(row: Any) -> dict[str, float]:
+    """A list as DictVectorizer wants it."""
+    if row is None or isinstance(row, dict):
+        return row or {}
+    if row and isinstance(row[0], float):
+        return {str(k): x for k, x in enumerate(row)}
+    return {str(name): float(row.count(name)) for name in row}
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("name", ["tags", "numbers", "prices", "places"])
+def test_lists_and_maps_become_what_dict_vectorizer_makes_of_them(name: str, kind: Any) -> None:
+    given = bags()[name]
+    maps = [row and [*row.items()] for row in given] if name == "prices" else given
+    wanted = {
+        "tags": kind(pa.string()), "numbers": kind(pa.int64()), "places": kind(pa.float32()),
+        "prices": pa.map_(pa.string(), pa.float64()),
+    }  # fmt: skip
+    kind_of = "vector" if name == "places" else "list"
+    recipe = fitted(
+        f"{name}:{kind_of},null=0", table=pa.table({name: pa.array(maps, wanted[name])})
+    )
+    vectors = DictVectorizer()
+    made = vectors.fit_transform([as_dict(row) for row in given])
+    names = [recipe.name_of(k) for k in range(recipe.width)]
+    assert sorted(map(str, names)) == [f"{name}={x}" for x in vectors.feature_names_]
+    order = [names.index(f"{name}={x}") for x in vectors.feature_names_]
+    rows = recipe.rows({name: given})[:, order]
+    rows.sort_indices()
+    assert equal(rows, as_stored(made))
+
+
+def test_lists_train_as_the_columns_that_they_stand_for_and_come_out_as_json(
+    tmp_path: Path,
+) -> None:
+    given = {name: pa.array(column) for name, column in bags().items() if name != "prices"}
+    label = ["yes" if row and "new" in row else "no" for row in bags()["tags"]]
+    pq.write_table(pa.table(given | {"label": label}), tmp_path / "t.parquet")
+    columns = ["tags:list,null=column", "numbers:list,min_count=9,null=0", "places:vector,null=0"]
+    done = here(
+        tmp_path, "fit", "t.parquet", *(f"--columns={spec}" for spec in columns), "--model", "m"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tags (5 features)" in done.stdout
+    model = streamtron.load(tmp_path / "m")
+    assert model.predict(pa.table(given)).tolist() == label
+    rows = model.recipe.rows(given)
+    flat = streamtron.StreamtronClassifier(tol=1e-8).fit(rows, label)
+    again = streamtron.fit(tmp_path / "t.parquet", columns=columns, tol=1e-8)
+    np.testing.assert_allclose(again.weights, flat.coef_[0], atol=1e-6)
+    more = pa.table({**{name: column[:1] for name, column in given.items()}, "label": label[:1]})
+    pq.write_table(more.set_column(0, "tags", pa.array([["new", "never"]])), tmp_path / "u.parquet")
+    [scores] = streamtron.predict(model, tmp_path / "u.parquet")
+    assert scores.out_of_range == 1
+    (tmp_path / "u.jsonl").write_text('{"tags": null, "numbers": [], "places": null}\n')
+    [scores] = streamtron.predict(model, tmp_path / "u.jsonl")
+    feature = [*map(model.recipe.name_of, range(model.columns))].index("tags=null")
+    assert scores.decisions.tolist() == [pytest.approx(model.bias + model.weights[feature])]
+    here(tmp_path, "export", "m", "--format", "json", "-o", "m.json")
+    exported = json.loads((tmp_path / "m.json").read_text())
+    assert Recipe.from_dict(exported["reading"]["recipe"]) == model.recipe
+    for way in ("sklearn", "onnx"):
+        done = here(tmp_path, "export", "m", "--format", way, "-o", "out")
+        assert "column 'tags' has lists, for which" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("strange", "sentence"),
+    [
+        (None, "row 7: null in column 'x'. Say what a null is: null=0 or null=column"),
+        ([1.0, None], "row 7: a null in the list of column 'x'. Remove it or fill it in."),
+        ([1.0], "row 7: 1 numbers in column 'x', and in other rows 2."),
+        ([1.0, 1e300], "row 7: value 1e+300 in column 'x' overflows float32"),
+    ],
+)
+def test_a_list_that_is_no_row_is_refused_by_place(strange: Any, sentence: str) -> None:
+    column = [[0.5, 2.0]] * 7 + [strange, [1.0, 2.0]]
+    with pytest.raises(DataError) as caught:
+        fitted("x:vector", table=pa.table({"x": column}))
+    assert sentence in str(caught.value)
+    known = fitted("x:vector", table=pa.table({"x": column[:7]}))
+    with pytest.raises(DataError) as caught:
+        known.rows({"x": column})
+    assert sentence.replace("row 7", "X, row 7") in str(caught.value)
 
 
 def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python() -> None:
@@ -263,6 +360,7 @@ def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: P
             "income:category",
             "of type double cannot be a category: wanted strings, booleans or whole",
         ),
+        ("note:list", "of type string cannot be a list: wanted lists of names, of whole numbers"),
         ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
         ("nothing:number", "0 columns 'nothing', which --columns or --text names"),
         ("x*:number", "no column of numbers or booleans is called 'x*'"),
@@ -348,14 +446,15 @@ def test_inspect_shows_any_table_and_fit_takes_the_file_of_columns_that_it_print
 def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> None:
     table = pa.table({
         "nothing": pa.array([None] * 30, pa.string()), "always": ["x"] * 30, "tags": [[1]] * 30,
-        "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
+        "deep": [[[1]]] * 30, "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
     })  # fmt: skip
     pq.write_table(table, tmp_path / "t.parquet")
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
     told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
     assert told == {
         "nothing": (None, "empty"), "always": (None, "constant"),
-        "tags": (None, "lists and maps are read by --features"),
+        "tags": ("list", ""),
+        "deep": (None, "of a type that no kind of column has"),
         "code": (None, "looks like an identifier: no value comes twice"),
         "few": ("category,null=column", ""),
     }  # fmt: skip

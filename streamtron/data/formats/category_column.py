@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.layouts import Spot, is_string
+from streamtron.data.formats.layouts import Spot, decoded, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
 
 MOST = 1 << 20
@@ -83,16 +83,22 @@ class CategoryColumn(Column):
         strings = array.dictionary.cast(pa.large_string())
         return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int64()), strings)
 
+    def values_in(self, array: pa.Array) -> pa.Array:
+        """Return the categories of some rows as strings, one after the other."""
+        return decoded(array).drop_null().cast(pa.large_string())
+
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         values = array.dictionary.to_pylist()
-        if self.hash_bits is None:
-            places = np.array([self._places.get(value, -1) for value in values], np.int64)
-        else:
-            places, _ = hashed([f"{self.name}={x}" for x in values], self.hash_bits, False)
-        places = np.append(places, self.width - 1 if self.null == "column" else -1)
+        places = np.append(self._codes(values), self.width - 1 if self.null == "column" else -1)
         codes = places[array.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
         unseen = (codes < 0) & ~missing
         return Cells(one_hot(codes, self.width), unseen if unseen.any() else None)
+
+    def _codes(self, values: Iterable[str]) -> NDArray[np.int64]:
+        """Return the feature of each category, below 0 if it was not counted."""
+        if self.hash_bits is None:
+            return np.array([self._places.get(value, -1) for value in values], np.int64)
+        return hashed([f"{self.name}={value}" for value in values], self.hash_bits, False)[0]
 
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
         values, codes = array.dictionary.to_pylist(), array.indices.drop_null().to_numpy()
@@ -105,7 +111,7 @@ class CategoryColumn(Column):
         if len(tally.counts) > MOST:
             raise DataError(
                 f"column {self.name!r} has more than {MOST:,} categories. Is it an identifier? "
-                f"Leave it out, or hash it: '{self.name}:category,hash_bits=20'."
+                f"Leave it out, or hash it: '{self.name}:{self.KIND},hash_bits=20'."
             )
         known = sorted(tally.counts, key=int if tally.are_numbers else str)
         often = [value for value in known if tally.counts[value] >= self.min_count]

@@ -18,6 +18,7 @@ from scipy import sparse
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
 from streamtron.data.formats.layouts import Spot
+from streamtron.data.formats.list_column import ListColumn
 from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.recipe_words import column_from, column_of, given_fields, spec_of
 from streamtron.data.formats.text_column import TextColumn
@@ -176,7 +177,7 @@ class Recipe:
         arrays = []
         for column in self.columns:
             try:
-                array = _array_of(given[column.name])
+                array = _array_of(given[column.name], isinstance(column, ListColumn))
             except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
                 raise DataError(f"X: {column.name!r} ({error}). Wanted are {column.TYPES} by that "
                                 "name.") from error  # fmt: skip
@@ -248,8 +249,11 @@ def recipe_in(schema: pa.Schema, name: str) -> Recipe | None:
         raise DataError(f"{name}: its recipe is damaged ({error}). Convert anew.") from error
 
 
-def _array_of(values: Any) -> pa.Array:
-    """Return a sequence, or a column of a data frame, as an Arrow array."""
+def _array_of(values: Any, are_lists: bool) -> pa.Array:
+    """Return a sequence, or a column of a data frame, as an Arrow array; dictionaries as maps."""
+    if are_lists and any(isinstance(value, dict) for value in values):
+        maps = [[(str(k), x) for k, x in row.items()] if row else row for row in values]
+        return pa.array(maps, pa.map_(pa.string(), pa.float64()))
     if hasattr(values, "to_arrow"):
         values = values.to_arrow()
     if isinstance(values, pa.ChunkedArray):

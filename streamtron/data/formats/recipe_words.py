@@ -13,12 +13,14 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.text import digits
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.date_column import DateColumn
+from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.text_column import TextColumn
 
 KINDS: dict[str, type[Column]] = {
-    kind.KIND: kind for kind in (NumberColumn, CategoryColumn, DateColumn, TextColumn)
+    kind.KIND: kind
+    for kind in (NumberColumn, CategoryColumn, DateColumn, ListColumn, VectorColumn, TextColumn)
 }
 """The kinds of columns."""
 
@@ -72,8 +74,8 @@ def column_of(spec: str) -> Column:
 def likely_spec(name: str, type_: pa.DataType) -> str | None:
     """Return what a column of a type most likely becomes, in words; None where nothing fits, and of
     one that is called as identifiers are."""
-    kinds = (NumberColumn, CategoryColumn, DateColumn)  # a string may be of several
-    kind = next((kind.KIND for kind in kinds if kind(name or "-").fits(type_)), None)
+    kinds = (kind.KIND for kind in KINDS.values() if kind(name or "-").fits(type_))
+    kind = next(kinds, None)  # a string may be of several
     return None if kind is None or IDENTIFIER.fullmatch(name) else f"{name}:{kind}"
 
 

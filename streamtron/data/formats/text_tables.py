@@ -38,6 +38,7 @@ MOST_COLUMNS = 100_000
 """Columns of a CSV file, at most."""
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
+_ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 
@@ -99,6 +100,8 @@ class TextTableReader(TableReader):
             return field.with_type(pa.float64())
         if kind == "date" and dated:
             return field
+        if kind in _ITEMS and (empty or field.type == pa.list_(pa.null())):
+            return field.with_type(pa.list_(_ITEMS[kind]))
         of_text = of_csv and kind in ("text", "category")
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
