@@ -88,7 +88,7 @@ class Counts:
         """Row numbers that have a count, rising, and their counts: a page at a time."""
         for number in sorted(self._pages):
             page = self._pages[number]
-            places = np.flatnonzero(page)
+            places = np.flatnonzero(page != 0)
             yield number * PAGE + places, page[places]
 
     def entries(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

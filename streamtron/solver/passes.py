@@ -162,7 +162,7 @@ def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
     >>> some.values.tolist(), factors.tolist()
     ([6.0], [2.0])
     """
-    chosen = np.flatnonzero(factors)
+    chosen = np.flatnonzero(factors != 0.0)
     indptr = np.zeros(len(chosen) + 1, dtype=np.int64)
     np.cumsum(np.diff(rows.indptr)[chosen], out=indptr[1:])
     nonzeros = int(indptr[-1])

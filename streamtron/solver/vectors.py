@@ -50,7 +50,7 @@ class SparseVector:
     @classmethod
     def of(cls, vector: Vector, columns: NDArray[np.uint32] | None = None) -> SparseVector:
         """Return a vector by its nonzeros; ``columns`` : an array to share, if it has just them."""
-        nonzero = np.flatnonzero(vector).astype(np.uint32)
+        nonzero = np.flatnonzero(vector != 0.0).astype(np.uint32)
         if columns is None or not np.array_equal(nonzero, columns):
             columns = nonzero
         return cls(columns, vector[columns], len(vector))
@@ -67,7 +67,7 @@ class SparseVector:
 
 def smaller(vector: Vector, columns: NDArray[np.uint32] | None = None) -> Vector | SparseVector:
     """Return a vector by its nonzeros (see ``SparseVector.of``) where that takes fewer bytes."""
-    if 3 * np.count_nonzero(vector) >= 2 * len(vector):
+    if 3 * np.count_nonzero(vector != 0.0) >= 2 * len(vector):
         return vector
     return SparseVector.of(vector, columns)
 
