@@ -373,11 +373,11 @@ def line_search(
         return 0.0
     low, high, theta = 0.0, np.inf, 1.0
     for _ in range(LINE_STEPS):
-        _, slope, curvature = held.along(margins, slopes, theta)
+        value, slope, curvature = held.along(margins, slopes, theta)
         first, second = linear + theta * square + slope, square + curvature
-        if abs(first) <= 1e-9 * -downhill:
-            break
         low, high = (theta, high) if first < 0.0 else (low, theta)
+        if abs(first) <= 1e-9 * -downhill or (high - low) * -downhill <= FLAT * value:
+            break  # what is left, at the kinks of a hinge, is rounding
         step = theta - first / second if second > 0.0 else np.inf
         if low < step < high:
             theta = step
