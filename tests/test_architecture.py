@@ -49,8 +49,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_558,
-    "test lines": 40_030,
+    "package lines": 41_560,
+    "test lines": 40_032,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,

@@ -22,18 +22,20 @@ def exp_minus(x: float) -> float:
         return 0.0
     k = math.floor(x * 1.4426950408889634 + 0.5)
     r = (k * 0.693147180369123816490 - x) + k * 1.90821492927058770002e-10
-    total = 1.0 / math.factorial(13)
-    for n in range(12, -1, -1):
-        total = total * r + 1.0 / math.factorial(n)
-    return total * math.ldexp(1.0, -k)
+    odd, even = 1.0 / math.factorial(13), 1.0 / math.factorial(12)
+    for n in range(10, -1, -2):
+        odd = odd * (r * r) + 1.0 / math.factorial(n + 1)
+        even = even * (r * r) + 1.0 / math.factorial(n)
+    return (odd * r + even) * math.ldexp(1.0, -k)
 
 
-def log_ratio(s: float) -> float:
+def log_ratio(s: float, terms: int = 18) -> float:
     """ln((1 + s)/(1 − s)) as the kernels have it."""
-    total = 1.0 / 33.0
-    for n in range(15, -1, -1):
-        total = total * (s * s) + 1.0 / (2 * n + 1)
-    return 2.0 * s * total
+    odd, even = 1.0 / (2 * terms - 1), 1.0 / (2 * terms - 3)
+    for n in range(terms - 4, -1, -2):
+        odd = odd * (s * s * (s * s)) + 1.0 / (2 * n + 3)
+        even = even * (s * s * (s * s)) + 1.0 / (2 * n + 1)
+    return 2.0 * s * (odd * (s * s) + even)
 
 
 def log_small(x: float) -> float:
@@ -41,7 +43,7 @@ def log_small(x: float) -> float:
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa, exponent = 2.0 * mantissa, exponent - 1
-    return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0))
+    return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0), 12)
 
 
 REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
