@@ -214,8 +214,17 @@ def write_json(table: pa.Table, path: Path) -> None:
     path.write_text("".join(text(row) + "\n" for row in records), encoding="utf-8")
 
 
+def write_views(table: pa.Table, path: Path) -> None:
+    """Write strings as polars does."""
+    view = pa.string_view()
+    for at, name, type_ in ((4, "city", pa.dictionary(pa.int32(), view)), (8, "note", view)):
+        table = table.set_column(at, name, table[name].cast(type_))
+    write_arrow(table, path)
+
+
 WRITERS = {
     "a.parquet": pq.write_table, "a.csv": write_csv, "a.jsonl": write_json, "a.arrow": write_arrow,
+    "views.arrow": write_views,
 }  # fmt: skip
 
 
@@ -248,6 +257,20 @@ def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: P
     without = np.array(model.weights)
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
     assert scores.decisions.tolist() == (rows @ without + model.bias).tolist()
+
+
+def test_a_shard_may_have_nothing_but_nulls_in_a_column(place: Path, tmp_path: Path) -> None:
+    for name, column in (("a", "city"), ("b", "age"), ("c", "label")):
+        at = TABLE.schema.names.index(column)
+        nulls = pa.nulls(9, TABLE.schema.field(column).type), pa.nulls(9)
+        decisions = []
+        for typed in nulls:
+            pq.write_table(TABLE[:9].set_column(at, column, typed), tmp_path / f"{name}.parquet")
+            [scores] = streamtron.predict(place / "m", tmp_path / f"{name}.parquet")
+            decisions.append(scores.decisions.tolist())
+        assert decisions[0] == decisions[1]
+    message = refused(lambda: streamtron.evaluate(place / "m", tmp_path / "c.parquet"), DataError)
+    assert "row 0: null in column 'label'" in message
 
 
 @pytest.mark.parametrize(

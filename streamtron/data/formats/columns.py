@@ -124,7 +124,7 @@ class _Table(NamedTuple):
                     f"{self.name}: {times} columns {column.name!r}, which --columns or --text "
                     f"names. Name those that are there once ({self._there()})."
                 )
-            if not column.fits(type_ := self.schema.field(column.name).type):
+            if not column.takes(type_ := self.schema.field(column.name).type):
                 raise DataError(
                     f"{self.name}: column {column.name!r} of type {type_} cannot be a "
                     f"{column.KIND}: wanted {column.TYPES}. Name another kind, or write the column "

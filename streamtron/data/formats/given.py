@@ -19,7 +19,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.files import scratch_directory
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.layouts import decoded, stored
+from streamtron.data.formats.layouts import decoded, stored, without_views
 from streamtron.data.row_batch import RowBatch
 
 BATCH = 1 << 16
@@ -161,7 +161,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a record batch without an index of pandas, and without dictionaries, which may differ
     from batch to batch."""
     index = (batch.schema.pandas_metadata or {}).get("index_columns", ())
-    names = [name for name in batch.schema.names if name not in index]
+    names, batch = [n for n in batch.schema.names if n not in index], without_views(batch)
     return pa.RecordBatch.from_arrays([decoded(batch.column(name)) for name in names], names)
 
 

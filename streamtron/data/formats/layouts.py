@@ -340,7 +340,25 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64],
 
 def decoded(array: pa.Array) -> pa.Array:
     """Return an array without a dictionary: a null may hide in the dictionary itself."""
+    array = _without_views(array)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose strings are no views, as polars writes them: pyarrow's functions take
+    these but rarely."""
+    for k, field in enumerate(batch.schema):
+        if pa.types.is_string_view(plain(field.type)):
+            batch = batch.set_column(k, field.name, _without_views(batch.column(k)))
+    return batch
+
+
+def _without_views(array: pa.Array) -> pa.Array:
+    type_, string = array.type, pa.large_string()
+    if not pa.types.is_string_view(plain(type_)):
+        return array
+    is_plain = not pa.types.is_dictionary(type_)
+    return array.cast(string if is_plain else pa.dictionary(type_.index_type, string))
 
 
 def _keys(array: pa.Array) -> Any:
