@@ -57,7 +57,7 @@ def _counted(
             resolved = resolved or resolve_reading(shard, reading)
             if resolved.recipe is None or resolved.recipe.is_fitted:
                 return resolved, 0
-            tallies += count_columns(shard, resolved, threads)
+            tallies += count_columns(shard, resolved, threads, verified=skips)
         except DataError:
             if not skips:
                 raise
@@ -66,25 +66,36 @@ def _counted(
     return with_counts(resolved, tallies), sum(shard.size for shard in shards)
 
 
-def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[list[Any]]:
+def count_columns(
+    shard: ShardFile, reading: ReaderConfig, threads: int = 1, verified: bool = False
+) -> Iterator[list[Any]]:
     """Read the columns of a shard for what their recipe must know of the rows in the share that is
-    read; yield it, if there are any."""
+    read; yield it, if there are any. ``verified`` : refuse the shard where a reading of its rows
+    would, by their labels, weights and other columns too."""
     from streamtron.data.formats.tables import TableReader
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
     assert reading.recipe is not None
-    with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
+    counts = partial(_tallies, reading, verified)
+    with closing(prefetch(lambda: reader.mapped(counts))) as parts:
         if total := reduce(reading.recipe.plus, filter(None, parts), None):
             yield total
 
 
 def _tallies(
-    share: tuple[float, float], batch: Any, columns: Columns, spot: Spot
+    reading: ReaderConfig, verified: bool, batch: Any, columns: Columns, spot: Spot
 ) -> list[Any] | None:
-    """Count the rows of a batch that are in a share; None: there are none."""
+    """Count the rows of a batch that are in the share; None: there are none."""
     assert columns.recipe is not None
-    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), share)
+    if verified:
+        from streamtron.data.formats.table_rows import make_batch
+
+        known = tuple(column for column in columns.recipe.columns if column.is_fitted)
+        recipe = replace(columns.recipe, columns=known)
+        checked = columns._replace(recipe=recipe, features=tuple(recipe.names))
+        make_batch(batch, checked, spot, reading)
+    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), reading.share)
     if not kept.any():
         return None
     try:

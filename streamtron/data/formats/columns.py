@@ -17,10 +17,11 @@ import pyarrow as pa
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
+    KEY_NAMES,
     LAYOUTS,
+    VALUE_NAMES,
     Columns,
     layout_of,
-    ordered_pair,
     plain,
 )
 from streamtron.data.formats.recipe import Recipe, recipe_in
@@ -51,6 +52,16 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
         settled=Settled(columns.layout, reading.features, pair, name, unused),
         recipe=recipe_in(schema, name),
     )
+
+
+def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
+    """Return the names of a pair's fields where nothing but their order tells which is which."""
+    if not columns.layout.startswith("pairs"):
+        return None
+    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
+    lower = [name.lower() for name in names]
+    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
+    return None if all(distinct) else tuple(names)
 
 
 def unused_in(

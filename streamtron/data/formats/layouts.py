@@ -64,16 +64,6 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
     return (keys[0], values[0]) if fits else None
 
 
-def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
-    """Return the names of a pair's fields where nothing but their order tells which is which."""
-    if not columns.layout.startswith("pairs"):
-        return None
-    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
-    lower = [name.lower() for name in names]
-    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
-    return None if all(distinct) else tuple(names)
-
-
 def _is_vector(struct: pa.DataType) -> bool:
     """Tell whether it is what Spark writes for a VectorUDT."""
     fields = {field.name: field.type for field in struct}
