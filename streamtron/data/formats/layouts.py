@@ -329,9 +329,12 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64],
 
 
 def decoded(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary: a null may hide in the dictionary itself."""
-    array = _without_views(array)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    """Return an array without a dictionary, in which a null may hide, and without views."""
+    type_, string = array.type, pa.large_string()
+    is_dictionary = pa.types.is_dictionary(type_)
+    if pa.types.is_string_view(plain(type_)):
+        array = array.cast(pa.dictionary(type_.index_type, string) if is_dictionary else string)
+    return array.dictionary_decode() if is_dictionary else array
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -339,16 +342,8 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     these but rarely."""
     for k, field in enumerate(batch.schema):
         if pa.types.is_string_view(plain(field.type)):
-            batch = batch.set_column(k, field.name, _without_views(batch.column(k)))
+            batch = batch.set_column(k, field.name, decoded(batch.column(k)))
     return batch
-
-
-def _without_views(array: pa.Array) -> pa.Array:
-    type_, string = array.type, pa.large_string()
-    if not pa.types.is_string_view(plain(type_)):
-        return array
-    is_plain = not pa.types.is_dictionary(type_)
-    return array.cast(string if is_plain else pa.dictionary(type_.index_type, string))
 
 
 def _keys(array: pa.Array) -> Any:
