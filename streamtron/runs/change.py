@@ -6,6 +6,7 @@ afresh. What is changed is staged beside the run and committed at once: see ``tr
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +28,13 @@ from streamtron.data import (
     ShardSource,
     Skipped,
     deletions,
-    find_shards,
 )
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
 from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
 from streamtron.runs.finished_run import (
     FinishedRun,
+    are_unchanged,
     check_unchanged,
     locate,
     read_manifest,
@@ -55,6 +56,8 @@ from streamtron.solver.changes import add_rows, begin_change, narrow, take_count
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces, SavedCounts
 from streamtron.solver.learner import Learner
+
+_log = logging.getLogger("streamtron")
 
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
@@ -202,6 +205,8 @@ class EditableRun(NamedTuple):
         if plan is None:
             return outcome
         transaction.commit(self.finished.path, self.model_path, plan)
+        if self.model.calibration is not None:
+            _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         home = self.finished.path / PARTS
         moved = (c.moved(home) if isinstance(c, SavedCounts) else c for c in outcome.counts)
         return replace(outcome, counts=tuple(moved))
@@ -287,7 +292,7 @@ def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.P
     settings, change = target.settings, target.change
     size = sum(shard.size for shard in rows.added)
     few = settings.parts is None and 0 < size <= FEW * target.manifest.bytes
-    only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
+    only_more = few and settings.class_weight != "balanced" and are_unchanged(target.shards)
     new_source = target.source(rows.added) if rows.added else nullcontext()
     with new_source as new, target.source(rows.shards) as source:
 
@@ -358,13 +363,6 @@ def _outcome(
     outcome.report["readings"] = nonzeros / max(outcome.manifest.nonzeros, 1)
     outcome.report["bytes_read"] = new.bytes_read + source.bytes_read
     return outcome
-
-
-def _are_unchanged(shards: Sequence[ShardFile]) -> bool:
-    """Return whether all shards have the size and the time that they had when they were read."""
-    current = find_shards([shard.path for shard in shards])
-    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
-    return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}
 
 
 def _check_index_base(source: ShardSource, target: EditableRun) -> None:
