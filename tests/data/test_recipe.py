@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -146,6 +147,11 @@ def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python() -> No
     assert [recipe.name_of(k) for k in (0, 1, 8, 32)] == [
         "ts.age", "ts.weekday=Mon", "ts.hour=0", "ts.month=Jan",
     ]  # fmt: skip
+    zone = pa.timestamp("us", "Asia/Kolkata")  # without summer time
+    zoned = recipe.rows({"ts": pc.assume_timezone(TABLE["ts"].cast(pa.timestamp("us")), zone.tz)})
+    assert equal(zoned, made)  # on its own clock
+    endless = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    assert "out of bounds" in refused(lambda: recipe.rows({"ts": endless}), DataError)
 
 
 WORDS: list[tuple[str, Any]] = [
@@ -372,6 +378,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> Non
     table = pa.table({
         "nothing": pa.array([None] * 30, pa.string()), "always": ["x"] * 30, "tags": [[1]] * 30,
         "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
+        "ever": pa.array([2**31 - 1, 0] * 15, pa.int32()).cast(pa.date32()),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "t.parquet")
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
@@ -381,6 +388,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> Non
         "tags": (None, "lists and maps are read by --features"),
         "code": (None, "looks like an identifier: no value comes twice"),
         "few": ("category,null=column", ""),
+        "ever": ("date,parts=age,weekday,month,scale=standard", ""),
     }  # fmt: skip
 
 
