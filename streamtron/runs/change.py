@@ -266,10 +266,12 @@ class _FinalState:
                 "as it was, or forget it whole."
             )
         if info and info.unseen_labels:
+            of_numbers = self.learners[0].loss.numbers
+            known = f"the label {info.unseen_labels[0]}, which the model has"
             raise DataError(
-                f"no remaining row has the label {info.unseen_labels[0]}, which the model has. "
-                "Nothing was forgotten: fit anew on shards without these rows, to another model, "
-                "and remove this one and its run directory."
+                f"no remaining row has {'a weight above 0' if of_numbers else known}. Nothing was "
+                "forgotten: fit anew on shards without these rows, to another model, and remove "
+                "this one and its run directory."
             )
 
     before_solves = checkpoint

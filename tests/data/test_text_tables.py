@@ -127,7 +127,7 @@ LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
         ("y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
         ("y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer beyond"),
         ("y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740993"),
-        ("y,f1,f1\n1,2,3\n", "'f1' and 'f1' could all be the features"),
+        ("y,f1,f1\n1,2,3\n", "2 columns 'f1' could all be the features"),
     ],
 )
 def test_what_is_wrong_in_csv_is_refused_with_its_place(

@@ -354,11 +354,13 @@ class _Table(NamedTuple):
         if reading.table_base == 1 and layout not in ("lists", "pairs", "map"):
             raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
-    def _refuse_several(self, role: Role, columns: Iterable[str]) -> NoReturn:
+    def _refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
+        several = " and ".join(map(repr, columns))
+        if len({*columns}) == 1:
+            several = f"{len(columns)} columns {columns[0]!r}"
         raise DataError(
-            f"{self.name}: {' and '.join(map(repr, columns))} could all be the "
-            f"{ROLES[role].words}. Say which with --{role} NAME, a name that occurs once "
-            f"({self._there()})."
+            f"{self.name}: {several} could all be the {ROLES[role].words}. Say which "
+            f"with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
     def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:
