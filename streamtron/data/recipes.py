@@ -9,10 +9,12 @@ from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
+from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
 from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
@@ -34,6 +36,14 @@ def recipe_of(settings: Settings) -> Recipe | None:
         name, comma, options = settings.text.partition(",")
         specs.insert(0, f"{name}:text{comma}{options}")
     return replace(Recipe.of(*specs), label=settings.label, weight=settings.weight)
+
+
+def recipe_digest(settings: Settings, recipe: Recipe | None) -> str | None:
+    """Return what tells a recipe from one that was counted in other rows; None where the settings
+    name none."""
+    if recipe is None or (settings.text is None and settings.columns is None):
+        return None
+    return xxhash.xxh3_128_hexdigest(canonical(recipe.to_dict()).encode())
 
 
 def counted_reading(

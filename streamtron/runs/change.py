@@ -29,6 +29,7 @@ from streamtron.data import (
     Skipped,
     deletions,
 )
+from streamtron.data.recipes import recipe_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
 from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
@@ -194,10 +195,8 @@ class EditableRun(NamedTuple):
         if rows is None:
             outcome, plan = self._unchanged(), None
         else:
-            settings = with_parts_after(
-                self.settings, len(self.shards), rows.shards,
-                workers=bool(rows.added) and self.change.open_parts is not None,
-            )  # fmt: skip
+            workers, old = bool(rows.added) and self.change.open_parts is not None, len(self.shards)
+            settings = with_parts_after(self.settings, old, rows.shards, workers=workers)
             outcome, plan = _train(self._replace(settings=settings), rows)
         outcome.report.update(facts)
         if report is not None:  # before the commit: a committed change has its report
@@ -383,7 +382,8 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
     Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
-    write_record(staged, target.settings, stamps_of(source.shards))
+    recipe = recipe_digest(target.settings, target.reading.recipe)
+    write_record(staged, target.settings, stamps_of(source.shards), recipe)
 
 
 def _plan(target: EditableRun, source: ShardSource, outcome: Outcome) -> transaction.Plan:

@@ -434,6 +434,16 @@ def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(
     streamtron.forget(tmp_path / "m", key="user_id", values=["7"])
     assert streamtron.load(tmp_path / "m").recipe == recipe
     assert here(tmp_path, "certify", "m", "a.parquet", "b.parquet").returncode == 0
+    shards = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    resume = partial(
+        streamtron.run, shards, Settings(columns=SPECS, tol=1e-4), model=tmp_path / "m", resume=True
+    )
+    certified = resume().report["certificate"]["primal_objective"]
+    assert streamtron.load(tmp_path / "m").recipe == recipe
+    proof = streamtron.certify(tmp_path / "m").certificate
+    assert proof.primal == pytest.approx(certified)
+    streamtron.fit(shards[1], columns=SPECS, tol=0.9).save(tmp_path / "m")  # another recipe
+    assert "were counted in other rows" in refused(resume, DataError)
     result = streamtron.sweep(
         place / "a.parquet", columns=SPECS, C=[0.1, 1], tol=0.2, valid=place / "a.csv"
     )
