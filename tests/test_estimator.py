@@ -432,7 +432,7 @@ def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_g
     model = StreamtronClassifier(loss=loss, warm_start=True, tol=1e-5).fit(X, y)
     heavy = 2.0 if loss == "hinge" else 900.0  # with which LIBLINEAR converges
     weights = np.random.default_rng(2).choice([0.0, 1.0, heavy], len(y))
-    model.set_params(C=40.0, intercept_scaling=3.0).fit(X, y, sample_weight=weights)
+    model.set_params(C=40.0).fit(X, y, sample_weight=weights)
     theirs = _rival(model).fit(X, y, sample_weight=weights)
     [mine], [least] = (_objectives(one, X, y, weights) for one in (model, theirs))
     assert _gaps(model)[0] <= 1e-5
@@ -447,6 +447,9 @@ def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_no
     for model in (warm, cold):
         assert np.array_equal(model.coef_, fresh.coef_)
         assert model.n_iter_ == fresh.n_iter_ > 0
+    other = {"loss": "hinge", "intercept": "free"}  # whose bias is 4,096 times another weight
+    freed = StreamtronClassifier(warm_start=True).fit(X, y).set_params(**other).fit(X, y)
+    assert np.array_equal(freed.coef_, StreamtronClassifier(**other).fit(X, y).coef_)
 
 
 # --- partial_fit ---

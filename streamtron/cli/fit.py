@@ -101,7 +101,8 @@ def fit(
         else:
             outcome, certain = fit_until_certain(shards, settings, until, valid, **how)
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
-    _use(measured, calibrated, outcome.model, calibration, model)
+    whole = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
+    _use(measured.among(whole), calibrated.among(whole), outcome.model, calibration, model)
     return code if certain is None else _report_certain(certain, until or 0.0, code)
 
 
@@ -115,6 +116,10 @@ class _Rows(NamedTuple):
     def files(self) -> tuple[str, ...]:
         """The paths, where they are no others than those of the fit."""
         return self.paths if self.share == (0.0, 1.0) else ()
+
+    def among(self, shards: tuple[str, ...]) -> _Rows:
+        """Return the share as one of these shards."""
+        return self if self.files or not self.paths else self._replace(paths=shards)
 
     def __str__(self) -> str:
         size = self.share[1] - self.share[0]

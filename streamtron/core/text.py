@@ -211,3 +211,11 @@ def format_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def cells_of(array: Any) -> list[Any]:
+    """Return the cells of an Arrow array, as text where Python has no such date."""
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        return list(array.cast("string").to_pylist())

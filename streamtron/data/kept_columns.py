@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.discover import ShardFile
+from streamtron.data.formats.category_column import CategoryColumn
+from streamtron.data.formats.recipe import Recipe
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.source import file_reader
 from streamtron.data.writers.predictions import PREDICTED
@@ -23,7 +25,11 @@ def kept_columns(shard: ShardFile, names: Sequence[str]) -> Callable[[int], dict
             f"{shard.name}: {(clash or names)[0]!r} cannot be kept: {reason}. Keep other columns "
             "of tables."
         )
-    columns = {name: file_reader(shard, ReaderConfig()).column(name) for name in names}
+    recipes = {name: Recipe((CategoryColumn(name),)) for name in names}  # as a CSV file has them
+    columns = {
+        name: file_reader(shard, ReaderConfig(recipe=recipe)).column(name)
+        for name, recipe in recipes.items()
+    }
     held: dict[str, list[pa.Array]] = {name: [] for name in names}
 
     def following(rows: int) -> dict[str, pa.Array]:
@@ -32,6 +38,11 @@ def kept_columns(shard: ShardFile, names: Sequence[str]) -> Callable[[int], dict
             pieces = held[name]
             while sum(map(len, pieces)) < rows:
                 pieces.append(next(arrays))
+                if (later := pieces[-1].type) != (known := pieces[0].type):
+                    raise DataError(
+                        f"{shard.name}: {name!r} holds {known} at first and {later} later, and "
+                        "cannot be kept. Write the column alike in all rows."
+                    )
             joined = pa.concat_arrays(pieces)
             cells[name], held[name] = joined[:rows], [joined[rows:]]
         return cells

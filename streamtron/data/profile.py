@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
+from streamtron.core.text import cells_of
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
 from streamtron.data.formats.list_column import ListColumn, VectorColumn
@@ -68,14 +69,14 @@ class ColumnProfile:
         values = array.drop_null()
         self.nulls += len(array) - len(values)
         if len(self.examples) < EXAMPLES:
-            shown = [*self.examples, *map(str, values[:100].to_pylist())]
+            shown = [*self.examples, *map(str, cells_of(values[:100]))]
             self.examples = list(dict.fromkeys(shown))[:EXAMPLES]
         if is_string(array.type) and not self.rows and len(values):
             blanks = pc.count_substring_regex(values, r"\s+")
             self.words = 1.0 + (pc.mean(blanks).as_py() or 0.0)
         self.rows += len(array)
         if self.distinct is not None:
-            self._distinct.update(pc.unique(values).to_pylist())
+            self._distinct.update(cells_of(pc.unique(values)))
             self.are_distinct = len(self._distinct) == self.rows - self.nulls
 
     def guess(self) -> tuple[str | None, str]:

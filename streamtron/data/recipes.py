@@ -9,10 +9,12 @@ from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
+from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
 from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
@@ -36,6 +38,14 @@ def recipe_of(settings: Settings) -> Recipe | None:
     return replace(Recipe.of(*specs), label=settings.label, weight=settings.weight)
 
 
+def recipe_digest(settings: Settings, recipe: Recipe | None) -> str | None:
+    """Return what tells a recipe from one that was counted in other rows; None where the settings
+    name none."""
+    if recipe is None or (settings.text is None and settings.columns is None):
+        return None
+    return xxhash.xxh3_128_hexdigest(canonical(recipe.to_dict()).encode())
+
+
 def counted_reading(
     shards: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, threads: int | None
 ) -> tuple[ReaderConfig, int]:
@@ -57,7 +67,7 @@ def _counted(
             resolved = resolved or resolve_reading(shard, reading)
             if resolved.recipe is None or resolved.recipe.is_fitted:
                 return resolved, 0
-            tallies += count_columns(shard, resolved, threads)
+            tallies += count_columns(shard, resolved, threads, verified=skips)
         except DataError:
             if not skips:
                 raise
@@ -66,25 +76,36 @@ def _counted(
     return with_counts(resolved, tallies), sum(shard.size for shard in shards)
 
 
-def count_columns(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[list[Any]]:
+def count_columns(
+    shard: ShardFile, reading: ReaderConfig, threads: int = 1, verified: bool = False
+) -> Iterator[list[Any]]:
     """Read the columns of a shard for what their recipe must know of the rows in the share that is
-    read; yield it, if there are any."""
+    read; yield it, if there are any. ``verified`` : refuse the shard where a reading of its rows
+    would, by their labels, weights and other columns too."""
     from streamtron.data.formats.tables import TableReader
 
     reader = file_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
     assert reading.recipe is not None
-    with closing(prefetch(lambda: reader.mapped(partial(_tallies, reading.share)))) as parts:
+    counts = partial(_tallies, reading, verified)
+    with closing(prefetch(lambda: reader.mapped(counts))) as parts:
         if total := reduce(reading.recipe.plus, filter(None, parts), None):
             yield total
 
 
 def _tallies(
-    share: tuple[float, float], batch: Any, columns: Columns, spot: Spot
+    reading: ReaderConfig, verified: bool, batch: Any, columns: Columns, spot: Spot
 ) -> list[Any] | None:
-    """Count the rows of a batch that are in a share; None: there are none."""
+    """Count the rows of a batch that are in the share; None: there are none."""
     assert columns.recipe is not None
-    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), share)
+    if verified:
+        from streamtron.data.formats.table_rows import make_batch
+
+        known = tuple(column for column in columns.recipe.columns if column.is_fitted)
+        recipe = replace(columns.recipe, columns=known)
+        checked = columns._replace(recipe=recipe, features=tuple(recipe.names))
+        make_batch(batch, checked, spot, reading)
+    kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), reading.share)
     if not kept.any():
         return None
     try:

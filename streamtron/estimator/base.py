@@ -141,6 +141,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
             and hasattr(self, "_counts")
             and np.array_equal(rows.classes, getattr(self, "classes_", ()))
             and (self._rows, self.coef_.shape[-1]) == rows.X.shape
+            and self._rho == settings.augmentation  # else the bias weighs otherwise
         )
 
         def begin() -> list[Learner]:

@@ -68,7 +68,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     max_iter : full epochs at most, ≥ 1.
     random_state : seed of the order of rows, ≥ 0; None is seed 0.
     warm_start : begin ``fit`` at the weights of the previous fit, and with the squared hinge at its
-        dual variables, if rows, columns and classes are as many. The optimum is the same.
+        dual variables, if rows, columns and classes are as many and the intercept is of the same
+        kind. The optimum is the same.
     n_jobs : threads; None or -1 = all processors, -2 = all but one. The weights are the same bits.
     verbose : whether to print a line for every reading, and every ten seconds.
 

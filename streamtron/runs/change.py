@@ -6,6 +6,7 @@ afresh. What is changed is staged beside the run and committed at once: see ``tr
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +28,14 @@ from streamtron.data import (
     ShardSource,
     Skipped,
     deletions,
-    find_shards,
 )
+from streamtron.data.recipes import recipe_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
 from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
 from streamtron.runs.finished_run import (
     FinishedRun,
+    are_unchanged,
     check_unchanged,
     locate,
     read_manifest,
@@ -55,6 +57,8 @@ from streamtron.solver.changes import add_rows, begin_change, narrow, take_count
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces, SavedCounts
 from streamtron.solver.learner import Learner
+
+_log = logging.getLogger("streamtron")
 
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
@@ -191,10 +195,8 @@ class EditableRun(NamedTuple):
         if rows is None:
             outcome, plan = self._unchanged(), None
         else:
-            settings = with_parts_after(
-                self.settings, len(self.shards), rows.shards,
-                workers=bool(rows.added) and self.change.open_parts is not None,
-            )  # fmt: skip
+            workers, old = bool(rows.added) and self.change.open_parts is not None, len(self.shards)
+            settings = with_parts_after(self.settings, old, rows.shards, workers=workers)
             outcome, plan = _train(self._replace(settings=settings), rows)
         outcome.report.update(facts)
         if report is not None:  # before the commit: a committed change has its report
@@ -202,6 +204,8 @@ class EditableRun(NamedTuple):
         if plan is None:
             return outcome
         transaction.commit(self.finished.path, self.model_path, plan)
+        if self.model.calibration is not None:
+            _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         home = self.finished.path / PARTS
         moved = (c.moved(home) if isinstance(c, SavedCounts) else c for c in outcome.counts)
         return replace(outcome, counts=tuple(moved))
@@ -261,10 +265,12 @@ class _FinalState:
                 "as it was, or forget it whole."
             )
         if info and info.unseen_labels:
+            of_numbers = self.learners[0].loss.numbers
+            known = f"the label {info.unseen_labels[0]}, which the model has"
             raise DataError(
-                f"no remaining row has the label {info.unseen_labels[0]}, which the model has. "
-                "Nothing was forgotten: fit anew on shards without these rows, to another model, "
-                "and remove this one and its run directory."
+                f"no remaining row has {'a weight above 0' if of_numbers else known}. Nothing was "
+                "forgotten: fit anew on shards without these rows, to another model, and remove "
+                "this one and its run directory."
             )
 
     before_solves = checkpoint
@@ -287,7 +293,7 @@ def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.P
     settings, change = target.settings, target.change
     size = sum(shard.size for shard in rows.added)
     few = settings.parts is None and 0 < size <= FEW * target.manifest.bytes
-    only_more = few and settings.class_weight != "balanced" and _are_unchanged(target.shards)
+    only_more = few and settings.class_weight != "balanced" and are_unchanged(target.shards)
     new_source = target.source(rows.added) if rows.added else nullcontext()
     with new_source as new, target.source(rows.shards) as source:
 
@@ -360,13 +366,6 @@ def _outcome(
     return outcome
 
 
-def _are_unchanged(shards: Sequence[ShardFile]) -> bool:
-    """Return whether all shards have the size and the time that they had when they were read."""
-    current = find_shards([shard.path for shard in shards])
-    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
-    return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}
-
-
 def _check_index_base(source: ShardSource, target: EditableRun) -> None:
     """Raise a DataError if shards that were read have a column below the model's base."""
     if target.model.index_base == 1 and source.index_base == 0:
@@ -383,7 +382,8 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
     Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
-    write_record(staged, target.settings, stamps_of(source.shards))
+    recipe = recipe_digest(target.settings, target.reading.recipe)
+    write_record(staged, target.settings, stamps_of(source.shards), recipe)
 
 
 def _plan(target: EditableRun, source: ShardSource, outcome: Outcome) -> transaction.Plan:

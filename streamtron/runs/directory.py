@@ -86,10 +86,11 @@ class Checkpoint(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Content of ``run.json``; the settings are plain values."""
+    """Content of ``run.json``; the settings are plain values, the recipe its ``recipe_digest``."""
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
+    recipe: str | None
 
 
 @dataclass
@@ -153,12 +154,13 @@ def open_run(
     model: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = None,
     *,
+    recipe: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Run]:
     """Create or resume a run directory, locked until the context ends or the process dies.
 
-    A resumed run must have the same settings and stamps, except for ``MAY_CHANGE``. Without
+    A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
     ``resume`` and ``overwrite`` an existing run is a SettingsError. ``model`` : path of the run's
     model; None = it has none, and is never updated. ``cache`` : directory of its flat files, if not
     in the run directory.
@@ -174,10 +176,10 @@ def open_run(
         if not (resume or overwrite):
             refuse_existing(path)
         if exists and resume:
-            _check_same(run.path, settings, stamps)
+            _check_same(run.path, settings, stamps, recipe)
         else:
             run.forget()
-        write_record(run.path, settings, stamps)
+        write_record(run.path, settings, stamps, recipe)
         try:
             yield run
         except (StreamtronError, signals.Signalled) as error:
@@ -253,9 +255,10 @@ class CheckpointWriter:
         self._took = self._saved - began
 
 
-def write_record(path: Path, settings: Settings, stamps: Stamps) -> None:
+def write_record(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Write ``run.json``."""
     record = {
+        "recipe": recipe,
         "run_version": RECORD_VERSION,
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
@@ -273,16 +276,16 @@ def read_record(path: Path) -> Record:
         if record["run_version"] != RECORD_VERSION:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
-        return Record(dict(record["settings"]), stamps)
+        return Record(dict(record["settings"]), stamps, record.get("recipe"))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Start over with --overwrite."
         ) from error
 
 
-def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
-    """Refuse settings or shards other than the run's."""
-    recorded, known = read_record(path)
+def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
+    """Refuse settings, shards or a recipe other than the run's."""
+    recorded, known, counted = read_record(path)
     current = json.loads(json.dumps(settings.to_dict()))
     names = sorted({*recorded, *current} - set(MAY_CHANGE))
     changed = [name for name in names if recorded.get(name) != current.get(name)]
@@ -308,6 +311,9 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps) -> None:
                 f"{old[0]}: changed since the run began ({old[1]} bytes then, {stamp[1]} now, or "
                 "touched). Put it back as it was, or start over with --overwrite."
             )
+    if counted != recipe:
+        where = f"{path}: the columns of the run were counted in other rows"
+        raise DataError(f"{where}. Put its model back, or start over with --overwrite.")
 
 
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:

@@ -13,7 +13,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
 from streamtron.core.rows import Label
-from streamtron.data import Manifest, ShardFile, ShardRecord, deletions
+from streamtron.data import Manifest, ShardFile, ShardRecord, deletions, find_shards
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
@@ -106,8 +106,8 @@ class FinishedRun(NamedTuple):
         written = (directory / "manifest.json").exists()
         if checkpoint is None or not written or not checkpoint.state.all_finished:
             raise DataError(
-                f"{directory}: the run has not ended. End it with streamtron fit --resume, or fit "
-                "anew."
+                f"{directory}: the run has not ended, or its last checkpoint is damaged. End it "
+                "with streamtron fit --resume, or fit anew."
             )
         return cls(directory, Settings.from_dict(record.settings), checkpoint)
 
@@ -222,3 +222,10 @@ def check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
                 f"streamtron forget {run} {shard.name}, and add it as it is now with streamtron "
                 "update."
             )
+
+
+def are_unchanged(shards: Sequence[ShardFile]) -> bool:
+    """Return whether all shards have the size and the time that they had when they were read."""
+    current = find_shards([shard.path for shard in shards])
+    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
+    return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -24,10 +24,12 @@ from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
+from streamtron.data.recipes import recipe_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
     Checkpoint,
     CheckpointWriter,
+    Record,
     Run,
     is_run,
     open_run,
@@ -51,6 +53,9 @@ from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -286,9 +291,11 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
     began, directory, machine = time.perf_counter() - seconds, job.directory, job.machine
     resumed = directory if job.resume and directory and is_run(directory) else None
     kept: dict[str, Any] = {} if job.many is None else {"multiclass": True}
+    recipe = None
     if resumed is not None:  # it keeps what was decided when it began
-        record = read_record(Path(resumed)).settings
-        kept = {name: record.get(name) for name in ("parts", "multiclass")}
+        record = read_record(Path(resumed))
+        kept = {name: record.settings.get(name) for name in ("parts", "multiclass")}
+        recipe = _recipe_of(job, record)
     most_labels = None if job.candidates[0].one_vs_rest else MOST_NUMBERS
     candidates = [
         settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)})
@@ -298,7 +305,7 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
         job.shards, candidates, machine, job.cache, resumed, job.listen
     )
     with open_training_shards(
-        job.shards, candidates[0], machine, job.cache, most_labels=most_labels
+        job.shards, candidates[0], machine, job.cache, most_labels=most_labels, recipe=recipe
     ) as source:
         source.nonzeros_read = read[0] + nonzeros
         source.bytes_read = read[1] + size + source.counted
@@ -317,11 +324,22 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
             )
         with open_run(
             directory, candidates[0], stamps_of(source.shards), job.model, machine.cache_dir,
+            recipe=recipe_digest(candidates[0], source.reading.recipe),
             resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
             fitting = _begun(fitting, run, job)
             with nullcontext() if job.model is None else signals.defer_to_checkpoint():
                 yield fitting
+
+
+def _recipe_of(job: _Job, record: Record) -> Recipe | None:
+    """Return the recipe of a run that has ended: its model's, which was counted in the rows that it
+    had first; None where the shards have to tell."""
+    if record.recipe is None or job.model is None or not os.path.exists(job.model):
+        return None
+    recipe = LinearModel.load(job.model).recipe
+    is_its_own = recipe_digest(job.candidates[0], recipe) == record.recipe
+    return recipe if is_its_own else None
 
 
 def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:

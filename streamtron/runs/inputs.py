@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -32,6 +32,9 @@ from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, run_directory
 from streamtron.runs.transaction import CACHE, COMMITTED, STAGED
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.recipe import Recipe
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -186,16 +189,18 @@ def open_training_shards(
     *,
     classes: Sequence[Label] | None = None,
     most_labels: int | None = None,
+    recipe: Recipe | None = None,
 ) -> ShardSource:
     """Open the shards as a fit with these settings reads them. Rows in the files' order need no
     flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
     else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
-    say."""
+    say. ``recipe`` : theirs, if it was counted before."""
     once = os.path.basename(paths[0]) == ROWS_GIVEN
     from streamtron.runs.memory import columns_allowed  # loads the solver
 
     no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     files, reading = find_shards(paths), reading_from_settings(settings)
+    reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(
         files,

@@ -208,7 +208,7 @@ class RestoredLearner:
         """Hold the rows of a chunk that are next."""
         learner = self.learner
         columns = len(learner.running.w)
-        if self._knows_columns and learner.finished is None and chunk.width > columns:
+        if self._knows_columns and chunk.width > columns:
             raise DataError(
                 f"the checkpoint knows {columns} columns, the shards have column "
                 f"{chunk.width - 1}. Begin anew with --overwrite."

@@ -73,7 +73,7 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
     many = settings.one_vs_rest
     known, reader = _labels(fold.shards, settings, most=None if many else 2)
     reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
-    labels, _ = _beginning(fold.valid, reader, most=None if many else 2)
+    labels, _ = _beginning(fold.valid, reader, None if many else 2, "error")
     strange = [label for label in labels if label not in known]
     if strange and len(known) == 2 and not many:
         raise DataError(
@@ -103,15 +103,20 @@ def _labels(
     """Return what ``_beginning`` does of shards to fit on."""
     reader = reading_from_settings(settings)
     reader, _ = counted_reading(find_shards(paths), reader, settings, None)
-    return _beginning(paths, reader, most)
+    return _beginning(paths, reader, most, settings.on_bad_shard)
 
 
 def _beginning(
-    paths: list[str], reader: ReaderConfig, most: int | None
+    paths: list[str], reader: ReaderConfig, most: int | None, on_bad_shard: str
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
     with open_shards(
-        paths, reader, cache_dir=None, most_labels=most, allow_duplicate=True
+        paths,
+        reader,
+        cache_dir=None,
+        most_labels=most,
+        allow_duplicate=True,
+        on_bad_shard=on_bad_shard,
     ) as source:
         next(source.chunks())
         return list(source.labels), source.reading

@@ -386,3 +386,20 @@ def test_a_shard_without_a_last_newline_is_read_and_named_once(
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1")
     assert here(tmp_path, "fit", "a.svm", "--model", "m", *options).returncode == 0
     assert caplog.text.count("a.svm: the last line ends without a newline") == 1
+
+
+@pytest.mark.parametrize("bad", ["label", "when"])
+def test_of_a_shard_that_is_left_out_nothing_is_counted_for_the_recipe(
+    bad: str, tmp_path: Path
+) -> None:
+    rows = {"city": ["a", "b"] * 10, "age": [*range(20)], "when": ["2026-01-02"] * 20}
+    pq.write_table(pa.table(rows | {"label": [1, 2] * 10}), tmp_path / "0.parquet")
+    rows |= {"city": ["c", "d"] * 10, "age": [1000] * 20, "label": [1, 2] * 10}
+    rows[bad] = [*rows[bad][1:], None]
+    pq.write_table(pa.table(rows), tmp_path / "1.parquet")
+    columns = ("city:category", "age:number,scale=standard", "when:date,parts=month")
+    settings = {"columns": columns, "on_bad_shard": "skip"}
+    left_out = fit(tmp_path, **settings)
+    alone = fit(tmp_path / "0.parquet", **settings)
+    assert left_out.recipe == alone.recipe
+    assert left_out.weights.tolist() == alone.weights.tolist()

@@ -348,7 +348,7 @@ def test_a_column_that_is_absent_ambiguous_or_of_a_wrong_type_is_refused_with_th
 def test_a_name_that_occurs_twice_in_the_file_is_refused_even_when_named(write: Write) -> None:
     columns = [pa.array([[0], [1]]), pa.array([1, 2]), pa.array([3, 4])]
     path = write(pa.Table.from_arrays(columns, ["indices", "y", "y"]))
-    assert "'y' and 'y' could all be the labels" in refusal(path, label_column="y")
+    assert "2 columns 'y' could all be the labels" in refusal(path, label_column="y")
 
 
 # Damage ----------------------------------------------------------------------------------------

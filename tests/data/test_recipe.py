@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -243,6 +244,11 @@ def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python() -> No
     assert [recipe.name_of(k) for k in (0, 1, 8, 32)] == [
         "ts.age", "ts.weekday=Mon", "ts.hour=0", "ts.month=Jan",
     ]  # fmt: skip
+    zone = pa.timestamp("us", "Asia/Kolkata")  # without summer time
+    zoned = recipe.rows({"ts": pc.assume_timezone(TABLE["ts"].cast(pa.timestamp("us")), zone.tz)})
+    assert equal(zoned, made)  # on its own clock
+    endless = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    assert "out of bounds" in refused(lambda: recipe.rows({"ts": endless}), DataError)
 
 
 WORDS: list[tuple[str, Any]] = [
@@ -311,8 +317,17 @@ def write_json(table: pa.Table, path: Path) -> None:
     path.write_text("".join(text(row) + "\n" for row in records), encoding="utf-8")
 
 
+def write_views(table: pa.Table, path: Path) -> None:
+    """Write strings as polars does."""
+    view = pa.string_view()
+    for at, name, type_ in ((4, "city", pa.dictionary(pa.int32(), view)), (8, "note", view)):
+        table = table.set_column(at, name, table[name].cast(type_))
+    write_arrow(table, path)
+
+
 WRITERS = {
     "a.parquet": pq.write_table, "a.csv": write_csv, "a.jsonl": write_json, "a.arrow": write_arrow,
+    "views.arrow": write_views,
 }  # fmt: skip
 
 
@@ -345,6 +360,20 @@ def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: P
     without = np.array(model.weights)
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
     assert scores.decisions.tolist() == (rows @ without + model.bias).tolist()
+
+
+def test_a_shard_may_have_nothing_but_nulls_in_a_column(place: Path, tmp_path: Path) -> None:
+    for name, column in (("a", "city"), ("b", "age"), ("c", "label")):
+        at = TABLE.schema.names.index(column)
+        nulls = pa.nulls(9, TABLE.schema.field(column).type), pa.nulls(9)
+        decisions = []
+        for typed in nulls:
+            pq.write_table(TABLE[:9].set_column(at, column, typed), tmp_path / f"{name}.parquet")
+            [scores] = streamtron.predict(place / "m", tmp_path / f"{name}.parquet")
+            decisions.append(scores.decisions.tolist())
+        assert decisions[0] == decisions[1]
+    message = refused(lambda: streamtron.evaluate(place / "m", tmp_path / "c.parquet"), DataError)
+    assert "row 0: null in column 'label'" in message
 
 
 @pytest.mark.parametrize(
@@ -447,6 +476,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> Non
     table = pa.table({
         "nothing": pa.array([None] * 30, pa.string()), "always": ["x"] * 30, "tags": [[1]] * 30,
         "deep": [[[1]]] * 30, "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
+        "ever": pa.array([2**31 - 1, 0] * 15, pa.int32()).cast(pa.date32()),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "t.parquet")
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
@@ -457,6 +487,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> Non
         "deep": (None, "of a type that no kind of column has"),
         "code": (None, "looks like an identifier: no value comes twice"),
         "few": ("category,null=column", ""),
+        "ever": ("date,parts=age,weekday,month,scale=standard", ""),
     }  # fmt: skip
 
 
@@ -502,6 +533,16 @@ def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(
     streamtron.forget(tmp_path / "m", key="user_id", values=["7"])
     assert streamtron.load(tmp_path / "m").recipe == recipe
     assert here(tmp_path, "certify", "m", "a.parquet", "b.parquet").returncode == 0
+    shards = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    resume = partial(
+        streamtron.run, shards, Settings(columns=SPECS, tol=1e-4), model=tmp_path / "m", resume=True
+    )
+    certified = resume().report["certificate"]["primal_objective"]
+    assert streamtron.load(tmp_path / "m").recipe == recipe
+    proof = streamtron.certify(tmp_path / "m").certificate
+    assert proof.primal == pytest.approx(certified)
+    streamtron.fit(shards[1], columns=SPECS, tol=0.9).save(tmp_path / "m")  # another recipe
+    assert "were counted in other rows" in refused(resume, DataError)
     result = streamtron.sweep(
         place / "a.parquet", columns=SPECS, C=[0.1, 1], tol=0.2, valid=place / "a.csv"
     )

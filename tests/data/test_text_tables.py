@@ -126,8 +126,8 @@ LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
         ("y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
         ("y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
         ("y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer beyond"),
-        ("y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740992"),
-        ("y,f1,f1\n1,2,3\n", "'f1' and 'f1' could all be the features"),
+        ("y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740993"),
+        ("y,f1,f1\n1,2,3\n", "2 columns 'f1' could all be the features"),
     ],
 )
 def test_what_is_wrong_in_csv_is_refused_with_its_place(
@@ -180,6 +180,32 @@ def test_a_field_of_json_lines_that_is_asked_for_may_come_after_the_first_megaby
     assert [*map(model.recipe.name_of, range(3))] == ["x", "z=new", "z=null"]
     with pytest.raises(DataError, match=r"0 columns 'w'"):
         fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "w:category"))
+
+
+def test_cells_are_carried_along_as_they_are_written_and_no_category_is_rounded(
+    tmp_path: Path,
+) -> None:
+    numbers = [2**63 - 1 - k for k in range(40)]  # every float64 near them is of many
+    write(tmp_path / "a.jsonl", {"id": numbers, "y": ["a", "b"] * 20})
+    model = fit(tmp_path / "a.jsonl", label="y", columns="id:category")
+    [scores] = predict(model, tmp_path / "a.jsonl", keep=["id"])
+    assert scores.labels.tolist() == ["a", "b"] * 20
+    assert scores.kept["id"].to_pylist() == numbers
+    write(tmp_path / "a.csv", {"id": numbers, "code": ["007", "1.50"] * 20})
+    [scores] = predict(model, tmp_path / "a.csv", keep=["id", "code"])
+    assert scores.kept["id"].to_pylist() == [*map(str, numbers)]
+    assert scores.kept["code"].to_pylist() == ["007", "1.50"] * 20
+
+
+def test_numbers_are_whole_in_the_first_megabyte_alone_or_not_by_a_pattern(tmp_path: Path) -> None:
+    early = "3,x,a\n" * 200_000  # 1.2 MB
+    (tmp_path / "a.csv").write_text(f"n1,n2,y\n{early}2.5,x,b\n")
+    for names in ({"features": "n1"}, {"columns": "n*:number"}):
+        model = fit(tmp_path / "a.csv", label="y", **names)
+        assert model.weights.shape == (1,)
+    write(tmp_path / "a.jsonl", {"n1": [*[3] * 120_000, 2.5]})
+    with pytest.raises(DataError, match="'n1' holds int64 at first and double later"):
+        [*predict(model, tmp_path / "a.jsonl", keep=["n1"])]
 
 
 def nested(depth: int) -> str:

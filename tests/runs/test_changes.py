@@ -523,6 +523,11 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
         assert content(tmp_path / "m.run", tmp_path / "m") == before
     rows = list_rows(tmp_path / "l", {"b.svm": range(19)})
     assert streamtron.forget(tmp_path / "m", rows=rows).report["rows"] == 20 * classes - 19
+    table = pa.table({"f0": [1.0, 2.0], "label": [1.0, 3.0], "w": [1.0, 0.0]})
+    pq.write_table(table, tmp_path / "n.parquet")
+    streamtron.fit(tmp_path / "n.parquet", model=tmp_path / "n", weight="w", loss="squared_error")
+    with pytest.raises(DataError, match=r"no remaining row has a weight above 0\. Nothing was"):
+        streamtron.forget(tmp_path / "n", key="w", values=[1.0])
 
 
 def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_that_is_wanted(

@@ -379,7 +379,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
     before = content(run, model)
     _flip(run)
     for change in (streamtron.update, streamtron.forget):
-        with pytest.raises(DataError, match=r"has not ended. End it with streamtron fit --resume"):
+        with pytest.raises(DataError, match=r"is damaged. End it with streamtron fit --resume"):
             change(model, corpus[8:])
     streamtron.run(corpus[:9], settings, model=model, machine=often, resume=True)
     assert content(run, model)["witness"] == before["witness"]

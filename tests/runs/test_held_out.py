@@ -72,9 +72,13 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
     assert np.array_equal(again.weights, model.weights)
 
 
-def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place: Path) -> None:
+def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = partial(here, place)
-    done = run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%")
+    (place / "bad.svm").write_text("no row\n")
+    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%")
+    done = run("fit", "a.svm", "bad.svm", "--model", "m", *words)
     assert done.returncode == 0, done.stderr
     rows = [
         int(in_share("a.svm", np.arange(ROWS), share).sum()) for share in ((0, 0.2), (0.2, 0.3))
@@ -86,12 +90,12 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place: 
     accuracy = streamtron.evaluate(model, place / "a.svm", share=(0.0, 0.2)).accuracy
     assert f"{accuracy:.4g}\n" in measured
     assert model.calibration["rows"] == rows[1]
-    assert run("fit", "a.svm", "--model", "m", "--valid", "20%", "--calibrate", "10%",
-               "--resume").returncode == 0  # fmt: skip
-    assert (
-        "held_out is None, the run has 0.3"
-        in run("fit", "a.svm", "--model", "m", "--resume").stderr
-    )
+    again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
+    assert run(*again).returncode == 0
+    assert "held_out is None, the run has 0.3" in run(*again[:-4]).stderr
+    write(place / "c.svm", seed=2)
+    assert run("update", "m", "c.svm").returncode == 0
+    assert "The model has lost its probabilities" in caplog.text
     for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
         assert (done.returncode, message in done.stderr) == (2, True)

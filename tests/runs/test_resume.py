@@ -3,6 +3,8 @@ interrupted."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import streamtron
 from streamtron.core.config import Machine, Settings
+from streamtron.core.errors import DataError
 from streamtron.core.events import Event
 from tests.helpers.runs import kept
 
@@ -121,3 +124,18 @@ def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(
         (cache / name).write_text("half")
     streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", **how)
     assert set(cache.iterdir()) == complete
+
+
+def test_shards_replaced_under_the_same_size_and_time_by_wider_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    shard = tmp_path / "a.svm"
+    for last, resume in (6, False), (9, True):
+        shard.write_text("".join(f"{k % 2} 1:1 {last - k % 5}:1\n" for k in range(300)))
+        os.utime(shard, ns=(0, 0))
+        if resume:
+            shutil.rmtree(tmp_path / "m.run" / "cache")
+            with pytest.raises(DataError, match="checkpoint knows 7 columns"):
+                streamtron.fit(shard, model=tmp_path / "m", tol=0.0, resume=True)
+        else:
+            streamtron.fit(shard, model=tmp_path / "m")

@@ -172,6 +172,14 @@ def test_entries_of_a_matrix_that_are_stored_twice_are_added_up() -> None:
     assert twice.nnz == 4  # the matrix is as it was
 
 
+def test_a_matrix_may_be_of_any_real_numbers_of_truth_values_or_of_lists() -> None:
+    wanted = streamtron.fit(np.eye(2), [1, 0])
+    kinds = (bool, np.int8, np.uint64, np.float16, np.longdouble, object)
+    matrices = [np.eye(2).tolist(), sparse.csr_array(np.eye(2, dtype=bool))]
+    for matrix in (*matrices, *(np.eye(2).astype(kind) for kind in kinds)):
+        assert streamtron.fit(matrix, [1, 0]) == wanted
+
+
 def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
     return pa.table({"label": [0, 1], name: pa.array([1, 2], kind or pa.float64())})
 
@@ -186,6 +194,10 @@ def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
         (np.eye(2), [1, 0, 1], r"y of shape \(3,\)"),
         (np.ones(3), [1, 0, 1], r"X of shape \(3,\)"),
         (np.array([[np.nan], [1.0]]), [1, 0], "nan. Values must be finite"),
+        (np.eye(2) + 1j, [1, 0], r"X of complex128 \(no real numbers\)"),
+        (np.array([[{}], [1]]), [1, 0], r"X of object \(.*dict"),
+        (np.eye(2), np.array([1, "a"], object), r"y of object \(.*labels of one kind"),
+        (np.eye(2), np.array([2**64 - 1, 0], np.uint64), r"y of uint64 \("),
         (np.eye(2), [1, 1], "one label|only one|all 2 rows|wanted two"),
         (pa.table({"label": [1, 0], "f0": [1.0, None]}), None, "null in column 'f0'"),
         (iter([_labelled("f0"), _labelled("f1")]), None, "f1 double after one with label"),

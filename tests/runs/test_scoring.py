@@ -420,6 +420,10 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(
     assert [float(line[3]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
     write_predictions(model, tmp_path / "rows.parquet", tmp_path / "out.parquet", keep=["id"])
     assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()
+    pq.write_table(pa.table({"id": [7], "f0": [1.0]}), tmp_path / "z.parquet")
+    both = [tmp_path / "rows.parquet", tmp_path / "z.parquet"]
+    with pytest.raises(DataError, match="In Parquet each has one type in all shards"):
+        write_predictions(model, both, tmp_path / "out.parquet", keep=["id"])
     for keep, message in ((["label"], "has that name already"), (["nope"], "of the name 'nope'")):
         with pytest.raises((SettingsError, DataError), match=message):
             write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)

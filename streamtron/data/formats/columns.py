@@ -17,10 +17,11 @@ import pyarrow as pa
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
+    KEY_NAMES,
     LAYOUTS,
+    VALUE_NAMES,
     Columns,
     layout_of,
-    ordered_pair,
     plain,
 )
 from streamtron.data.formats.recipe import Recipe, recipe_in
@@ -51,6 +52,16 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
         settled=Settled(columns.layout, reading.features, pair, name, unused),
         recipe=recipe_in(schema, name),
     )
+
+
+def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
+    """Return the names of a pair's fields where nothing but their order tells which is which."""
+    if not columns.layout.startswith("pairs"):
+        return None
+    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
+    lower = [name.lower() for name in names]
+    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
+    return None if all(distinct) else tuple(names)
 
 
 def unused_in(
@@ -124,7 +135,7 @@ class _Table(NamedTuple):
                     f"{self.name}: {times} columns {column.name!r}, which --columns or --text "
                     f"names. Name those that are there once ({self._there()})."
                 )
-            if not column.fits(type_ := self.schema.field(column.name).type):
+            if not column.takes(type_ := self.schema.field(column.name).type):
                 raise DataError(
                     f"{self.name}: column {column.name!r} of type {type_} cannot be a "
                     f"{column.KIND}: wanted {column.TYPES}. Name another kind, or write the column "
@@ -343,11 +354,13 @@ class _Table(NamedTuple):
         if reading.table_base == 1 and layout not in ("lists", "pairs", "map"):
             raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
-    def _refuse_several(self, role: Role, columns: Iterable[str]) -> NoReturn:
+    def _refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
+        several = " and ".join(map(repr, columns))
+        if len({*columns}) == 1:
+            several = f"{len(columns)} columns {columns[0]!r}"
         raise DataError(
-            f"{self.name}: {' and '.join(map(repr, columns))} could all be the "
-            f"{ROLES[role].words}. Say which with --{role} NAME, a name that occurs once "
-            f"({self._there()})."
+            f"{self.name}: {several} could all be the {ROLES[role].words}. Say which "
+            f"with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
     def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from streamtron.core.text import cells_of
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.number_column import Moments, ScaledColumn
 from streamtron.data.formats.recipe_column import REFUSED, Cells, counted, dense_cells
@@ -78,16 +79,19 @@ class DateColumn(ScaledColumn):
             yield from (f"{self.name}.{part}{name}" for name in names)
 
     def _times(self, array: pa.Array, spot: Spot) -> pa.Array:
-        """Return timestamps."""
-        zone = array.type.tz if pa.types.is_timestamp(array.type) else None
+        """Return timestamps on the column's own clock; of nanoseconds the last digits are cut."""
+        type_, is_time = array.type, pa.types.is_timestamp(array.type)
+        zone, cut = (type_.tz, type_.unit == "ns") if is_time else (None, False)
         try:
-            return array.cast(pa.timestamp("us", zone), safe=False)
+            times = array.cast(pa.timestamp("us", zone), safe=not cut)
+            return pc.local_timestamp(times) if zone else times
         except pa.ArrowInvalid as error:
             if len(array) > 1:
                 for k in range(len(array)):
                     self._times(array[k : k + 1], spot._replace(first_row=spot.first_row + k))
-            spot.refuse(0, f"column {self.name!r} holds {array[0].as_py()!r:.60} ({error}). Wanted "
-                           "are dates such as 2026-01-31 or 2026-01-31 23:59:59.")  # fmt: skip
+            [cell] = cells_of(array)
+            spot.refuse(0, f"column {self.name!r} holds {cell!r:.60} ({error}). Wanted are dates "
+                           "such as 2026-01-31 or 2026-01-31 23:59:59.")  # fmt: skip
 
     def _days(self, times: pa.Array) -> NDArray[np.float64]:
         """Return days since 1970, 0 where they are missing."""

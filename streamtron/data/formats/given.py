@@ -169,26 +169,46 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
     from scipy import sparse
 
     labels = np.asarray(y)
-    if np.ndim(X) != 2 or labels.shape != (X.shape[0],):
+    matrix: Any = X if hasattr(X, "shape") else np.asarray(X)
+    if np.ndim(X) != 2 or labels.shape != (matrix.shape[0],):
         raise DataError(
             f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
             "are a matrix, (rows, columns), and one label a row."
         )
-    matrix = X  # which may be a memory map: a batch at a time is in memory
+    # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
         matrix = sparse.csr_array(X)
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
-    step = min(BATCH, max(1, BATCH_VALUES // max(X.shape[1], 1)))
-    for start in range(0, X.shape[0], step):
+    step = min(BATCH, max(1, BATCH_VALUES // max(matrix.shape[1], 1)))
+    for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]
         if sparse.issparse(rows):
             indptr, *arrays = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
+            arrays[1] = _numbers(arrays[1])
         else:
-            indptr, *arrays = stored(np.asarray(rows))
+            indptr, *arrays = stored(_numbers(np.asarray(rows)))
         lists = [pa.LargeListArray.from_arrays(indptr, pa.array(array)) for array in arrays]
-        yield pa.RecordBatch.from_arrays(
-            [*lists, pa.array(labels[start : start + step].tolist())],
-            ["indices", "values", "label"],
-        )
+        try:
+            label = pa.array(labels[start : start + step].tolist())
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(
+                f"the rows to fit on: y of {labels.dtype} ({error}). Wanted are labels of one kind."
+            ) from error
+        yield pa.RecordBatch.from_arrays([*lists, label], ["indices", "values", "label"])
+
+
+def _numbers(values: Any) -> Any:
+    """Return values of a matrix as numbers that Arrow has."""
+    type_ = values.dtype
+    if type_.kind in "iuf" and type_.itemsize <= 8:
+        return values
+    try:
+        if type_.kind not in "bfO":
+            raise TypeError("no real numbers")
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the rows to fit on: X of {type_} ({error}). Wanted are numbers."
+        ) from error

@@ -64,16 +64,6 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
     return (keys[0], values[0]) if fits else None
 
 
-def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
-    """Return the names of a pair's fields where nothing but their order tells which is which."""
-    if not columns.layout.startswith("pairs"):
-        return None
-    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
-    lower = [name.lower() for name in names]
-    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
-    return None if all(distinct) else tuple(names)
-
-
 def _is_vector(struct: pa.DataType) -> bool:
     """Tell whether it is what Spark writes for a VectorUDT."""
     fields = {field.name: field.type for field in struct}
@@ -339,8 +329,21 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64],
 
 
 def decoded(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary: a null may hide in the dictionary itself."""
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    """Return an array without a dictionary, in which a null may hide, and without views."""
+    type_, string = array.type, pa.large_string()
+    is_dictionary = pa.types.is_dictionary(type_)
+    if pa.types.is_string_view(plain(type_)):
+        array = array.cast(pa.dictionary(type_.index_type, string) if is_dictionary else string)
+    return array.dictionary_decode() if is_dictionary else array
+
+
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose strings are no views, as polars writes them: pyarrow's functions take
+    these but rarely."""
+    for k, field in enumerate(batch.schema):
+        if pa.types.is_string_view(plain(field.type)):
+            batch = batch.set_column(k, field.name, decoded(batch.column(k)))
+    return batch
 
 
 def _keys(array: pa.Array) -> Any:

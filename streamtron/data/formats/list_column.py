@@ -65,12 +65,6 @@ class ListColumn(CategoryColumn):
             for items in (keys, numbers):
                 no_null_items(items, indptr, self.name, spot)
             values = float32(indptr, numbers.to_numpy(zero_copy_only=False), spot, self.name)
-        elif pa.types.is_floating(keys.type):  # JSON with whole numbers in its first rows
-            spot.refuse(
-                first(np.diff(indptr) > 0),
-                f"numbers that are not whole in the list of column {self.name!r}. Write names, or "
-                f"call it a vector: '{self.name}:vector'.",
-            )
         elif pa.types.is_null(keys.type):
             keys = keys.cast(pa.string())
         return indptr, super()._decoded(keys), values

@@ -181,9 +181,7 @@ class Recipe:
             except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
                 raise DataError(f"X: {column.name!r} ({error}). Wanted are {column.TYPES} by that "
                                 "name.") from error  # fmt: skip
-            if pa.types.is_null(array.type):
-                array = array.cast(pa.string() if column.fits(pa.string()) else pa.float64())
-            if not column.fits(array.type):
+            if not column.takes(array.type):
                 raise DataError(f"X: {column.name!r} is {array.type}. Wanted are {column.TYPES}.")
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, self.names)

@@ -24,6 +24,8 @@ from streamtron.data.row_batch import offsets_of
 
 REFUSED = "refuse"
 
+_TYPES = pa.string(), pa.float64(), pa.list_(pa.string()), pa.list_(pa.float64())
+
 
 class Tally(Protocol):
     """What was counted of a column in some rows."""
@@ -88,6 +90,10 @@ class Column(ABC):
         type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
         return self._fits(type_)
 
+    def takes(self, type_: pa.DataType) -> bool:
+        """Tell whether a column of this type can be read: it fits, or has nothing but nulls."""
+        return pa.types.is_null(type_) or self.fits(type_)
+
     @property
     def is_fitted(self) -> bool:
         """Whether nothing is to be counted before rows are made."""
@@ -124,6 +130,8 @@ class Column(ABC):
     def _present(self, array: pa.Array, spot: Spot) -> tuple[pa.Array, NDArray[np.bool_]]:
         """Return the values, and where they are missing; refuse a null, unless it is said what it
         is. NaN is one."""
+        if pa.types.is_null(array.type):  # all are missing
+            array = pa.nulls(len(array), next(filter(self.fits, _TYPES)))
         array = self._decoded(array)
         missing = np.zeros(len(array), bool)
         if array.null_count or pa.types.is_floating(array.type):

@@ -52,7 +52,7 @@ def fits(role: Role, type_: pa.DataType, several: bool = False) -> bool:
         return is_list(type_) and is_number(plain(type_.value_type))
     type_ = plain(type_.value_type if role == "label" and several and is_list(type_) else type_)
     if role == "label":
-        nothing = several and pa.types.is_null(type_)  # what pyarrow writes where all are empty
+        nothing = pa.types.is_null(type_)  # what pyarrow writes where all are empty
         number = is_number(type_) or pa.types.is_decimal(type_)
         return bool(number or pa.types.is_boolean(type_) or is_string(type_) or nothing)
     return is_number(type_)

@@ -168,6 +168,8 @@ def _labels(
         offsets = np.zeros(batch.num_rows + 1, np.int64) if reading.multilabel else None
         return np.full(count, -1, dtype=np.int32), offsets, []
     labels = decoded(batch.column(column))
+    if pa.types.is_null(labels.type):
+        labels = labels.cast(pa.float64())
     if reading.labels == "required":
         no_nulls(labels, column, spot)
     offsets = None

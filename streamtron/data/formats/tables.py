@@ -18,7 +18,7 @@ from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import some
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
-from streamtron.data.formats.layouts import Columns, Spot
+from streamtron.data.formats.layouts import Columns, Spot, without_views
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
@@ -114,7 +114,7 @@ class TableReader(FileReader, ABC):
                         f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is "
                         f"one of {', '.join(names[:20])}."
                     )
-            for part in self._parts(file, columns):
+            for part in _numbered(self._parts(file, columns)):
                 yield part.rows
 
     @contextmanager
@@ -140,7 +140,8 @@ def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts whose spots know how many rows are before them."""
     start = 0
     for part in parts:
-        yield part._replace(spot=part.spot._replace(rows_before=start))
+        spot, rows = part.spot._replace(rows_before=start), without_views(part.rows)
+        yield part._replace(rows=rows, spot=spot)
         start += len(part.rows)
 
 

@@ -11,7 +11,7 @@ import io
 import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -39,6 +39,7 @@ MOST_COLUMNS = 100_000
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
+_ROUNDED = 2.0**53  # from here on floats skip whole numbers
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 
@@ -94,9 +95,10 @@ class TextTableReader(TableReader):
     def _settled(self, field: pa.Field) -> pa.Field:
         """Return a column of the type that it is read as: what looks like a date, or is empty, is a
         string, unless the recipe or the first shard says otherwise."""
-        kind, of_csv = self._kind_of(field.name), self.QUOTED
+        kind, of_csv, recipe = self._kind_of(field.name), self.QUOTED, self.reading.recipe
         dated, empty = pa.types.is_temporal(field.type), pa.types.is_null(field.type)
-        if kind == "number" and (empty or (of_csv and is_string(field.type))):
+        outright = recipe is None or field.name in recipe.names  # and not by a pattern
+        if kind == "number" and (empty or (of_csv and is_string(field.type) and outright)):
             return field.with_type(pa.float64())
         if kind == "date" and dated:
             return field
@@ -131,11 +133,25 @@ class TextTableReader(TableReader):
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
         fields = [schema.field(column) for column in columns]
         keys = set(self.reading.features or ())
-        wide = [field if field.name in keys else _wide(field) for field in fields]
+        keys |= {name for name in columns if self._kind_of(name) == "list"}
+        wide = [_wide(field, field.name in keys) for field in fields]
         with self._place(cut):
             table = self._table(cut, pa.schema(wide))
-        arrays = [_narrow(table[field.name].combine_chunks(), field.type) for field in fields]
+            arrays = [self._narrow(cut, table, field) for field in fields]
         return cut, pa.RecordBatch.from_arrays(arrays, columns)
+
+    def _narrow(self, cut: Cut, table: pa.Table, field: pa.Field) -> pa.Array:
+        """Return a column as the integers that it began with, where all are whole; they are read
+        again where floats round them."""
+        is_whole = pa.types.is_integer(field.type)
+        if is_whole and (pc.max(pc.abs(table[field.name])).as_py() or 0) >= _ROUNDED:
+            with suppress(pa.ArrowInvalid):
+                table = self._table(cut, pa.schema([field]))
+        array = table[field.name].combine_chunks()
+        try:
+            return array.cast(field.type)
+        except pa.ArrowInvalid:
+            return array
 
     @abstractmethod
     def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
@@ -343,18 +359,10 @@ def is_shallow(text: bytearray) -> bool:
     return bool(depths.max(initial=0) <= MOST_NESTED)
 
 
-def _wide(field: pa.Field) -> pa.Field:
-    """Return a field of whole numbers, or of lists of them, as one of floats."""
+def _wide(field: pa.Field, are_keys: bool) -> pa.Field:
+    """Return a field of whole numbers, or of lists of them that are no keys, as one of floats."""
     if pa.types.is_integer(field.type):
         return field.with_type(pa.float64())
-    if pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type):
+    if pa.types.is_list(field.type) and pa.types.is_integer(field.type.value_type) and not are_keys:
         return field.with_type(pa.list_(pa.float64()))
     return field
-
-
-def _narrow(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return floats as the integers that a column began with, where all are whole."""
-    try:
-        return array.cast(type_)
-    except pa.ArrowInvalid:
-        return array

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
-from streamtron.core.text import down, label_text, up
+from streamtron.core.text import cells_of, down, label_text, up
 
 PREDICTED = (
     "label", "labels", "decision", "decisions", "prediction", "probability", "probabilities",
@@ -69,7 +69,7 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
 
 
 def _lines(rows: PredictedRows, form: TextForm) -> bytes:
-    fields = [[_field(cell, form) for cell in array.to_pylist()] for array in rows.kept.values()]
+    fields = [[_field(cell, form) for cell in cells_of(array)] for array in rows.kept.values()]
     if rows.labels is not None:
         labels = rows.labels.tolist()
         texts = {label: _label(label, form) for label in set(labels)}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Label
 from streamtron.data.writers.predictions import PredictedRows
 
@@ -59,7 +60,13 @@ def parquet_predictions(
         columns = {name: column(values) for name, values in rows.columns.items()}
         return pa.table({**rows.kept, **labels, **columns})
 
-    return _parquet(_row_groups(map(table, predictions)))
+    try:
+        yield from _parquet(_row_groups(map(table, predictions)))
+    except pa.ArrowException as error:
+        raise DataError(
+            f"the columns that are kept ({str(error).splitlines()[0]}). In Parquet each has one "
+            "type in all shards: write text, or keep other columns."
+        ) from error
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
