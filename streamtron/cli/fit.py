@@ -101,8 +101,8 @@ def fit(
         else:
             outcome, certain = fit_until_certain(shards, settings, until, valid, **how)
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
-    whole = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
-    _use(measured.among(whole), calibrated.among(whole), outcome.model, calibration, model)
+    fitted = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
+    _use(measured.among(fitted), calibrated.among(fitted), outcome.model, calibration, model)
     return code if certain is None else _report_certain(certain, until or 0.0, code)
 
 

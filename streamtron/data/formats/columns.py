@@ -355,11 +355,11 @@ class _Table(NamedTuple):
             raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
 
     def _refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
-        several = " and ".join(map(repr, columns))
+        listed = " and ".join(map(repr, columns))
         if len({*columns}) == 1:
-            several = f"{len(columns)} columns {columns[0]!r}"
+            listed = f"{len(columns)} columns {columns[0]!r}"
         raise DataError(
-            f"{self.name}: {several} could all be the {ROLES[role].words}. Say which "
+            f"{self.name}: {listed} could all be the {ROLES[role].words}. Say which "
             f"with --{role} NAME, a name that occurs once ({self._there()})."
         )
 
