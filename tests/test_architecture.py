@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_560,
-    "test lines": 40_032,
+    "package lines": 41_707,
+    "test lines": 40_173,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_781,
+    "runs lines": 6_817,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
