@@ -34,6 +34,7 @@ from streamtron.core.config import SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
+from tests.helpers.examples import slow_but
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -110,7 +111,7 @@ def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, bas
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", slow_but(LOSSES, "squared_hinge", "log_loss"))
 def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
     results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
