@@ -38,7 +38,7 @@ from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, until
 from tests.runs import test_parts_many as many
 
-ALL, BLOCKS = 10**9, 300_000
+ALL, BLOCKS = 10**9, 150_000
 SHARDS, COLUMNS = 7, 400
 
 
@@ -46,7 +46,7 @@ SHARDS, COLUMNS = 7, 400
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("trainer")
-    generate(str(directory / "train"), rows=2100, columns=COLUMNS, seed=1, shards=SHARDS)
+    generate(str(directory / "train"), rows=1050, columns=COLUMNS, seed=1, shards=SHARDS)
     return directory
 
 
@@ -308,7 +308,7 @@ def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
     ours = there.report["certificate"]["upper_bound"]
     assert proof.certificate.upper_bound == pytest.approx(ours, rel=1e-13)
     gone = forget(tmp_path / "there", shards[0], open_parts=parts_on(guest))
-    assert gone.report["rows"] == 1800
+    assert gone.report["rows"] == 900
     assert holds_optimum(gone.report, shards[1:])
 
 
