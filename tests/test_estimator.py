@@ -6,8 +6,6 @@ import io
 import lzma
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +33,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
 from tests.helpers.examples import slow_but
+from tests.helpers.processes import Process
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -733,15 +732,14 @@ def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
     assert told[-1] == "teardown"
 
 
-def test_a_scikit_learn_without_callbacks_is_enough() -> None:
+def test_a_scikit_learn_without_callbacks_is_enough(tmp_path: Path) -> None:
     code = (
         "import sys; import sklearn.linear_model, sklearn.calibration; "
         "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
         "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
         "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[1] False\n"
+    assert Process(code, cwd=tmp_path).end().stdout == "[1] False\n"
 
 
 # --- sparse weights, and other faces of the same model ---

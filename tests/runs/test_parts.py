@@ -161,7 +161,8 @@ def test_threads_lost_parts_and_deaths_of_the_client_change_no_bit(
         ends = {1, 2, number - 2, number - 1} if active_set == ALL else {number - 2}
         return {number // 2, *ends} if active_set == BLOCKS else {4, number // 2, *ends}
 
-    few = {"active_set": active_set, "tol": 1e-4, "max_epochs": 3}
+    tol = 0.01 if active_set == BLOCKS else 1e-4
+    few = {"active_set": active_set, "tol": tol, "max_epochs": 3}
     no_bit_changes(partial(trained, corpus, **few), tmp_path, rounds, last)
 
 
