@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_360,
-    "test lines": 39_931,
+    "test lines": 39_920,
     "solver lines": 8_459,
     "solver modules": 35,
     "solver circles": 0,
