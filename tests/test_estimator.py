@@ -6,8 +6,6 @@ import io
 import lzma
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +32,8 @@ from streamtron.core.config import SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
+from tests.helpers.examples import slow_but
+from tests.helpers.processes import Process
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -110,7 +110,7 @@ def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, bas
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", slow_but(LOSSES, "squared_hinge", "log_loss"))
 def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
     results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
@@ -735,15 +735,14 @@ def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
     assert told[-1] == "teardown"
 
 
-def test_a_scikit_learn_without_callbacks_is_enough() -> None:
+def test_a_scikit_learn_without_callbacks_is_enough(tmp_path: Path) -> None:
     code = (
         "import sys; import sklearn.linear_model, sklearn.calibration; "
         "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
         "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
         "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[1] False\n"
+    assert Process(code, cwd=tmp_path).end().stdout == "[1] False\n"
 
 
 # --- sparse weights, and other faces of the same model ---

@@ -20,6 +20,7 @@ from streamtron import StreamtronClassifier, StreamtronRegressor
 from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.linear_model import LinearModel
+from tests.helpers.examples import slow_but
 
 LOSSES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "squared_error": ("free", lambda r: 0.5 * r**2),
@@ -41,7 +42,7 @@ def _rows(n: int = 300, columns: int = 8) -> tuple[Floats, Floats, Floats]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("loss", slow_but(REGRESSION, "squared_error", "huber"))
 def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
     results = check_estimator(StreamtronRegressor(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50

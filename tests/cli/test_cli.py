@@ -185,15 +185,10 @@ def test_what_is_refused_is_one_sentence_that_names_it_and_an_exit_code(
     assert not (wrong / "x").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "part"),
-    [("fit nonesuch --model m", 3, "nonesuch"), ("fit train --model nowhere/m", 5, "nowhere")],
-)
-def test_the_process_itself_ends_with_the_exit_code_and_one_sentence(
-    words: str, code: int, part: str, place: Path
-) -> None:
-    done = subprocess.run([STREAMTRON, *words.split()], cwd=place, capture_output=True, text=True)
-    one_sentence(Ended(done.returncode, done.stdout, done.stderr), code, part)
+def test_the_process_itself_ends_with_the_exit_code_and_one_sentence(place: Path) -> None:
+    words = [STREAMTRON, "fit", "train", "--model", "nowhere/m"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True)
+    one_sentence(Ended(done.returncode, done.stdout, done.stderr), 5, "nowhere")
 
 
 def test_a_traceback_is_shown_only_with_v(run: Run, tmp_path: Path) -> None:
@@ -270,15 +265,10 @@ def _opened(stream: Any, stack: contextlib.ExitStack) -> Any:
 
 
 def test_an_exit_code_says_what_happened_though_its_sentence_cannot_be_written(
-    model: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    for words, code in (
-        (["train", "--model", tmp_path / "m", "--stage", "1", "--max-epochs", "1"], 4),
-        (["nonesuch", "--model", tmp_path / "n"], 3),
-    ):
-        shell = 'exec "$@" >&- 2>&-'
-        command = ["sh", "-c", shell, "sh", STREAMTRON, "fit", *words]
-        assert subprocess.run(command, cwd=model.parent).returncode == code
+    command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", STREAMTRON, "fit", "nonesuch"]
+    assert subprocess.run([*command, "--model", "n"], cwd=tmp_path).returncode == 3
 
 
 # --- fit -----------------------------------------------------------------------------------------

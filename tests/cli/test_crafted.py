@@ -4,6 +4,7 @@ value that is not what it should be."""
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import json
 import resource
 import shutil
@@ -187,18 +188,16 @@ def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(
     assert check(trained, tmp_path / "cases", cases(trained)) > 1000
 
 
-@pytest.mark.parametrize("name", ["bias", "columns", "values", "starts"])
-def test_tensors_of_another_shape_or_kind_end_in_a_sentence(
-    trained: Path, tmp_path: Path, name: str
-) -> None:
+def test_tensors_of_another_shape_or_kind_end_in_a_sentence(trained: Path, tmp_path: Path) -> None:
     others = [("f8", []), ("f8", [[0.0] * 2] * 2), ("i4", [1, 2]), ("f8", float("nan")),
               ("i8", [-1]), ("f8", [float("inf")] * 3)]  # fmt: skip
-    check(trained, tmp_path / "cases", [("m", ("tensors", name), x, "predict") for x in others])
+    tensors = itertools.product(["bias", "columns", "values", "starts"], others)
+    cases = [("m", ("tensors", name), value, "predict") for name, value in tensors]
+    assert check(trained, tmp_path / "cases", cases) == 24
 
 
-@pytest.mark.parametrize(
-    ("file", "at", "value", "command"),
-    [
+def test_what_once_led_to_an_error_that_should_not_happen(trained: Path, tmp_path: Path) -> None:
+    cases: list[tuple[str, Path_, Any, str]] = [
         ("m.run/report.json", ("certificate",), {"upper_bound": "x"}, "report"),
         ("m", ("certificate", "primal_margin"), "x", "predict"),
         ("m", ("settings", "C"), "x", "sklearn"),
@@ -208,9 +207,5 @@ def test_tensors_of_another_shape_or_kind_end_in_a_sentence(
         ("m", ("certificate", "scale"), 5e-324, "certify"),
         ("m.run/manifest.json", ("shards", 0, "format"), "x", "report"),
         ("m.run/checkpoint", ("state", "learners", 0, "positive"), [], "resume"),
-    ],
-)
-def test_what_once_led_to_an_error_that_should_not_happen(
-    trained: Path, tmp_path: Path, file: str, at: Path_, value: Any, command: str
-) -> None:
-    check(trained, tmp_path / "cases", [(file, at, value, command)])
+    ]
+    assert check(trained, tmp_path / "cases", cases) == len(cases)

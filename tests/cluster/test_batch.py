@@ -190,15 +190,18 @@ def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files
 # --- what runs -----------------------------------------------------------------------------------
 
 
-def test_a_whole_batch_runs_from_the_command_line_and_not_again(
+def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "night.toml").write_text(MAKE + HOLD + TABLE)
+    for name in ("click", "numpy", "streamtron", "socket"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
+    (tmp_path / "night.toml").write_text(HOLD + TABLE)
     command = ["batch", str(tmp_path / "night.toml")]
     assert main._run(command) == 0
     said = capfd.readouterr().out.splitlines()
-    assert said[:2] == ["make (generate): running", "make (generate): done"]
-    assert said[-1].endswith("night.toml: 3 of 3 jobs done")
+    assert said[:2] == ["hold (generate): running", "hold (generate): done"]
+    assert said[-1].endswith("night.toml: 2 of 2 jobs done")
+    assert not (tmp_path / "imported").exists()
     assert (tmp_path / "table" / "part-00000.parquet").exists()
     assert "100 rows" in (tmp_path / "night.logs" / "table.out").read_text()
     before = (tmp_path / "night.status.json").read_bytes()
@@ -212,14 +215,14 @@ def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
 ) -> None:
     (tmp_path / "held-out").mkdir()
     (tmp_path / "held-out" / "a.svm").write_text("1 1:x\n")
-    text = MAKE + TABLE.replace('after = "hold"\n', "")
+    text = TABLE.replace('after = "hold"\n', "")
     text += '[[job]]\nname="last"\ncommand="inspect"\npaths="table"\nafter="table"\n'
     (tmp_path / "night.toml").write_text(text)
     assert main._run(["batch", str(tmp_path / "night.toml")]) == DataError.exit_code
     out, err = capfd.readouterr()
     assert "table (convert): failed: a.svm, line 1" in out
-    assert "1 of 3 jobs done; failed: table; skipped: last" in err
-    assert _states(tmp_path) == {"make": "done", "table": "failed", "last": "skipped"}
+    assert "0 of 2 jobs done; failed: table; skipped: last" in err
+    assert _states(tmp_path) == {"table": "failed", "last": "skipped"}
     (tmp_path / "held-out" / "a.svm").write_text("1 1:1\n")
     assert _started(tmp_path, text) == ["table", "last"]
 
@@ -433,13 +436,6 @@ def test_workers_tell_what_the_inputs_were_when_their_job_began(
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_no_job_imports_what_lies_in_its_directory(tmp_path: Path) -> None:
-    for name in ("click", "numpy", "streamtron", "socket"):
-        (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    assert _run(tmp_path, MAKE)["make"].state == "done"
-    assert not (tmp_path / "imported").exists()
-
-
 # --- what is killed ------------------------------------------------------------------------------
 
 LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=30000000\nafter="make"\n'
@@ -448,6 +444,7 @@ LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=3000000
 @pytest.fixture
 def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A batch whose second job, which takes minutes, has begun to write."""
+    assert _started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
     process = subprocess.Popen(
         [sys.executable, "-m", "streamtron", "batch", str(tmp_path / "night.toml")],

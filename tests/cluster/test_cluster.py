@@ -296,7 +296,7 @@ COMMANDS = (
     "certify model corpus --C 1 --readings 2",
     "convert corpus {out} --format parquet --rows-per-shard 999",
     "convert corpus {out} --format libsvm --rows-per-shard 4000",
-    "generate {out} --rows 5000 --columns 500 --shards 3 --seed 4 --skip 4000",
+    "generate {out} --rows 900 --columns 500 --shards 3 --seed 4 --skip 700",
     "generate {out} --rows 900 --columns 500 --shards 3 --format parquet",
 )
 

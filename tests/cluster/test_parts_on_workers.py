@@ -38,7 +38,7 @@ from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, until
 from tests.runs import test_parts_many as many
 
-ALL, BLOCKS = 10**9, 300_000
+ALL, BLOCKS = 10**9, 150_000
 SHARDS, COLUMNS = 7, 400
 
 
@@ -46,7 +46,7 @@ SHARDS, COLUMNS = 7, 400
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("trainer")
-    generate(str(directory / "train"), rows=2100, columns=COLUMNS, seed=1, shards=SHARDS)
+    generate(str(directory / "train"), rows=1050, columns=COLUMNS, seed=1, shards=SHARDS)
     return directory
 
 
@@ -190,7 +190,12 @@ class KilledOnceMade(WorkerParts):
 
 
 @pytest.mark.parametrize(
-    ("kind", "at"), [(KilledInTurn, 1), (KilledInTurn, 3), (KilledOnceMade, None)]
+    ("kind", "at"),
+    [
+        pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
+        (KilledInTurn, 3),
+        (KilledOnceMade, None),
+    ],
 )
 def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
     place: Path, workers: Workers, tmp_path: Path, kind: Any, at: int | None
@@ -202,7 +207,7 @@ def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_chan
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process_for_all_classes_also_when_one_dies(
+def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
     workers: Workers, tmp_path: Path
 ) -> None:
     X, scores = many.rows_of(many.CLASSES)
@@ -211,10 +216,9 @@ def test_workers_find_the_bits_of_one_process_for_all_classes_also_when_one_dies
     balanced: dict[str, Any] = {"class_weight": "balanced", "parts": many.SHARDS, "tol": 0.02}
     rounds = many.trained(tmp_path, model=tmp_path / "alone", **balanced).report["rounds"]
     killing = disturbed(workers, Killing, at=rounds // 2)
-    for name, open_parts in (("m", parts_on(workers)), ("k", killing)):
-        found = many.trained(tmp_path, model=tmp_path / name, open_parts=open_parts, **balanced)
-        assert (tmp_path / name).read_bytes() == (tmp_path / "alone").read_bytes()
-        assert found.report["rounds"] == rounds
+    found = many.trained(tmp_path, model=tmp_path / "m", open_parts=killing, **balanced)
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
+    assert found.report["rounds"] == rounds
 
 
 @pytest.mark.slow
@@ -304,7 +308,7 @@ def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
     ours = there.report["certificate"]["upper_bound"]
     assert proof.certificate.upper_bound == pytest.approx(ours, rel=1e-13)
     gone = forget(tmp_path / "there", shards[0], open_parts=parts_on(guest))
-    assert gone.report["rows"] == 1800
+    assert gone.report["rows"] == 900
     assert holds_optimum(gone.report, shards[1:])
 
 

@@ -28,7 +28,7 @@ from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.examples import examples
+from tests.helpers.examples import examples, slow_but
 from tests.helpers.optimum import of_margins
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
 from tests.helpers.sources import ListSource, csr, dense, random_rows
@@ -387,7 +387,7 @@ AT_REST = [
 
 
 @pytest.mark.parametrize(("rows", "block_rows", "chosen"), AT_REST)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
 def test_only_weights_that_rest_for_a_whole_reading_are_certified_with_its_counts(
     seed: int, rows: int, block_rows: int, chosen: dict[str, Any]
 ) -> None:

@@ -97,6 +97,9 @@ def test_a_quota_of_processors_counts_in_both_versions_and_a_share_of_one_is_one
     assert available_processors(two) == available_processors(one) == processors
 
 
+SLOW = pytest.mark.slow
+
+
 def in_python(code: str, *before: str) -> Ended:
     """Code in a Python of its own, which a command before it starts."""
     done = subprocess.run(
@@ -146,8 +149,8 @@ def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(grou
     [
         ("long.svm", "1 1:1\n" * 3, 4, "Check that this is libsvm text, with a row on each line"),
         ("long.csv", 'label,f1,t\n1,1,"', 2, "a row on each"),
-        ("long.jsonl", '{"label": 1, "t": "', 1, "a row on each"),
-        ("long.vw", "1 |f ", 1, "a row on each"),
+        pytest.param("long.jsonl", '{"label": 1, "t": "', 1, "a row on each", marks=SLOW),
+        pytest.param("long.vw", "1 |f ", 1, "a row on each", marks=SLOW),
     ],
 )
 def test_a_row_too_long_for_a_container_of_300_mb_is_refused_and_the_process_lives(

@@ -36,6 +36,7 @@ from tests.helpers.exact import (
     optimum,
     primal,
 )
+from tests.helpers.examples import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -106,7 +107,7 @@ def hard(seed: int) -> Problem:
     return replace(problem, y=y, weights=np.ones(len(y)), C=1e100)
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
+@pytest.mark.parametrize("first", slow_but(range(0, 300, 100), 0))
 def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(
     first: int, tmp_path: Path
 ) -> None:
@@ -144,7 +145,7 @@ def write(path: Path, problem: Problem, copies: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize("first", range(0, 90, 30))
+@pytest.mark.parametrize("first", slow_but(range(0, 90, 30), 0))
 def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(
     first: int, tmp_path: Path
 ) -> None:
@@ -211,7 +212,7 @@ def checked_fit(loss: str, seed: int) -> tuple[list[str], float]:
 @pytest.mark.parametrize(
     ("loss", "seeds"),
     [
-        ("log_loss", range(100)), ("hinge", range(100)),
+        ("log_loss", range(30)), ("hinge", range(20)),
         pytest.param("log_loss", range(1_000, 11_000), marks=pytest.mark.slow),
         pytest.param("hinge", range(1_000, 11_000), marks=pytest.mark.slow),
     ],
@@ -293,7 +294,7 @@ def test_the_radius_is_never_0_where_the_optimum_is_not_known_exactly() -> None:
         )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_widened(
     seed: int,
 ) -> None:

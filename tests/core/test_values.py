@@ -22,7 +22,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.text import parse_duration, parse_size
 from streamtron.sweeps.grid import values_of
-from tests.helpers.processes import COMMAND, here, one_sentence
+from tests.helpers.processes import COMMAND, command, here, one_sentence
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
@@ -122,9 +122,9 @@ def test_every_entry_of_python_refuses_what_is_no_name_of_a_file(
 
 def test_names_of_files_that_are_not_utf8_do_not_end_a_command(place: Path) -> None:
     def run(*words: str) -> str:
-        command = [sys.executable, "-c", COMMAND, *words]
-        done = subprocess.run(command, cwd=place, capture_output=True, check=True)
-        return done.stdout.decode() + done.stderr.decode()
+        done = command(place, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
 
     (place / "a\udcff.svm").write_text(ROWS)
     (place / "b\udcff.svm").write_text("1 1:x\n")

@@ -87,7 +87,7 @@ def equal(a: sparse.csr_array, b: sparse.csr_array) -> bool:
     )
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.lists(st.text(), max_size=4), st.booleans())
 @example(ODD, True)
 @example(["İ", "ſtreet K"], True)

@@ -27,9 +27,9 @@ COLUMNS, ROWS = 50, 240
 
 PLANS = {
     "all held": {},
-    "small active set": {"active_set": 2500, "max_epochs": 6},
+    "small active set": {"active_set": 2500, "max_epochs": 4},
     "few columns": {"active_set": 8000},
-    "nothing held": {"active_set": 0, "max_epochs": 4},
+    "nothing held": {"active_set": 0, "max_epochs": 3},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
     "sequential": {"order": "sequential"},
 }

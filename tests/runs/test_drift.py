@@ -286,16 +286,11 @@ REPAIRS: dict[str, tuple[slice, dict[str, Any], Repair, slice]] = {
     ),
     "forget": (slice(10), {}, lambda m, corpus: streamtron.forget(m, corpus[9]), slice(9)),
     "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-3), slice(10)),
-    "resume, few rows held": (
-        slice(10), {"active_set": 60_000},
-        lambda m, corpus: resumed(m, corpus, tol=1e-3, active_set=60_000), slice(10),
-    ),
 }  # fmt: skip
 
 SPOILT: dict[str, Callable[[Path], None]] = {
     "a drift": plant,
     "no number": lambda run: change_last(run, "running.w", put(np.nan)),
-    "a huge one": lambda run: change_last(run, "running.w", put(1e9)),
     "a best one that is no number": lambda run: change_last(run, "best.w", put(np.nan)),
     "a bias that is no number": lambda run: change_last(run, "running.scalars", put(np.nan)),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamtron.data.writers.corpus import generate
-from tests.helpers.processes import COMMAND, Ended, Process, command
+from tests.helpers.processes import COMMAND, Ended, Process, command, here
 from tests.helpers.small_disks import PAGE, fill, mounted
 
 Disk = Callable[..., Path]
@@ -39,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(place: Path, *words: object, largest_file: int | None = None) -> Ended:
     if largest_file is None:
-        return command(place, *words)
+        return here(place, *words)
     limits = (largest_file, largest_file)
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {COMMAND}"
     return Process(limited, *words, cwd=place).end()
@@ -148,7 +148,7 @@ def test_a_damaged_cache_file_is_not_lost_where_there_is_no_room_to_make_it_afre
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
     path.write_bytes(damaged)
-    done = run(place, *words, "--overwrite")
+    done = command(place, *words, "--overwrite")  # pytest keeps what is logged here
     assert done.returncode == 5
     assert "the checksum differs" in done.stderr
     assert "the disk is full (No space left on device)" in done.stderr

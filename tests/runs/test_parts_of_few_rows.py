@@ -105,7 +105,7 @@ def test_equal_rows_of_both_labels_and_any_length_have_their_optimum_at_0_betwee
 ) -> None:
     rows = np.full((6, 3), size) * [1.0, 2.0, 3.0], np.array([1, 1, -1, -1, 1, -1])
     shards = shards_of(tmp_path / "s", rows, [3])
-    names = {"loss": loss, "active_set": active_set, "rho": 0.0, "max_epochs": 8}
+    names = {"loss": loss, "active_set": active_set, "rho": 0.0, "max_epochs": 3}
     proven = report(shards, 2, **names)["certificate"]
     assert (proven["dual_objective"] or 0.0) <= 6.0 * at_0 * (1 + 1e-15)
     assert 6.0 * at_0 * (1 - 1e-15) <= proven["primal_objective"]

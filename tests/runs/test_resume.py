@@ -15,6 +15,7 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event
+from tests.helpers.examples import slow_but
 from tests.helpers.runs import kept
 
 SHARDS, ROWS = 8, 60
@@ -67,10 +68,12 @@ def write(directory: Path, settings: dict[str, Any], columns: int) -> list[str]:
     return list(map(str, paths))
 
 
+@pytest.mark.parametrize("number", slow_but([3, 13], 3))
 @pytest.mark.parametrize("plan", PLANS)
 def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(
-    plan: str, tmp_path: Path
+    plan: str, number: int, tmp_path: Path
 ) -> None:
+    """From the second one, the last, and some between, each at another place of its reading."""
     settings = Settings.from_dict(PLANS[plan])
     shards, run = write(tmp_path, PLANS[plan], 600 if "wide" in plan else 50), tmp_path / "m.run"
     checkpoints: dict[bytes, dict[Path, bytes]] = {}  # with the states of the parts
@@ -99,13 +102,13 @@ def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(
     assert kept(tmp_path, "rare") == whole, "checkpoints change nothing"
     states = [*checkpoints]
     assert len(states) > (2 if settings.parts else 8)
-    for state in [*states[:3], *states[3 : -2 : max(1, len(states) // 8)], *states[-2:]]:
+    for state in [*states[1 : -1 : max(1, len(states) // (number - 1))], states[-1]]:
         take_up(state, settings)
         assert kept(tmp_path, "m") == whole, states.index(state)
     if settings.hard or plan in ("margitron", "wide lasso"):
         return
     finer = settings.but(tol=settings.tol / 10, max_epochs=200)
-    for state in states[:: max(1, len(states) // 2)]:
+    for state in states[len(states) // 2 :: len(states)]:
         report = take_up(state, finer).report
         for learner in report.get("learners", [report]):
             assert learner["certificate"]["rows_scanned"] == SHARDS * ROWS

@@ -217,11 +217,11 @@ def test_other_shards_are_refused_by_name(stopped: Path, change: str, sentence: 
     assert (stopped / "model.run" / CHECKPOINT).exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}'])
-def test_a_record_that_is_none_is_refused_in_a_sentence(stopped: Path, text: str) -> None:
-    (stopped / "model.run" / "run.json").write_text(text)
-    with pytest.raises(DataError, match=r"run\.json: not the record of a run .*--overwrite"):
-        fitted(stopped, "model", resume=True)
+def test_a_record_that_is_none_is_refused_in_a_sentence(stopped: Path) -> None:
+    for text in ("", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}'):
+        (stopped / "model.run" / "run.json").write_text(text)
+        with pytest.raises(DataError, match=r"run\.json: not the record of a run .*--overwrite"):
+            fitted(stopped, "model", resume=True)
     fitted(stopped, "model", overwrite=True)
     assert as_wanted(stopped)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -429,18 +428,18 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(
             write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
 
 
-def test_predict_reads_standard_input_by_the_models_contract(tmp_path: Path) -> None:
+def test_predict_reads_standard_input_by_the_models_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
     streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
     streamtron.fit(tmp_path / "rows.svm", model=tmp_path / "svm.model")
 
     def lines(model: str, stdin: str, *words: str) -> list[str]:
-        done = subprocess.run(
-            [*COMMAND, "predict", f"{model}.model", "-", "-o", "-", *words],
-            cwd=tmp_path, input=stdin.encode("latin-1"), capture_output=True,
-        )  # fmt: skip
-        return (done.stdout or done.stderr).decode().splitlines()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
+        done = here(tmp_path, "predict", f"{model}.model", "-", "-o", "-", *words)
+        return (done.stdout or done.stderr).splitlines()
 
     json_line = '{"text": "hello friend", "id": 7}\n'
     assert lines("text", json_line, "--keep", "id")[0].startswith("7\tham\t")

@@ -18,6 +18,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.memory import INTERPRETER_BYTES
+from tests.helpers.examples import slow_but
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -67,7 +68,7 @@ def fitted(path: Path, memory: str) -> tuple[int, int]:
     return peak, active_set
 
 
-@pytest.mark.parametrize("memory", ["300MB", "none"])
+@pytest.mark.parametrize("memory", slow_but(["300MB", "none"], "300MB"))
 def test_two_rows_are_fitted_in_a_container_of_little_memory(two: Path, memory: str) -> None:
     peak, active_set = fitted(two, memory)
     assert peak < 300e6
@@ -165,7 +166,7 @@ def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict
 def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(
     two: Path, tmp_path: Path
 ) -> None:
-    generate(str(tmp_path / "demo"), rows=20_000, shards=4, seed=0)
+    generate(str(tmp_path / "demo"), rows=6_000, shards=4, seed=0)
     for path, memory in ((two, 3 * 10**8), (tmp_path / "demo", 10**9)):
         assert counted(path, memory, tol=0.9)[0] == []
 

@@ -55,8 +55,8 @@ def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
 def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
     place: Path, tmp_path: Path, active_set: int
 ) -> None:
-    settings = Settings(active_set=active_set, tol=0.1, max_epochs=4)
-    candidates = [settings.but(C=C) for C in (0.1, 0.5, 1, 2, 5)]
+    settings = Settings(active_set=active_set, tol=0.1, max_epochs=2)
+    candidates = [settings.but(C=C) for C in (0.1, 1, 5)]
     pooled = active_set > 10**6
     machines = [Machine(threads=2), room_for(2, candidates[0], shared=pooled)]
     wide, tight = (

@@ -19,6 +19,7 @@ from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
+from tests.helpers.examples import slow_but
 from tests.helpers.learners import bits
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
@@ -92,7 +93,7 @@ STAGES: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
 def test_every_stage_of_the_faithful_procedure_is_the_papers_count_for_count_and_bit_for_bit(
     seed: int, plan: dict[str, object]
 ) -> None:
@@ -181,7 +182,7 @@ def test_the_default_plan_certifies_its_tolerance_and_weights_and_counts_prove_i
     ],
     ids=str,
 )
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
 def test_however_small_the_active_set_the_bounds_hold_liblinears_optimum_and_say_how_near_it_is(
     seed: int, plan: dict[str, object], finished: str
 ) -> None:
