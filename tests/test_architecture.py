@@ -50,9 +50,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_707,
+    "package lines": 41_710,
     "test lines": 40_162,
-    "solver lines": 8_459,
+    "solver lines": 8_462,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,

@@ -368,16 +368,19 @@ def line_search(
     """Return the θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
     convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.search`` has another
     rule, for there each costs a round."""
-    downhill = linear + held.along(margins, slopes, 0.0)[1]
+    loss, slope, _ = held.along(margins, slopes, 0.0)
+    downhill = linear + slope
     if downhill >= 0.0:
         return 0.0
     low, high, theta = 0.0, np.inf, 1.0
     for _ in range(LINE_STEPS):
-        value, slope, curvature = held.along(margins, slopes, theta)
+        _, slope, curvature = held.along(margins, slopes, theta)
         first, second = linear + theta * square + slope, square + curvature
+        if abs(first) <= 1e-9 * -downhill:
+            break
         low, high = (theta, high) if first < 0.0 else (low, theta)
-        if abs(first) <= 1e-9 * -downhill or (high - low) * -downhill <= FLAT * value:
-            break  # what is left, at the kinks of a hinge, is rounding
+        if held.loss.zone and (high - low) * -downhill <= FLAT * loss:
+            return low  # at the kink of a hinge, and less than rounding is left
         step = theta - first / second if second > 0.0 else np.inf
         if low < step < high:
             theta = step

@@ -323,8 +323,8 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write: Write) -> None:
          "'terms', 'embedding', 'embeddings' and for numbers called 'f0', 'f1', … Name it with "
          "--features NAME, or columns of numbers with --features NAME,NAME,… or --features \"*\" "
          "(columns there: values list<element: float>, label int64, index int64). Columns of any "
-         "kinds become features by --columns 'index:number', documents by --text NAME; streamtron "
-         "inspect rows.parquet says what each is good for."),
+         "kinds become features by --columns 'values:vector' --columns 'index:number', documents "
+         "by --text NAME; streamtron inspect rows.parquet says what each is good for."),
         *(
             ({"values": None, name: column}, {},
              "features in the lists 'indices', and no list of numbers of a usual name for their "
