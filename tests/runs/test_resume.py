@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import streamtron
@@ -124,6 +127,17 @@ def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(
         (cache / name).write_text("half")
     streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", **how)
     assert set(cache.iterdir()) == complete
+
+
+def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path: Path) -> None:
+    """Old weights, read as those of other names, had kept their certificate."""
+    words, settings = tmp_path / "words", Settings(vocabulary=str(tmp_path / "words"))
+    rows = [{"features": ["a"], "label": 1}, {"features": ["b", "c"], "label": 0}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for names, resume in (("a\nb\nc\n", False), ("a\nb\nc\n", True), ("b\na\nc\n", True)):
+        words.write_text(names)
+        with nullcontext() if names[0] == "a" else pytest.raises(DataError, match="of other names"):
+            streamtron.run(tmp_path / "a.parquet", settings, model=tmp_path / "m", resume=resume)
 
 
 def test_shards_replaced_under_the_same_size_and_time_by_wider_ones_are_refused(
