@@ -171,13 +171,15 @@ class EditableRun(NamedTuple):
             occurring=0,
         )  # fmt: skip
         check_memory(needed, machine)
-        return ShardSource(
+        source = ShardSource(
             shards, self.reading, cache_dir=self.cache_directory,
             classes=self.finished.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
             allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
             on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
         )  # fmt: skip
+        source.expect(self.manifest)
+        return source
 
     def restore(self, source: ShardSource) -> list[Learner]:
         """Restore the run's learners with the settings of the change."""

@@ -21,7 +21,7 @@ from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
-from streamtron.data import ShardSource, clear_cache, deletions
+from streamtron.data import Manifest, ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import recipe_digest
@@ -348,6 +348,8 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     training, began, state = fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
+    if (manifest := run.path / "manifest.json").exists():
+        source.expect(Manifest.load(os.fspath(manifest)))
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
         began, state = began - checkpoint.seconds, checkpoint.state
