@@ -8,6 +8,8 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
+from streamtron.cli.terminal import complain
+from streamtron.core.text import some
 
 
 @click.command()
@@ -21,6 +23,7 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
     the model anew with them, without training again."""
     from streamtron.model.linear_model import LinearModel
     from streamtron.runs.calibrate import calibrate as calibrate_model
+    from streamtron.runs.calibrate import fitted_on
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with executor_of(**where) as executor:
@@ -29,3 +32,8 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
         )
     calibrated.save(model)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
+    if names := fitted_on(calibrated, model):
+        complain(
+            f"Warning: the model was fitted on rows of {some(names, form=str)}, whose "
+            "decisions are larger than others. Calibrate it on rows held out."
+        )

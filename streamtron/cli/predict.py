@@ -113,6 +113,8 @@ def _files(model: LinearModel, shards: Sequence[str], format_: str | None) -> It
                 copy.writelines(_documents(names[0]))
             else:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
+        if not path.stat().st_size:
+            raise DataError("standard input: no rows. Write some to it, or name shards.")
         yield [str(path)]
 
 

@@ -10,9 +10,9 @@ into its cache file first and is delivered from there, or, without a cache, it i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -52,6 +52,7 @@ class Plan:
         rows can only be read in their order.
     classes : the only labels there may be, and their codes in this order; None = as they come.
     met : labels that were met before, by their codes.
+    fingerprints : of shards that a run has read, by their names; other bytes are refused.
     most_labels : one label more is refused, of more than two if they are numbers; None = any.
     least_labels : the first complete reading is refused, at its end, if the rows of a weight above
         0 have fewer labels.
@@ -67,6 +68,7 @@ class Plan:
     cache_dir: str | None
     classes: Sequence[Label] | None = None
     met: tuple[Label, ...] = ()
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
     most_labels: int | None = 2
     least_labels: int = 0
     most_columns: int = COLUMN_MAX + 1
@@ -296,7 +298,8 @@ class _FirstReading:
 
 
 def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
-    """Return what is known of the data; refuse it without a shard, a row or enough labels."""
+    """Return what is known of the data; refuse it without a shard, a row or enough labels, or with
+    other bytes than a run has read."""
     if info.skipped and not info.manifest.shards:
         raise DataError(
             f"{info.skipped[0].reason} It is the first of {len(info.skipped)} shard(s), none of "
@@ -305,6 +308,12 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
     rows = info.manifest.rows
     if not rows and not plan.allow_empty:
         raise no_rows(plan.shards)
+    for shard in info.manifest.shards:
+        if plan.fingerprints.get(shard.name, shard.fingerprint) != shard.fingerprint:
+            raise DataError(
+                f"{shard.name}: its size and its time are those of the shard that the run was made "
+                "of, and its bytes are others. Put it back as it was, or fit anew."
+            )
     counting = [label for label in labels if label not in info.unseen_labels]
     if len(counting) < plan.least_labels:
         raise too_few(counting, labels, rows)

@@ -13,6 +13,7 @@ import xxhash
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Vocabulary
 from streamtron.core.limits import available_processors
 from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
@@ -38,12 +39,14 @@ def recipe_of(settings: Settings) -> Recipe | None:
     return replace(Recipe.of(*specs), label=settings.label, weight=settings.weight)
 
 
-def recipe_digest(settings: Settings, recipe: Recipe | None) -> str | None:
-    """Return what tells a recipe from one that was counted in other rows; None where the settings
-    name none."""
-    if recipe is None or (settings.text is None and settings.columns is None):
+def recipe_digest(settings: Settings, reading: ReaderConfig) -> str | None:
+    """Return what tells a vocabulary from one of other names, and a recipe from one that was
+    counted in other rows; None where the settings name neither."""
+    if isinstance(reading.names, Vocabulary):
+        return reading.names.digest
+    if reading.recipe is None or (settings.text is None and settings.columns is None):
         return None
-    return xxhash.xxh3_128_hexdigest(canonical(recipe.to_dict()).encode())
+    return xxhash.xxh3_128_hexdigest(canonical(reading.recipe.to_dict()).encode())
 
 
 def counted_reading(

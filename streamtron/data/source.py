@@ -284,6 +284,11 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.nonzeros_read += nonzeros_read
         self.bytes_read += bytes_read
 
+    def expect(self, manifest: Manifest) -> None:
+        """Refuse shards of these names whose bytes are others, at the end of the first reading."""
+        known = {shard.name: shard.fingerprint for shard in manifest.shards}
+        self._plan = replace(self._plan, fingerprints=known)
+
     def resolve(self) -> ReaderConfig:
         """Complete the reading by the columns of the first shard, and return it."""
         if not self._resolved:

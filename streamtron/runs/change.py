@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
 from streamtron.runs.outcome import (
     Outcome,
     build_outcome,
+    certificate_of,
     deletions_of,
     in_order,
     outcome_of,
@@ -132,9 +133,14 @@ class EditableRun(NamedTuple):
     @property
     def skipped(self) -> list[Skipped]:
         """Shards that were skipped."""
-        certificate: Any = self.model.certificate or {}
-        [first, *_] = certificate.get("learners", [certificate])
+        first, *_ = self.certificates
         return [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
+
+    @property
+    def certificates(self) -> list[dict[str, Any]]:
+        """Those of the model, of many classes one a class."""
+        certificate: Any = self.model.certificate or {}
+        return list(certificate.get("learners", [certificate]))
 
     @property
     def cache_directory(self) -> str:
@@ -165,13 +171,15 @@ class EditableRun(NamedTuple):
             occurring=0,
         )  # fmt: skip
         check_memory(needed, machine)
-        return ShardSource(
+        source = ShardSource(
             shards, self.reading, cache_dir=self.cache_directory,
             classes=self.finished.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
             allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
             on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
         )  # fmt: skip
+        source.expect(self.manifest)
+        return source
 
     def restore(self, source: ShardSource) -> list[Learner]:
         """Restore the run's learners with the settings of the change."""
@@ -180,6 +188,9 @@ class EditableRun(NamedTuple):
             [weights] = class_weights_of(source, [self.settings])
         learners = self.finished.learners(self.settings, source.labels, weights)
         self.finished.checkpoint.state.arrays.clear()  # the learners hold what they need of them
+        own = map(certificate_of, in_order(learners, source.labels, self.settings))
+        if _bounds(own) != _bounds(self.certificates):
+            raise DataError(_NOT_ITS_OWN.format(self.finished.path))
         return learners
 
     def known(self, shards: Sequence[ShardFile]) -> Known:
@@ -242,7 +253,15 @@ def _check_model(finished: FinishedRun, model: LinearModel) -> None:
             raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
     learners, known = checkpoint.state.content["learners"], {*checkpoint.labels}
     if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
-        raise DataError(f"{finished.path}: the checkpoint is not the model's. Fit anew.")
+        raise DataError(_NOT_ITS_OWN.format(finished.path))
+
+
+def _bounds(certificates: Iterable[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
+    """Return what no certificates but those of one run have in common."""
+    return [(own.get("primal_objective"), own.get("dual_objective")) for own in certificates]
+
+
+_NOT_ITS_OWN = "{}: the checkpoint is not the model's. Put the run's own model back, or fit anew."
 
 
 class _FinalState:
@@ -382,7 +401,7 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
     Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
-    recipe = recipe_digest(target.settings, target.reading.recipe)
+    recipe = recipe_digest(target.settings, target.reading)
     write_record(staged, target.settings, stamps_of(source.shards), recipe)
 
 

@@ -312,8 +312,10 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
                 "touched). Put it back as it was, or start over with --overwrite."
             )
     if counted != recipe:
-        where = f"{path}: the columns of the run were counted in other rows"
-        raise DataError(f"{where}. Put its model back, or start over with --overwrite.")
+        where = f"{path}: the columns of the run are of other names, or were counted in other rows"
+        raise DataError(
+            f"{where}. Put its vocabulary or its model back, or start over with --overwrite."
+        )
 
 
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:

@@ -21,7 +21,7 @@ from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
-from streamtron.data import ShardSource, clear_cache, deletions
+from streamtron.data import Manifest, ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import recipe_digest
@@ -45,6 +45,7 @@ from streamtron.runs.inputs import (
     cache_directory,
     check_outputs,
     open_training_shards,
+    reading_from_model,
     settings_from,
 )
 from streamtron.runs.inspect import with_active_set
@@ -324,7 +325,7 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
             )
         with open_run(
             directory, candidates[0], stamps_of(source.shards), job.model, machine.cache_dir,
-            recipe=recipe_digest(candidates[0], source.reading.recipe),
+            recipe=recipe_digest(candidates[0], source.reading),
             resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
             fitting = _begun(fitting, run, job)
@@ -337,9 +338,9 @@ def _recipe_of(job: _Job, record: Record) -> Recipe | None:
     had first; None where the shards have to tell."""
     if record.recipe is None or job.model is None or not os.path.exists(job.model):
         return None
-    recipe = LinearModel.load(job.model).recipe
-    is_its_own = recipe_digest(job.candidates[0], recipe) == record.recipe
-    return recipe if is_its_own else None
+    reading = reading_from_model(LinearModel.load(job.model))
+    is_its_own = recipe_digest(job.candidates[0], reading) == record.recipe
+    return reading.recipe if is_its_own else None
 
 
 def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
@@ -347,6 +348,8 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     training, began, state = fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
+    if (manifest := run.path / "manifest.json").exists():
+        source.expect(Manifest.load(os.fspath(manifest)))
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
         began, state = began - checkpoint.seconds, checkpoint.state

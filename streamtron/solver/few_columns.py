@@ -108,7 +108,7 @@ def prove(learner: Learner) -> bool:
         return False
     end_quadratic(learner)
     pool.moments = None
-    ridge = moments.of(learner.settings)
+    ridge = moments.of(learner.settings, learner.augmentation)
     delta = ridge.minimum()
     if delta is None or moments.v.any():
         enter(learner, Regime.BLOCKS)

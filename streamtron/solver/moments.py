@@ -83,16 +83,16 @@ class Moments(Outside):
         self.last = chunk.ranges[0][0]
         return True
 
-    def of(self, settings: Settings) -> Ridge:
-        """Return the moments at the C and ρ of a learner."""
+    def of(self, settings: Settings, rho: float) -> Ridge:
+        """Return the moments at the C and the ρ of a learner, which blocks have chosen."""
         size, root = len(self.linear), math.sqrt(0.5 / settings.delta2)
-        scales = root * np.append(np.ones(size - 1), settings.augmentation)
+        scales = root * np.append(np.ones(size - 1), rho)
         gram = np.tril(self.gram)
         gram = (gram + np.tril(gram, -1).T) * scales * scales[:, None]
         linear, square = self.linear * scales * root, 2.0 * self.constant * root * root
         cost = root * root * float(self.gram[-1, -1])
         return Ridge(
-            self.v[self.subset.places], gram, linear, square, cost, settings.augmentation,
+            self.v[self.subset.places], gram, linear, square, cost, rho,
             self.center, settings.free > 0.0, self.present, self.chunks + self.longest,
         )  # fmt: skip
 

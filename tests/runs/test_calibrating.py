@@ -212,6 +212,8 @@ def test_fit_calibrates_and_predict_writes_the_probabilities(
         assert [[*map(float, line[5:])] for line in lines] == wanted.tolist()
         assert table.column_names == ["label", "decisions", "probabilities"]
         assert table["probabilities"].to_pylist() == wanted.tolist()
+    done = run("calibrate", f"{name}.model", f"{name}-train.svm", f"{name}-held.svm")
+    assert f"was fitted on rows of {name}-train.svm, " in done.stderr
 
 
 def test_the_estimator_has_a_companion_with_predict_proba(place: Path) -> None:

@@ -197,6 +197,16 @@ def test_a_checkpoint_of_more_learners_than_the_model_has_is_refused(
         streamtron.update(tmp_path / "m", corpus[1])
 
 
+def test_a_run_beside_which_another_run_s_model_was_put_is_not_changed(
+    corpus: list[Path], tmp_path: Path
+) -> None:
+    fit(corpus[:1], tmp_path / "m")
+    fit(corpus[:1], tmp_path / "other", C=2.0)
+    os.replace(tmp_path / "other", tmp_path / "m")
+    with pytest.raises(DataError, match="Put the run's own model back"):
+        streamtron.update(tmp_path / "m", corpus[1])
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"stage": "1,0.1", "max_epochs": 9}, {"delta": 0.0, "C": None}],

@@ -202,3 +202,16 @@ def test_little_memory_parts_and_changed_rows_come_to_the_optimum_of_the_same_ro
         assert certificate["relative_duality_gap"] <= 1e-3
         assert certificate["dual_objective"] <= best["primal_objective"]
         assert certificate["primal_objective"] >= best["dual_objective"]
+
+
+def test_a_row_that_is_added_to_ridge_leaves_the_bias_that_was_proven(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X, t = np.round(rng.normal(size=(60, 3)), 2), np.round(rng.normal(50.0, 80.0, 60), 2)
+    for name, rows in (("a", range(40)), ("b", range(40, 41))):
+        lines = (f"{t[i]} 1:{X[i, 0]} 2:{X[i, 1]} 3:{X[i, 2]}\n" for i in rows)
+        (tmp_path / name).with_suffix(".svm").write_text("".join(lines))
+    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", loss="squared_error", index_base=1)
+    model = streamtron.update(tmp_path / "m", tmp_path / "b.svm").model
+    off = X[:41].astype(np.float32) @ model.weights + model.bias - t[:41]
+    primal = 0.5 * (model.weights @ model.weights + off @ off)
+    assert primal == pytest.approx(model.certificate["primal_objective"], rel=1e-8)

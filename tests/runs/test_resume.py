@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import streamtron
@@ -129,16 +132,33 @@ def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(
     assert set(cache.iterdir()) == complete
 
 
-def test_shards_replaced_under_the_same_size_and_time_by_wider_ones_are_refused(
-    tmp_path: Path,
+def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path: Path) -> None:
+    """Old weights, read as those of other names, had kept their certificate."""
+    words, settings = tmp_path / "words", Settings(vocabulary=str(tmp_path / "words"))
+    rows = [{"features": ["a"], "label": 1}, {"features": ["b", "c"], "label": 0}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for names, resume in (("a\nb\nc\n", False), ("a\nb\nc\n", True), ("b\na\nc\n", True)):
+        words.write_text(names)
+        with nullcontext() if names[0] == "a" else pytest.raises(DataError, match="of other names"):
+            streamtron.run(tmp_path / "a.parquet", settings, model=tmp_path / "m", resume=resume)
+
+
+@pytest.mark.parametrize("kind", ["wider", "other"])
+def test_shards_replaced_under_the_same_size_and_time_are_refused(
+    kind: str, tmp_path: Path
 ) -> None:
-    shard = tmp_path / "a.svm"
-    for last, resume in (6, False), (9, True):
-        shard.write_text("".join(f"{k % 2} 1:1 {last - k % 5}:1\n" for k in range(300)))
+    """Of a hinge, whose dual bound an old sum of its losses would have made a false one."""
+    shard, settings = tmp_path / "a.svm", {"loss": "hinge", "max_epochs": 1}
+    for last, labels in ((6, 2), (9, 2) if kind == "wider" else (6, 3)):
+        rows = (f"{k % labels > 0:d} 1:1 {last - k % 5}:1\n" for k in range(300))
+        shard.write_text("".join(rows))
         os.utime(shard, ns=(0, 0))
-        if resume:
-            shutil.rmtree(tmp_path / "m.run" / "cache")
-            with pytest.raises(DataError, match="checkpoint knows 7 columns"):
-                streamtron.fit(shard, model=tmp_path / "m", tol=0.0, resume=True)
-        else:
-            streamtron.fit(shard, model=tmp_path / "m")
+        if not (tmp_path / "m").exists():
+            streamtron.fit(shard, model=tmp_path / "m", **settings)
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    expected = "checkpoint knows 7 columns" if kind == "wider" else "its bytes are others"
+    with pytest.raises(DataError, match=expected):
+        streamtron.fit(shard, model=tmp_path / "m", **settings | {"max_epochs": 9}, resume=True)
+    (tmp_path / "b.svm").write_text("1 1:1\n0 2:1\n" * 200)
+    with pytest.raises(DataError, match="its bytes are others"):
+        streamtron.update(tmp_path / "m", tmp_path / "b.svm")

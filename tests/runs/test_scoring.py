@@ -445,6 +445,7 @@ def test_predict_reads_standard_input_by_the_models_contract(
     assert lines("text", json_line, "--keep", "id")[0].startswith("7\tham\t")
     assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
     assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
+    assert "standard input: no rows" in lines("svm", "")[0]
     assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
     assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
