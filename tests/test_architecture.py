@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_710,
-    "test lines": 40_162,
-    "solver lines": 8_462,
+    "package lines": 41_795,
+    "test lines": 40_231,
+    "solver lines": 8_480,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_817,
+    "runs lines": 6_857,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,

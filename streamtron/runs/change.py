@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_r
 from streamtron.runs.finished_run import (
     FinishedRun,
     are_unchanged,
+    check_bounds,
+    check_model,
     check_unchanged,
     locate,
     read_manifest,
@@ -122,7 +124,7 @@ class EditableRun(NamedTuple):
             settings = _new_settings(finished, change)
             manifest = read_manifest(finished.path)
             model = LinearModel.load(place.model)
-            _check_model(finished, model)
+            check_model(finished, model)
             # text is cached with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
             shards = shards_of(manifest, finished.path)
@@ -188,9 +190,8 @@ class EditableRun(NamedTuple):
             [weights] = class_weights_of(source, [self.settings])
         learners = self.finished.learners(self.settings, source.labels, weights)
         self.finished.checkpoint.state.arrays.clear()  # the learners hold what they need of them
-        own = map(certificate_of, in_order(learners, source.labels, self.settings))
-        if _bounds(own) != _bounds(self.certificates):
-            raise DataError(_NOT_ITS_OWN.format(self.finished.path))
+        proofs = map(certificate_of, in_order(learners, source.labels, self.settings))
+        check_bounds(self.finished, proofs, self.certificates)
         return learners
 
     def known(self, shards: Sequence[ShardFile]) -> Known:
@@ -243,25 +244,6 @@ def _new_settings(finished: FinishedRun, change: Change) -> Settings:
         max_epochs=settings.max_epochs if change.max_epochs is None else change.max_epochs,
         allow_duplicate=settings.allow_duplicate or change.allow_duplicate,
     )
-
-
-def _check_model(finished: FinishedRun, model: LinearModel) -> None:
-    """Raise a DataError if settings or checkpoint of the run are not the model's."""
-    settings, checkpoint = finished.settings, finished.checkpoint
-    for name in ("multiclass", "multilabel"):
-        if (value := getattr(settings, name)) != model.settings.get(name):
-            raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
-    learners, known = checkpoint.state.content["learners"], {*checkpoint.labels}
-    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
-        raise DataError(_NOT_ITS_OWN.format(finished.path))
-
-
-def _bounds(certificates: Iterable[Mapping[str, Any]]) -> list[tuple[Any, Any]]:
-    """Return what no certificates but those of one run have in common."""
-    return [(own.get("primal_objective"), own.get("dual_objective")) for own in certificates]
-
-
-_NOT_ITS_OWN = "{}: the checkpoint is not the model's. Put the run's own model back, or fit anew."
 
 
 class _FinalState:

@@ -312,10 +312,8 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
                 "touched). Put it back as it was, or start over with --overwrite."
             )
     if counted != recipe:
-        where = f"{path}: the columns of the run are of other names, or were counted in other rows"
-        raise DataError(
-            f"{where}. Put its vocabulary or its model back, or start over with --overwrite."
-        )
+        what = f"{path}: the columns of the run have other names, or were counted in other rows."
+        raise DataError(f"{what} Put its vocabulary or model back, or start over with --overwrite.")
 
 
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
@@ -229,3 +229,28 @@ def are_unchanged(shards: Sequence[ShardFile]) -> bool:
     current = find_shards([shard.path for shard in shards])
     stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
     return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}
+
+
+def check_model(finished: FinishedRun, model: LinearModel) -> None:
+    """Raise a DataError if settings or checkpoint of the run are not the model's."""
+    settings, checkpoint = finished.settings, finished.checkpoint
+    for name in ("multiclass", "multilabel"):
+        if (value := getattr(settings, name)) != model.settings.get(name):
+            raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
+    learners, known = checkpoint.state.content["learners"], {*checkpoint.labels}
+    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
+        raise DataError(NOT_ITS_OWN.format(finished.path))
+
+
+def check_bounds(
+    finished: FinishedRun, proofs: Iterable[Mapping[str, Any]], proven: Iterable[Mapping[str, Any]]
+) -> None:
+    """Raise a DataError if the proofs of the run's learners are not those of its model: they have
+    no bound in common with another run's."""
+    names = ("primal_objective", "dual_objective")
+    bounds, known = ([[p.get(name) for name in names] for p in some] for some in (proofs, proven))
+    if bounds != known:
+        raise DataError(NOT_ITS_OWN.format(finished.path))
+
+
+NOT_ITS_OWN = "{}: the checkpoint is not the model's. Put the run's own model back, or fit anew."

@@ -445,6 +445,7 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
     learner.expansion = None
+    learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
     if not keep_scan:
         learner.frozen = None
     scan_next(learner)

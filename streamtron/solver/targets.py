@@ -46,6 +46,17 @@ def largest_counts(b: float, most: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.minimum(np.floor(b * most * BELOW), float(kernels.COUNT_MAX))
 
 
+def cut_counts(counts: NDArray[np.int32], targets: Targets, loss: Loss, b: float) -> bool:
+    """Cut the counts of a chunk, in place, to the most that C_k allows, which an update makes less
+    where class weights are balanced; return whether any was above."""
+    if loss.quadratic or loss.numbers:
+        return False
+    largest = largest_counts(b, loss.most * costs(targets.signs, targets.delta2))
+    above = counts > largest
+    counts[above] = largest[above]
+    return bool(above.any())
+
+
 def relax_counts(
     counts: NDArray[np.int32],
     solution: NDArray[np.int32],

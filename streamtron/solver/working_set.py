@@ -15,7 +15,7 @@ from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter, leave_brief_stage
 from streamtron.solver.stages import Regime
-from streamtron.solver.targets import Targets, costs, largest_counts
+from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
 
 NEAR = 1.25
 """Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
@@ -62,7 +62,10 @@ def counts_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     """The counts of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
     if learner.regime == Regime.FEW_COLUMNS:
         return few_columns.scanned_counts(learner, chunk, targets)
-    return learner.counts.take_ranges(chunk.ranges)
+    counts = learner.counts.take_ranges(chunk.ranges)
+    if cut_counts(counts, targets, learner.loss, learner.progress.b):
+        learner.counts.put_ranges(chunk.ranges, counts)
+    return counts
 
 
 def keep(

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.datasets import dump_svmlight_file
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
@@ -143,6 +144,28 @@ def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
     fit([old], tmp_path / "m", tol=tol, class_weight="balanced", C=0.1)
     updated = streamtron.update(tmp_path / "m", new).report
     assert holds_optimum(updated, [old, new])
+
+
+@pytest.mark.parametrize("machine", [{}, {"active_set": 2_000}, {"parts": 2}])
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_dual_variables_above_what_new_weights_of_classes_allow_are_cut(
+    loss: str, machine: dict[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """α_k is at most C_k, which more rows of a class make less for all of them."""
+    rng, shards = np.random.default_rng(3), []
+    for shard, rare in enumerate((6, 6, 60)):
+        y = np.where(np.arange(200 if shard < 2 else 60) < rare, 1, -1)
+        X = rng.normal(size=(len(y), 4)) + 0.3 * y[:, None]
+        shards.append(tmp_path / f"{shard}.svm")
+        dump_svmlight_file(X, y, os.fspath(shards[-1]), zero_based=False)
+    known = {"loss": loss, "class_weight": "balanced", "C": 0.01, "tol": 1e-3, **machine}
+    fit(shards[:2], tmp_path / "m", **known)
+    changed = streamtron.update(tmp_path / "m", shards[2]).report["certificate"]
+    afresh = fit(shards, tmp_path / "n", **known | {"tol": 1e-6})["certificate"]
+    assert changed["dual_objective"] <= afresh["primal_objective"]
+    assert afresh["dual_objective"] <= changed["primal_objective"]
+    assert changed["relative_duality_gap"] <= 1e-3
+    assert "had drifted" not in caplog.text
 
 
 # --- what forgetting leaves ----------------------------------------------------------------------
