@@ -50,9 +50,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_795,
+    "package lines": 41_790,
     "test lines": 40_231,
-    "solver lines": 8_480,
+    "solver lines": 8_475,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,

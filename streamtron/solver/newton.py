@@ -368,8 +368,7 @@ def line_search(
     """Return the θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
     convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.search`` has another
     rule, for there each costs a round."""
-    loss, slope, _ = held.along(margins, slopes, 0.0)
-    downhill = linear + slope
+    downhill = linear + held.along(margins, slopes, 0.0)[1]
     if downhill >= 0.0:
         return 0.0
     low, high, theta = 0.0, np.inf, 1.0
@@ -379,8 +378,6 @@ def line_search(
         if abs(first) <= 1e-9 * -downhill:
             break
         low, high = (theta, high) if first < 0.0 else (low, theta)
-        if held.loss.zone and (high - low) * -downhill <= FLAT * loss:
-            return low  # at the kink of a hinge, and less than rounding is left
         step = theta - first / second if second > 0.0 else np.inf
         if low < step < high:
             theta = step

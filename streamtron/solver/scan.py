@@ -25,7 +25,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
-from streamtron.solver.targets import TargetRule, Targets, costs, cut_counts, less_t, round_counts
+from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 
 class Frozen:
@@ -212,10 +212,7 @@ class _Scanner:
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
         request = self._request
         if not request.from_slacks:
-            counts = self._counts.take(targets.numbers)
-            if cut_counts(counts, targets, request.loss, request.b):
-                self._counts.put(targets.numbers, counts)
-            return counts
+            return self._counts.take(targets.numbers)
         v = np.append(self._frozen.w, request.bias)
         margins = margins_at(rows, targets, request.rho, v, request.scale)
         return counts_of_slacks(request.loss, margins, targets, request.b)

@@ -63,7 +63,8 @@ def counts_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     if learner.regime == Regime.FEW_COLUMNS:
         return few_columns.scanned_counts(learner, chunk, targets)
     counts = learner.counts.take_ranges(chunk.ranges)
-    if cut_counts(counts, targets, learner.loss, learner.progress.b):
+    balanced = learner.settings.class_weight == "balanced"
+    if balanced and cut_counts(counts, targets, learner.loss, learner.progress.b):
         learner.counts.put_ranges(chunk.ranges, counts)
     return counts
 
