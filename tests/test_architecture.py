@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_790,
-    "test lines": 40_231,
+    "test lines": 40_232,
     "solver lines": 8_475,
     "solver modules": 35,
     "solver circles": 0,

@@ -312,7 +312,7 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
                 "touched). Put it back as it was, or start over with --overwrite."
             )
     if counted != recipe:
-        what = f"{path}: the columns of the run are of other names, or counted in other rows."
+        what = f"{path}: the columns of the run are of other names, or were counted in other rows."
         raise DataError(f"{what} Put its vocabulary or model back, or start over with --overwrite.")
 
 

@@ -360,11 +360,12 @@ for what, path in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 def in_little_room(warm: Path, *files: tuple[str, Path]) -> Iterator[str]:
-    """What a process with 300 MB left says of each file, after it has read the first one."""
+    """What a process with 300 MB left says of each file, after it has read the first one. Each of
+    malloc's arenas, one a thread if they are many, would reserve 64 MB of them."""
     words = [str(word) for pair in files for word in pair]
     done = subprocess.run(
         [sys.executable, "-c", IN_LITTLE_ROOM, str(warm), *words],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=300, env=os.environ | {"MALLOC_ARENA_MAX": "2"},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     yield from done.stdout.splitlines()
