@@ -50,7 +50,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_790,
+    "package lines": 41_789,
     "test lines": 40_232,
     "solver lines": 8_475,
     "solver modules": 35,

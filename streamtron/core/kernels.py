@@ -323,8 +323,8 @@ def _exp_minus(x):
 
 @helper
 def _log_ratio(s, first=0):
-    """Return ln((1 + s)/(1 − s)) = 2 (s + s³/3 + s⁵/5 + …), |s| ≤ 1/3, without the ``first`` and
-    highest powers, which |s| ≤ 1/5 does not need six of."""
+    """Return ln((1 + s)/(1 − s)) = 2 (s + s³/3 + s⁵/5 + …), |s| ≤ 1/3. The ``first`` of the
+    coefficients, those of the highest powers, are left out: six where |s| ≤ 1/5."""
     square = s * s
     fourth, odd, even = square * square, _ODD[first], _ODD[first + 1]
     for n in range(first + 2, 18, 2):

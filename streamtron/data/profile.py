@@ -16,9 +16,8 @@ from streamtron.core.errors import DataError
 from streamtron.core.text import cells_of
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
-from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.recipe_words import IDENTIFIER
+from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
 from streamtron.data.formats.roles import ROLES
 from streamtron.data.formats.tables import TableReader
 from streamtron.data.labels import QUANTITY, are_quantity
@@ -85,8 +84,7 @@ class ColumnProfile:
         null = ",null=column" if self.nulls else ""
         few_words = self.words < MANY_WORDS
         if types.is_nested(type_):
-            kinds = (ListColumn(self.name or "-"), VectorColumn(self.name or "-"))
-            kind = next((kind.KIND for kind in kinds if kind.fits(type_)), None)
+            kind = likely_kind(type_)
             return (f"{kind}{null}", "") if kind else (None, NO_KIND)
         if self.nulls == self.rows or (self.distinct == 1 and not self.nulls):
             return None, "empty" if self.nulls else "constant"

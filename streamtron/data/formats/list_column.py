@@ -81,10 +81,7 @@ class ListColumn(CategoryColumn):
         )
         numbers = np.append(values[known], np.ones(len(nulls))).astype(float)
         cells = sparse.csr_array((numbers, places), (len(array), self.width))  # adds them up
-        cells = sparse.csr_array(
-            (float32(cells.indptr, cells.data, spot, self.name), cells.indices, cells.indptr),
-            cells.shape,
-        )
+        cells.data = float32(cells.indptr, cells.data, spot, self.name)
         cells.eliminate_zeros()
         return Cells(cells, unseen if unseen.any() else None)
 

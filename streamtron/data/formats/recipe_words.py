@@ -71,11 +71,15 @@ def column_of(spec: str) -> Column:
     return kind(name, **values)
 
 
+def likely_kind(type_: pa.DataType) -> str | None:
+    """Return the first kind that a column of a type can be of; None where there is none."""
+    return next((name for name, kind in KINDS.items() if kind("-").fits(type_)), None)
+
+
 def likely_spec(name: str, type_: pa.DataType) -> str | None:
     """Return what a column of a type most likely becomes, in words; None where nothing fits, and of
     one that is called as identifiers are."""
-    kinds = (kind.KIND for kind in KINDS.values() if kind(name or "-").fits(type_))
-    kind = next(kinds, None)  # a string may be of several
+    kind = likely_kind(type_)
     return None if kind is None or IDENTIFIER.fullmatch(name) else f"{name}:{kind}"
 
 
