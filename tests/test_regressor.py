@@ -106,6 +106,16 @@ def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(
     assert model.certificate_["relative_duality_gap"] <= 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:max_iter=5")
+def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_prove_it() -> None:
+    X = 1e6 * np.array([[6.0, -9.0, 9.0], [-238.0, 44.0, -140.0]])
+    t = np.array([-2200.0, 1400.0])
+    fitted = StreamtronRegressor(loss="squared_error", C=1e7, tol=0.3, max_iter=5).fit(X, t)
+    residuals = X @ fitted.coef_ + fitted.intercept_ - t
+    primal = 0.5 * (fitted.coef_ @ fitted.coef_ + 1e7 * residuals @ residuals)
+    assert primal <= fitted.certificate_["primal_objective"]
+
+
 def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing() -> None:
     keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
                 "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip

@@ -141,7 +141,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
             and hasattr(self, "_counts")
             and np.array_equal(rows.classes, getattr(self, "classes_", ()))
             and (self._rows, self.coef_.shape[-1]) == rows.X.shape
-            and self._rho == settings.augmentation  # else the bias weighs otherwise
+            and all(past.rho == settings.augmentation for past in self._past)  # of the bias
         )
 
         def begin() -> list[Learner]:
@@ -150,7 +150,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
                 moves = settings.regression and settings.free
                 learner.fix_center(center=biases[number] if moves else 0.0)
                 center = learner.targets.center
-                bias = (biases[number] - center) / self._rho if self._rho > 0.0 else 0.0
+                rho = learner.augmentation
+                bias = (biases[number] - center) / rho if rho > 0.0 else 0.0
                 b, counts = 1.0, copy.deepcopy(self._counts[number])
                 if not learner.loss.quadratic:  # counts of another C prove nothing
                     heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
@@ -188,7 +189,6 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         if len(classes):
             self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
-        self._rho = settings.augmentation
         self._centers = np.array([learner.extent.center or 0.0 for learner in learners])
         self._counts = [learner.counts for learner in learners]
         self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
@@ -209,7 +209,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
         """Set weights and certificates."""
         weights = np.array([past.average for past in self._past])
-        self._set_weights(weights[:, :-1].copy(), self._rho * weights[:, -1] + self._centers)
+        rhos = np.array([past.rho for past in self._past])
+        self._set_weights(weights[:, :-1].copy(), rhos * weights[:, -1] + self._centers)
         joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]
         self.certificate_ = ModelCertificate(joint)
 

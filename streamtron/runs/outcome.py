@@ -239,8 +239,9 @@ def _model(
     offsets = None
     if all(balls):
         offsets = np.float16(sign) * np.concatenate([ball[0] for ball in balls if ball])
-        for proven, (_, ball) in zip(certificates, filter(None, balls), strict=True):
-            proven["ball"] = {**ball, "bias": sign * settings.augmentation * ball["bias"]}
+        proven_balls = zip(learners, certificates, filter(None, balls), strict=True)
+        for learner, proven, (_, ball) in proven_balls:
+            proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
     starts = np.cumsum([0, *(len(columns) for columns, _ in sparse_weights)])
     columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
     del sparse_weights

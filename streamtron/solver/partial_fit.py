@@ -47,6 +47,8 @@ class EarlierData:
     of P and of margins means nothing, for the weights have moved."""
     average: NDArray[np.float64]
     """the weights, augmented: each call's best ones, averaged over the rows that it brought"""
+    rho: float
+    """the feature of the bias in both, which a fit may have chosen: see ``learner.IN_BLOCKS``"""
     calls: int = 1
 
     @classmethod
@@ -64,7 +66,7 @@ class EarlierData:
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
         average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
         scan_sums.fresh, scan_sums.bins = sign * _part(scan_sums.fresh, columns), no_bins()
-        return cls(scan_sums, average + 0.0)  # no −0
+        return cls(scan_sums, average + 0.0, learner.augmentation)  # no −0
 
     @property
     def dual(self) -> float:
@@ -85,7 +87,7 @@ class EarlierData:
         The weights that are best for them, the past being fixed, suit the last rows: on Adult in
         50 parts their objective ends 31 % above the least, their average's 3 %.
         """
-        settings, rho = learner.settings, learner.augmentation
+        settings, rho = learner.settings, self.rho
         active = ActiveSet(sys.maxsize)
         for chunk in source.chunks():
             targets = learner.targets(chunk)
