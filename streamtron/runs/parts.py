@@ -176,7 +176,8 @@ def train_in_parts(
         reopened = [learner for learner in learners if reopen(learner)]
         resumed = Resumed(state.reading, state.chunks, (), reopened)
     with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
-        plans = plans_of(training, cache, where, open_parts, weighed=bool(learners))
+        labels = source.labels if learners else None  # whose order is that of the learners
+        plans = plans_of(training, cache, where, open_parts, labels, weighed=bool(learners))
         report = train_on(training, plans, learners, open_parts, resumed)
         take_saved_counts(where, settings, learners)
         if directory is None:
