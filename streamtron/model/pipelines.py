@@ -4,6 +4,7 @@ pipeline."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.date_column import PARTS, DateColumn
+from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_column import REFUSED, Column
@@ -28,6 +30,9 @@ Features = NDArray[np.int64]
 
 WRITTEN = {"true": ["true", "True"], "false": ["false", "False"]}
 """How Python writes a category that is none of strings."""
+
+WHOLE = (TextColumn, ListColumn, VectorColumn)
+"""Columns of which a transformer takes the entries, and no frame of them."""
 
 MISSING = ("None", "nan", "<NA>", "NaT")
 """How Python writes a null."""
@@ -206,10 +211,10 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
         ) from error
     columns = [
         (column.name, FrozenEstimator(transformer),
-         column.name if isinstance(column, TextColumn) else [column.name])
+         column.name if isinstance(column, WHOLE) else [column.name])
         for column, transformer in zip(recipe.columns, transformers, strict=True)
     ]  # fmt: skip
-    values = {NumberColumn: 0.0, DateColumn: "1970-01-01"}
+    values = {NumberColumn: 0.0, DateColumn: "1970-01-01", ListColumn: [], VectorColumn: [0.0]}
     example = {column.name: [values.get(type(column), "")] for column in recipe.columns}
     return ColumnTransformer(columns).fit(frame(example))
 
@@ -217,10 +222,9 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
 def _transformer(column: Column) -> tuple[Any, Features]:
     """Return a fitted transformer of a column, and which of our features each of its own is."""
     makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
-        NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text
+        NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text,
+        ListColumn: _list, VectorColumn: _vector,
     }  # fmt: skip
-    if type(column) not in makers:
-        raise _refuse(column, "lists")
     return makers[type(column)](column)
 
 
@@ -294,16 +298,57 @@ def _date(column: DateColumn) -> tuple[Any, Features]:
 
 
 def _category(column: CategoryColumn) -> tuple[Any, Features]:
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import OneHotEncoder
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-    if column.hash_bits is not None:  # FeatureHasher hashes nulls, and "True" of a boolean
-        raise _refuse(column, "categories that are hashed")
-    features = written(column, null=column.width - 1 if column.null == "column" else None)
+    if column.hash_bits is None:
+        features = written(column, null=column.width - 1 if column.null == "column" else None)
+    elif column.null == REFUSED:
+        codes = column.codes(WRITTEN).tolist()
+        pairs = zip(codes, WRITTEN.values(), strict=True)
+        features = {way: code for code, ways in pairs for way in ways}
+    else:  # 7.0 is 7 beside a null, or itself a name
+        raise _refuse(column, "categories that are hashed and may be null")
     names = sorted(features)
     encoder = OneHotEncoder(categories=[np.array(names)], handle_unknown="ignore")
     encoder.fit(np.array([[names[0]]]))
-    return make_pipeline(_as(str), encoder), np.array([features[name] for name in names])
+    places = np.array([features[name] for name in names])
+    if column.hash_bits is None:
+        return make_pipeline(_as(str), encoder), places
+    hashing = HashingVectorizer(  # FeatureHasher takes no frame
+        token_pattern=rf"(?s)\A(?!.*=(?:{'|'.join(names)})\Z).*", lowercase=False, norm=None,
+        alternate_sign=False, n_features=column.width,
+    )  # fmt: skip
+    named = FunctionTransformer(partial(np.add, f"{column.name}="))
+    rows = make_pipeline(named, FunctionTransformer(np.ravel), hashing)
+    both = make_pipeline(_as(str), make_union(encoder, rows))
+    return both, np.append(places, np.arange(column.width))
+
+
+def _list(column: ListColumn) -> tuple[Any, Features]:
+    """Return counters of strings and of whole numbers in lists; numpy's array of a map or of pairs
+    stops them."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.pipeline import make_union
+
+    if column.hash_bits is not None or column.null == "column":
+        raise _refuse(column, "lists that are hashed or have a feature of their own for nulls")
+    names, counters = written(column, null=None), []
+    numbers = {int(name): feature for name, feature in names.items() if _whole(name)}
+    for entries in (list(names), list(numbers)):
+        places = {name: place for place, name in enumerate(entries)}
+        counter = CountVectorizer(vocabulary=places, analyzer=np.atleast_1d, lowercase=False)
+        counters += [counter.fit([[]])] if entries else []
+    return make_union(*counters), np.array([*names.values(), *numbers.values()])
+
+
+def _vector(column: VectorColumn) -> tuple[Any, Features]:
+    from sklearn.preprocessing import FunctionTransformer
+
+    if column.null != REFUSED:
+        raise _refuse(column, "lists of numbers that may be missing")
+    return FunctionTransformer(np.vstack), np.arange(column.width)
 
 
 def _as(kind: type | str) -> Any:
@@ -319,10 +364,13 @@ def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
     places = {} if null is None else dict.fromkeys(MISSING, null)
     known = column.categories or ()
     for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
-        is_number = value.removeprefix("-").isdecimal()
-        ways = WRITTEN.get(value, [value, f"{value}.0"] if is_number else [value])
+        ways = WRITTEN.get(value, [value, f"{value}.0"] if _whole(value) else [value])
         places |= dict.fromkeys(ways, k)
     return places
+
+
+def _whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:

@@ -28,6 +28,9 @@ def table() -> pd.DataFrame:
         "clicks": rng.integers(0, 50, ROWS), "premium": rng.random(ROWS) < 0.3,
         "city": rng.choice(["Paris", "Rome", "Oslo", "X1", "X2"], ROWS, p=CITIES),
         "code": rng.integers(1, 5, ROWS), "note": rng.choice(words, ROWS),
+        "tags": [["x", "xy", "y", "x"][: k % 5] for k in range(ROWS)],
+        "places": [[k % 3, k % 70, 12] for k in range(ROWS)],
+        "point": [*rng.normal(size=(ROWS, 3))],
         "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
     })  # fmt: skip
     label = (rows.clicks > 25) ^ (rows.city == "Rome") ^ (rng.random(ROWS) < 0.1)
@@ -65,6 +68,8 @@ NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:numbe
         [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
         ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
         ["day:date,null=0", "clicks:number"],
+        ["note:category,hash_bits=3", "premium:category,hash_bits=2", "code:category,hash_bits=5"],
+        ["tags:list,min_count=700", "places:list,null=0", "point:vector"],
     ],
     ids=lambda columns: columns[0],
 )
@@ -114,7 +119,9 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table: pd.DataFrame, tex
 @pytest.mark.parametrize(
     ("column", "part"),
     [
-        ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed"),
+        ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed and may be"),
+        ("tags:list,hash_bits=4", "'tags' has lists that are hashed"),
+        ("point:vector,null=0", "'point' has lists of numbers that may be missing"),
         ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
     ],
 )

@@ -89,12 +89,12 @@ class CategoryColumn(Column):
 
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         values = array.dictionary.to_pylist()
-        places = np.append(self._codes(values), self.width - 1 if self.null == "column" else -1)
+        places = np.append(self.codes(values), self.width - 1 if self.null == "column" else -1)
         codes = places[array.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
         unseen = (codes < 0) & ~missing
         return Cells(one_hot(codes, self.width), unseen if unseen.any() else None)
 
-    def _codes(self, values: Iterable[str]) -> NDArray[np.int64]:
+    def codes(self, values: Iterable[str]) -> NDArray[np.int64]:
         """Return the feature of each category, below 0 if it was not counted."""
         if self.hash_bits is None:
             return np.array([self._places.get(value, -1) for value in values], np.int64)

@@ -71,7 +71,7 @@ class ListColumn(CategoryColumn):
 
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         indptr, names, values = self._items(array, spot)
-        codes = self._codes(names.dictionary.to_pylist())[names.indices.to_numpy()]
+        codes = self.codes(names.dictionary.to_pylist())[names.indices.to_numpy()]
         rows, known = np.repeat(np.arange(len(array)), np.diff(indptr)), codes >= 0
         unseen = np.bincount(rows[~known], minlength=len(array)) > 0
         nulls = np.flatnonzero(missing & (self.null == "column"))
