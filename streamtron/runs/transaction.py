@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import parse_json, reading_from, sync_directory, write_atomically
+from streamtron.core.files import (
+    parse_json,
+    reading_from,
+    remove_half_written,
+    sync_directory,
+    write_atomically,
+)
 from streamtron.data import drop_cached
 
 _log = logging.getLogger(__name__)
@@ -87,6 +93,7 @@ def recover(
         for name in plan.remove:
             _remove(run / name)
         if (staged / MODEL).exists():
+            remove_half_written(model)  # by the process that has died
             write_atomically(model, [(staged / MODEL).read_bytes()])
         for path in sorted(staged.iterdir()):
             if path.name not in (MODEL, PLAN):

@@ -178,10 +178,7 @@ class Learner:
             self.running.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-            if self.outside is not None:
-                self.outside.widen(columns)
-            if self.expansion is not None:
-                self.expansion.v = resized(self.expansion.v, columns)
+            self._resize_quadratics(columns)
 
     def drop_spare_columns(self) -> None:
         """Drop the columns beyond those observed, if none has a weight."""
@@ -189,6 +186,12 @@ class Learner:
         if self.frozen is None and not w[columns:].any():
             self.running.w = w[:columns]
             self.best.cut_candidate(columns)
+            self._resize_quadratics(columns)
+
+    def _resize_quadratics(self, columns: int) -> None:
+        for quadratic in (self.outside, self.expansion):
+            if quadratic is not None:
+                quadratic.v = resized(quadratic.v, columns)
 
     def observe(self, chunk: Chunk, targets: Targets) -> None:
         """Make room for the columns of rows not read before, and update R²."""

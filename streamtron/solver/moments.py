@@ -29,7 +29,7 @@ from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.scan import Frozen, margins_at
 from streamtron.solver.stages import LARGEST_B
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import ColumnSubset
+from streamtron.solver.vectors import ColumnSubset, resized
 
 SOLVES = 3
 """Solves with one factor: the later ones refine what rounding has left of the first."""
@@ -65,7 +65,7 @@ class Moments(Outside):
         if self.last == chunk.ranges[0][0]:
             return True
         if chunk.width >= len(self.v):
-            self.widen(chunk.width)
+            self.v = resized(self.v, chunk.width)
         if not self.meet(chunk.rows, HEAD):
             return False
         gram, linear, constant = self.gram, self.linear, self.constant

@@ -13,7 +13,7 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.passes import Vector
-from streamtron.solver.vectors import ColumnSubset, mark_columns, resized
+from streamtron.solver.vectors import ColumnSubset, mark_columns
 
 
 class QuadraticSums(NamedTuple):
@@ -70,10 +70,6 @@ class Outside:
     def subset(self) -> ColumnSubset:
         """The columns of u among those of v."""
         return ColumnSubset(self.columns, len(self.v) - 1)
-
-    def widen(self, columns: int) -> None:
-        """Make room for so many columns in v."""
-        self.v = resized(self.v, columns)
 
     def meet(self, rows: Rows, most: float = math.inf) -> bool:
         """Make room for the columns of rows in G and g, unless u had more than ``most`` weights

@@ -634,6 +634,7 @@ def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_on
         assert state(place) == wanted, number
         assert not (place / "m.run" / transaction.COMMITTED).exists()
         assert not (place / "m.run" / "checkpoint.before").exists()
+        assert not [*place.glob(".streamtron-*")]
 
 
 def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(

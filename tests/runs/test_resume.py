@@ -50,11 +50,12 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def write(directory: Path, settings: dict[str, Any], columns: int) -> list[str]:
-    """Shards of noisy rows, separable ones for the hard margin; of four classes the last come
-    late."""
+    """Shards of noisy rows, separable ones for the hard margin; nine columns come late, and of four
+    classes the last."""
     rng = np.random.default_rng(0)
     rows = np.round(rng.normal(size=(SHARDS * ROWS, columns)), 3)
     rows[rng.random(rows.shape) > 10 / columns] = 0.0
+    rows[:ROWS, -9:] = 0.0
     scores = rows @ rng.normal(size=(columns, 4))
     labels = np.sign(scores[:, 0] + (0.0 if "delta" in settings else rng.normal(size=len(rows))))
     if settings.keys() & {"multiclass", "multilabel"}:
