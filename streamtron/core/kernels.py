@@ -503,12 +503,10 @@ def _step(phi, count, y_a, q, b, cost, target):
     be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
         return _ascent_step(count, y_a, q, b)
-    if q <= 0.0:
-        return 0.0
     largest = np.floor(b * _most(phi) * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
     least = 0.0
     if phi.code == HINGE:
-        best = count + np.floor((b - y_a) / q + 0.5)
+        best = count + np.floor((b - y_a) / q + 0.5) if q > 0.0 else np.inf
     elif phi.code == LOG_LOSS:
         best = np.floor(b * _logistic_alpha(count / b, y_a / b, q, cost) + 0.5)
     else:
@@ -530,7 +528,7 @@ def _residual_alpha(phi, alpha, residual, q, cost):
     if loss == SQUARED_EPSILON_INSENSITIVE:
         size /= q + 0.5 / cost if cost > 0.0 else math.inf
     else:
-        size /= q
+        size = size / q if q > 0.0 else np.inf * (size > 0.0)
     return size if pull > 0.0 else -size
 
 

@@ -219,12 +219,11 @@ def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(
         z, c, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
         lost += price * plain(loss, case.scale * z - numbers[k])[0]
         q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
-        if q > 0.0:
-            pull = c / case.b * q - (z / case.b - numbers[k])
-            if m := plain_step(loss, c, pull, q, case.b, price):
-                oracle._add(k, m, z, q)
-                total += abs(c + m) - abs(c)
-                moved.append(k)
+        pull = c / case.b * q - (z / case.b - numbers[k])
+        if m := plain_step(loss, c, pull, q, case.b, price):
+            oracle._add(k, m, z, q)
+            total += abs(c + m) - abs(c)
+            moved.append(k)
     assert state.counts.tolist() == oracle.counts
     assert state.w.tolist() == oracle.w
     assert state.scalars[: kernels.EXTENSION].tolist() == [oracle.bias, oracle.sq_norm, lost]

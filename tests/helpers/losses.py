@@ -124,13 +124,15 @@ def plain_step(loss: str, c: int, pull: float, q: float, b: float, cost: float) 
         alpha = pull / (q + 1.0 / cost)
     else:
         size = max(abs(pull) - EPSILON, 0.0)
-        size /= q + (0.5 / cost if loss == "squared_epsilon_insensitive" else 0.0)
+        q += 0.5 / cost if loss == "squared_epsilon_insensitive" else 0.0
+        size = size / q if q else (math.inf if size else 0.0)
         alpha = size if pull > 0.0 else -size
     largest = float(2**31 - 1)
     if loss in ("huber", "epsilon_insensitive"):
         most = EPSILON if loss == "huber" else 1.0
         largest = min(largest, math.floor(b * most * cost * (1.0 - 32.0 * U)))
-    return int(min(max(math.floor(b * alpha + 0.5), -largest), largest)) - c
+    whole = math.floor(b * alpha + 0.5) if math.isfinite(alpha) else alpha
+    return int(min(max(whole, -largest), largest)) - c
 
 
 def loss_at(loss: str, m: Exact) -> tuple[Exact, Exact, Exact]:

@@ -103,8 +103,8 @@ class Story:
     def fitted(self, model: str = "m", **how: Any) -> Outcome:
         machine, path, self.last = streamtron.Machine(), self.place / model, None
         settings = self.settings
-        if how.get("resume"):
-            settings = settings.but(parts=None)  # a run that is resumed has its own
+        if how.get("resume") and Path(f"{path}.run", "run.json").exists():
+            settings = settings.but(parts=None)  # the run has its own
         return streamtron.run(self.paths(self.there), settings, model=path, machine=machine, **how)
 
     def fit_killed(self) -> Outcome | None:
