@@ -300,7 +300,7 @@ class _FirstReading:
 def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
     """Return what is known of the data; refuse it without a shard, a row or enough labels, or with
     other bytes than a run has read."""
-    if info.skipped and not info.manifest.shards:
+    if info.skipped and not info.manifest.shards and not plan.allow_empty:
         raise DataError(
             f"{info.skipped[0].reason} It is the first of {len(info.skipped)} shard(s), none of "
             "which can be read."

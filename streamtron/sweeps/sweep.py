@@ -379,7 +379,10 @@ def _measured(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
-    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
+    measured = evaluate_many(
+        models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True,
+        on_bad_shard=candidates[0].on_bad_shard if task.fold.name else "error",
+    )  # fmt: skip
     times, trials = (worker, started, _now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True
