@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 REPEATED = 0.3
 """Seconds within which a second signal counts as the first: shells and supervisors send twice."""
@@ -18,6 +20,9 @@ CLEARING = 2.0
 GRACE = 1.0
 """Seconds that a run has to reach its next checkpoint. It then stops as soon as the current kernel
 call returns, which takes less than another second."""
+
+AGAIN = 0.001
+"""Seconds until a signal that nothing could be told of is raised again."""
 
 
 class Signalled(BaseException):
@@ -58,9 +63,11 @@ def signals() -> Iterator[None]:
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     global _state
     _state = _State()
+    report, sys.unraisablehook = sys.unraisablehook, _again
     try:
         yield
     finally:
+        sys.unraisablehook = report
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -96,6 +103,16 @@ def _arrived(number: int, _: FrameType | None) -> None:
         raise _state.stop(number)
     _state.pending = number
     signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+
+def _again(lost: Any) -> None:
+    """Raise a ``Signalled`` again that Python has dropped, for it met a ``__del__`` or a callback
+    of a library, where nothing can be raised."""
+    if isinstance(lost.exc_value, Signalled):
+        _state.pending = lost.exc_value.number
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _too_late(_: int, __: FrameType | None) -> None:
