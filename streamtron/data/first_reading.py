@@ -95,6 +95,11 @@ class DatasetInfo(NamedTuple):
     skipped: tuple[Skipped, ...]
     unseen_labels: tuple[Label, ...]
 
+    @property
+    def seen(self) -> dict[str, str]:
+        """Names and fingerprints of the shards, of those left out ""."""
+        return self.manifest.fingerprints | {shard.name: "" for shard in self.skipped}
+
 
 class ChunkEvent(NamedTuple):
     """A chunk, and what was known when it had been read: the thread that reads ahead is elsewhere
@@ -308,10 +313,16 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
     rows = info.manifest.rows
     if not rows and not plan.allow_empty:
         raise no_rows(plan.shards)
-    for shard in info.manifest.shards:
-        if plan.fingerprints.get(shard.name, shard.fingerprint) != shard.fingerprint:
+    for shard in info.skipped:
+        if plan.fingerprints.get(shard.name):
             raise DataError(
-                f"{shard.name}: its size and its time are those of the shard that the run was made "
+                f"{shard.reason} The run has counts of this shard's rows: put it back as it was, "
+                "forget it whole, or fit anew."
+            )
+    for name, fingerprint in info.seen.items():
+        if plan.fingerprints.get(name, fingerprint) != fingerprint:
+            raise DataError(
+                f"{name}: its size and its time are those of the shard that the run was made "
                 "of, and its bytes are others. Put it back as it was, or fit anew."
             )
     counting = [label for label in labels if label not in info.unseen_labels]

@@ -349,7 +349,7 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
     if (manifest := run.path / "manifest.json").exists():
-        source.expect(Manifest.load(os.fspath(manifest)))
+        source.expect(Manifest.load(os.fspath(manifest)).fingerprints)
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
         began, state = began - checkpoint.seconds, checkpoint.state

@@ -476,12 +476,16 @@ class Dying:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def outlive() -> None:
+    Dying()
+    time.sleep(5.0)
+
+
 def test_a_signal_that_arrives_where_python_drops_what_is_raised_is_raised_again(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with interruption.signals(), pytest.raises(interruption.Signalled):
-        Dying()
-        time.sleep(5.0)
+        outlive()
     assert capfd.readouterr().err == ""
 
 
