@@ -289,10 +289,10 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._plan = replace(self._plan, fingerprints={**self.seen, **fingerprints})
 
     @property
-    def seen(self) -> dict[str, str]:
+    def seen(self) -> Mapping[str, str]:
         """Names and fingerprints of the shards that were read, of those left out ""; before the
         first complete reading of those that are expected."""
-        return {**self._plan.fingerprints, **(self.info.seen if self.info else {})}
+        return self.info.seen if self.info else self._plan.fingerprints
 
     def resolve(self) -> ReaderConfig:
         """Complete the reading by the columns of the first shard, and return it."""

@@ -377,7 +377,7 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     staged = transaction.begin(home)
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
-    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
+    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds, source.seen))
     recipe = recipe_digest(target.settings, target.reading)
     write_record(staged, target.settings, stamps_of(source.shards), recipe)
 

@@ -76,13 +76,14 @@ def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
 
 
 class Checkpoint(NamedTuple):
-    """The solver's state, and what had been read, in so many seconds."""
+    """The solver's state, and what had been read, in so many seconds; ``seen`` as of a source."""
 
     state: State
     labels: list[Label]
     nonzeros_read: int
     bytes_read: int
     seconds: float
+    seen: Mapping[str, str]
 
 
 class Record(NamedTuple):
@@ -351,7 +352,8 @@ def _checkpoint(path: Path) -> Checkpoint:
             raise ValueError("no learners")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
-        return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
+        seconds, seen = float(content["seconds"]), dict(content.get("seen", {}))
+        return Checkpoint(state, list(content["labels"]), *read, seconds, seen)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error
 

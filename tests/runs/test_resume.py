@@ -151,15 +151,16 @@ def tampered(shard: Path) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_part_whose_shard_was_replaced_under_the_same_size_and_time_is_refused(
-    ended: bool, tmp_path: Path
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_run_whose_shard_was_replaced_under_the_same_size_and_time_does_not_go_on(
+    parts: int, ended: bool, tmp_path: Path
 ) -> None:
-    """As it is opened again, on the machine of another worker, too, or to go on with a run."""
+    """Nor does a part that is opened again on another machine, which sees other bytes."""
     for name in "ab":
         rows = (f"{k % 3 > 0:d} 1:1 {2 + (k * k) % 7}:1\n" for k in range(300))
         (tmp_path / f"{name}.svm").write_text(f"1 9:{ord(name)}\n" + "".join(rows))
-    how: dict[str, Any] = {"loss": "hinge", "parts": 2, "tol": 0.0, "active_set": 9000}
-    how["model"] = tmp_path / "m"
+    how: dict[str, Any] = {"loss": "hinge", "parts": parts, "tol": 0.0, "active_set": 9000}
+    how |= {"model": tmp_path / "m", "machine": Machine(checkpoint_every=0.0)}
 
     def listen(event: Event) -> None:
         if isinstance(event, ReadingDone) and event.reading == 2 and not ended:
