@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from streamtron.cluster.client import Workers, address_of, asked, scheduler_gone, usable_memory
+from streamtron.cluster.client import Workers, asked, no_workers, scheduler_gone, usable_memory
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, sum_trees, trees_of
 from streamtron.core.scan_sums import ScanSums
@@ -111,10 +111,7 @@ class WorkerParts(Parts):
             workers = client.scheduler_info()["workers"]
         addresses = sorted(home for home, how in workers.items() if how["status"] == "running")
         if not addresses:
-            raise MachineError(
-                f"{address_of(client)}: no workers are left, or all have used up their memory. "
-                "Start some with dask worker, and run the command again with --resume."
-            )
+            raise no_workers(client)
         idle = [address for address in addresses if address not in self._homes] or addresses
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
@@ -280,8 +277,7 @@ class WorkerParts(Parts):
         if not self._is_there(home):
             return False
         with asked(client):
-            how = client.scheduler_info()["workers"].get(home, {})
-            if how.get("status") != "paused":
+            if client.scheduler_info()["workers"].get(home, {}).get("status") != "paused":
                 return True
             return any(client.run(_has_begun, workers=[home], on_error="ignore").values())
 
