@@ -21,9 +21,6 @@ GRACE = 1.0
 """Seconds that a run has to reach its next checkpoint. It then stops as soon as the current kernel
 call returns, which takes less than another second."""
 
-AGAIN = 0.001
-"""Seconds until a signal that nothing could be told of is raised again."""
-
 
 class Signalled(BaseException):
     """SIGINT or SIGTERM has arrived.
@@ -106,11 +103,11 @@ def _arrived(number: int, _: FrameType | None) -> None:
 
 
 def _again(lost: Any) -> None:
-    """Raise a ``Signalled`` again that Python has dropped, for it met a ``__del__`` or a callback
-    of a library, where nothing can be raised."""
+    """Raise a ``Signalled`` again, in a millisecond, that met a ``__del__`` or a callback of a
+    library: Python drops what is raised there."""
     if isinstance(lost.exc_value, Signalled):
         _state.pending = lost.exc_value.number
-        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
     else:
         sys.__unraisablehook__(lost)
 

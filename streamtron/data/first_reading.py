@@ -313,18 +313,11 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
     rows = info.manifest.rows
     if not rows and not plan.allow_empty:
         raise no_rows(plan.shards)
-    for shard in info.skipped:
-        if plan.fingerprints.get(shard.name):
-            raise DataError(
-                f"{shard.reason} The run has counts of this shard's rows: put it back as it was, "
-                "forget it whole, or fit anew."
-            )
     for name, fingerprint in info.seen.items():
         if plan.fingerprints.get(name, fingerprint) != fingerprint:
-            raise DataError(
-                f"{name}: its size and its time are those of the shard that the run was made "
-                "of, and its bytes are others. Put it back as it was, or fit anew."
-            )
+            other = f"{name}: as large and as old as the shard of the run, its bytes are others."
+            reason = dict(info.skipped).get(name, other)
+            raise DataError(f"{reason} Put it back as it was, forget it whole, or fit anew.")
     counting = [label for label in labels if label not in info.unseen_labels]
     if len(counting) < plan.least_labels:
         raise too_few(counting, labels, rows)
