@@ -315,8 +315,8 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
         raise no_rows(plan.shards)
     for name, fingerprint in info.seen.items():
         if plan.fingerprints.get(name, fingerprint) != fingerprint:
-            other = f"{name}: as large and as old as the shard of the run, its bytes are others."
-            reason = dict(info.skipped).get(name, other)
+            usual = f"{name}: as large and as old as the shard of the run, its bytes are others."
+            reason = dict(info.skipped).get(name, usual)
             raise DataError(f"{reason} Put it back as it was, forget it whole, or fit anew.")
     counting = [label for label in labels if label not in info.unseen_labels]
     if len(counting) < plan.least_labels:
