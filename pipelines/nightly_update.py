@@ -94,6 +94,8 @@ def main() -> int:
         return tiny()
     if given.model is None or given.inbox is None:
         parser.error("MODEL and INBOX are needed")
+    if not given.inbox.is_dir():
+        parser.error(f"{given.inbox}: not a directory")
     try:
         return say(night(given.model, given.inbox))
     except streamtron.errors.StreamtronError as error:

@@ -89,27 +89,42 @@ class Workers:
             pending: deque[Future] = deque()
             for number, item in enumerate(items):
                 if len(pending) >= TASKS_PER_THREAD * self.threads:
-                    yield from self.result(pending.popleft())
+                    yield from self._first([pending.popleft()])
                 key = f"{name}-{token}-{number}-{getattr(item, 'name', '')}"
                 pending.append(submit(_as_list, function, item, *common, key=key))
             while pending:
-                yield from self.result(pending.popleft())
+                yield from self._first([pending.popleft()])
+
+    def _first(self, futures: list[Future]) -> Any:
+        """Take the first task that ends out of some, and return its result; a MachineError if no
+        worker is left."""
+        from distributed import wait
+
+        while True:
+            for place, future in enumerate(futures):
+                if future.done():
+                    return self.result(futures.pop(place))
+            with suppress(Exception), self.client.as_current():  # ``result`` raises it
+                wait(futures, RESTARTING, "FIRST_COMPLETED")
+                continue
+            self.wait_for(1)
+            with asked(self.client):
+                if not self.client.nthreads():
+                    raise no_workers(self.client)
 
     def as_ready(
         self, function: Callable[[Any], Result], ready: Callable[[], Iterable[Any]]
     ) -> Iterator[Result]:
         """Yield ``function(item)`` of named items as they finish; ``ready`` gives those that can
         begin, at first and after every result. Raises as ``__call__``."""
-        from distributed import as_completed
-
-        token, finished = secrets.token_hex(4), as_completed(loop=self.client.loop)
+        token = secrets.token_hex(4)
+        pending: list[Future] = []
         with self.submitting() as submit:
-            finished.update(submit(function, item, key=f"{item.name}-{token}") for item in ready())
-            for future in finished:
-                yield self.result(future)
-                finished.update(
-                    submit(function, item, key=f"{item.name}-{token}") for item in ready()
-                )
+            while True:
+                pending += [submit(function, item, key=f"{item.name}-{token}") for item in ready()]
+                if not pending:
+                    return
+                yield self._first(pending)
 
     @contextmanager
     def submitting(self) -> Iterator[Callable[..., Future]]:
@@ -219,6 +234,14 @@ def asked(client: Client) -> Iterator[None]:
         raise
     except OSError as error:
         raise scheduler_gone(client, first_line(error)) from error
+
+
+def no_workers(client: Client) -> MachineError:
+    """Return the error that a scheduler has no worker any more that takes tasks."""
+    return MachineError(
+        f"{address_of(client)}: no workers are left, or all have used up their memory. Start some "
+        "with dask worker, and run the command again, a fit with --resume."
+    )
 
 
 def scheduler_gone(client: Client, reason: str) -> MachineError:

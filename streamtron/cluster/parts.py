@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from streamtron.cluster.client import Workers, address_of, asked, scheduler_gone, usable_memory
+from streamtron.cluster.client import Workers, asked, no_workers, scheduler_gone, usable_memory
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, sum_trees, trees_of
 from streamtron.core.scan_sums import ScanSums
@@ -108,12 +108,10 @@ class WorkerParts(Parts):
         client = self._workers.client
         self._workers.wait_for(self._most_homes)
         with asked(client):
-            addresses = sorted(client.nthreads())
+            workers = client.scheduler_info()["workers"]
+        addresses = sorted(home for home, how in workers.items() if how["status"] == "running")
         if not addresses:
-            raise MachineError(
-                f"{address_of(client)}: no workers are left. Start some with dask worker, "
-                "and run the command again with --resume."
-            )
+            raise no_workers(client)
         idle = [address for address in addresses if address not in self._homes] or addresses
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
@@ -179,7 +177,7 @@ class WorkerParts(Parts):
             self._losses += 1
             if self._losses > MOST_LOSSES:
                 raise MachineError(
-                    f"workers died {self._losses} times in a row, most likely of their memory. "
+                    f"workers were lost {self._losses} times in a row, likely by their memory. "
                     "Give them more: fewer --workers, a larger --memory; or a smaller --active-set."
                 )
         for home in lost & self._actors.keys():
@@ -218,7 +216,8 @@ class WorkerParts(Parts):
             try:
                 return waiting.result(timeout=LOOK_AFTER)
             except TimeoutError:
-                if not self._is_there(home) or _lost(actor):
+                there = self._is_there if actor.status == "finished" else self._takes_tasks
+                if not there(home) or _lost(actor):
                     return None
             except OSError:
                 return None
@@ -255,7 +254,7 @@ class WorkerParts(Parts):
                 answer: list[Any] | None = self._workers.result(future, timeout=patience)
                 return answer
             except TimeoutError:
-                if not self._is_there(home):
+                if not (self._is_there if future.done() else self._takes_tasks)(home):
                     return None
                 if future.status == "finished":
                     patience *= 2.0  # what it returns is large, or the network slow
@@ -270,6 +269,21 @@ class WorkerParts(Parts):
             raise scheduler_gone(client, client.status)
         with asked(client):
             return home in client.nthreads()
+
+    def _takes_tasks(self, home: str) -> bool:
+        """Whether a worker is there and has not used up its memory: Dask pauses such a one, which
+        then ends the tasks that it has begun, and begins none."""
+        client = self._workers.client
+        if not self._is_there(home):
+            return False
+        with asked(client):
+            if client.scheduler_info()["workers"].get(home, {}).get("status") != "paused":
+                return True
+            return any(client.run(_has_begun, workers=[home], on_error="ignore").values())
+
+
+def _has_begun(dask_worker: Any) -> bool:
+    return bool(dask_worker.state.executing_count)
 
 
 def _lost(actor: Future) -> bool:

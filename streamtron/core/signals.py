@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 REPEATED = 0.3
 """Seconds within which a second signal counts as the first: shells and supervisors send twice."""
@@ -58,9 +60,11 @@ def signals() -> Iterator[None]:
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     global _state
     _state = _State()
+    report, sys.unraisablehook = sys.unraisablehook, _again
     try:
         yield
     finally:
+        sys.unraisablehook = report
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -96,6 +100,16 @@ def _arrived(number: int, _: FrameType | None) -> None:
         raise _state.stop(number)
     _state.pending = number
     signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+
+def _again(lost: Any) -> None:
+    """Raise a ``Signalled`` again, in a millisecond, that met a ``__del__`` or a callback of a
+    library: Python drops what is raised there."""
+    if isinstance(lost.exc_value, Signalled):
+        _state.pending = lost.exc_value.number
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _too_late(_: int, __: FrameType | None) -> None:

@@ -95,6 +95,11 @@ class DatasetInfo(NamedTuple):
     skipped: tuple[Skipped, ...]
     unseen_labels: tuple[Label, ...]
 
+    @property
+    def seen(self) -> dict[str, str]:
+        """Names and fingerprints of the shards, of those left out ""."""
+        return self.manifest.fingerprints | {shard.name: "" for shard in self.skipped}
+
 
 class ChunkEvent(NamedTuple):
     """A chunk, and what was known when it had been read: the thread that reads ahead is elsewhere
@@ -300,7 +305,7 @@ class _FirstReading:
 def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
     """Return what is known of the data; refuse it without a shard, a row or enough labels, or with
     other bytes than a run has read."""
-    if info.skipped and not info.manifest.shards:
+    if info.skipped and not info.manifest.shards and not plan.allow_empty:
         raise DataError(
             f"{info.skipped[0].reason} It is the first of {len(info.skipped)} shard(s), none of "
             "which can be read."
@@ -308,12 +313,11 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
     rows = info.manifest.rows
     if not rows and not plan.allow_empty:
         raise no_rows(plan.shards)
-    for shard in info.manifest.shards:
-        if plan.fingerprints.get(shard.name, shard.fingerprint) != shard.fingerprint:
-            raise DataError(
-                f"{shard.name}: its size and its time are those of the shard that the run was made "
-                "of, and its bytes are others. Put it back as it was, or fit anew."
-            )
+    for name, fingerprint in info.seen.items():
+        if plan.fingerprints.get(name, fingerprint) != fingerprint:
+            usual = f"{name}: as large and as old as the shard of the run, its bytes are others."
+            reason = dict(info.skipped).get(name, usual)
+            raise DataError(f"{reason} Put it back as it was, forget it whole, or fit anew.")
     counting = [label for label in labels if label not in info.unseen_labels]
     if len(counting) < plan.least_labels:
         raise too_few(counting, labels, rows)

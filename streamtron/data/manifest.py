@@ -59,6 +59,11 @@ class Manifest:
         """Bytes of all shards on disk."""
         return sum(shard.bytes for shard in self.shards)
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Names of all shards, and the fingerprints of their bytes."""
+        return {shard.name: shard.fingerprint for shard in self.shards}
+
     def to_dict(self) -> dict[str, Any]:
         """As plain dictionaries and lists, for JSON."""
         shards = [asdict(shard) for shard in self.shards]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
@@ -284,10 +284,15 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.nonzeros_read += nonzeros_read
         self.bytes_read += bytes_read
 
-    def expect(self, manifest: Manifest) -> None:
+    def expect(self, fingerprints: Mapping[str, str]) -> None:
         """Refuse shards of these names whose bytes are others, at the end of the first reading."""
-        known = {shard.name: shard.fingerprint for shard in manifest.shards}
-        self._plan = replace(self._plan, fingerprints=known)
+        self._plan = replace(self._plan, fingerprints={**self.seen, **fingerprints})
+
+    @property
+    def seen(self) -> Mapping[str, str]:
+        """Names and fingerprints of the shards that were read, of those left out ""; before the
+        first complete reading of those that are expected."""
+        return self.info.seen if self.info else self._plan.fingerprints
 
     def resolve(self) -> ReaderConfig:
         """Complete the reading by the columns of the first shard, and return it."""

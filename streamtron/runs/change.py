@@ -180,7 +180,7 @@ class EditableRun(NamedTuple):
             allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
             on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
         )  # fmt: skip
-        source.expect(self.manifest)
+        source.expect(self.manifest.fingerprints)
         return source
 
     def restore(self, source: ShardSource) -> list[Learner]:
@@ -258,13 +258,8 @@ class _FinalState:
         self.source, self.learners = source, learners
 
     def checkpoint(self, state: Callable[[], State]) -> None:
-        """Raise a DataError if a run that forgets has lost a shard or a label by that."""
+        """Raise a DataError if a run that forgets has lost a label by that."""
         info = self.source.info if self.learners else None
-        if info and info.skipped:
-            raise DataError(
-                f"{info.skipped[0].reason} The run has counts of this shard's rows: put it back "
-                "as it was, or forget it whole."
-            )
         if info and info.unseen_labels:
             of_numbers = self.learners[0].loss.numbers
             known = f"the label {info.unseen_labels[0]}, which the model has"
@@ -382,7 +377,7 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     staged = transaction.begin(home)
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
-    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds))
+    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds, source.seen))
     recipe = recipe_digest(target.settings, target.reading)
     write_record(staged, target.settings, stamps_of(source.shards), recipe)
 

@@ -76,13 +76,14 @@ def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
 
 
 class Checkpoint(NamedTuple):
-    """The solver's state, and what had been read, in so many seconds."""
+    """The solver's state, and what had been read, in so many seconds; ``seen`` as of a source."""
 
     state: State
     labels: list[Label]
     nonzeros_read: int
     bytes_read: int
     seconds: float
+    seen: Mapping[str, str]
 
 
 class Record(NamedTuple):
@@ -115,12 +116,9 @@ class Run:
         state = checkpoint.state
         arrays, sparse = take_apart(state.arrays)
         content = checkpoint._asdict() | {
-            "checkpoint_version": CHECKPOINT_VERSION,
-            "reading": state.reading,
-            "chunks": state.chunks,
-            "state": state.content,
-            "sparse": sparse,
-        }
+            "checkpoint_version": CHECKPOINT_VERSION, "reading": state.reading,
+            "chunks": state.chunks, "state": state.content, "sparse": sparse,
+        }  # fmt: skip
         try:
             with suppress(FileNotFoundError):
                 os.replace(self.path / CHECKPOINT, self.path / BEFORE)
@@ -351,7 +349,8 @@ def _checkpoint(path: Path) -> Checkpoint:
             raise ValueError("no learners")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
-        return Checkpoint(state, list(content["labels"]), *read, float(content["seconds"]))
+        seen, seconds = dict(content.get("seen", {})), float(content["seconds"])
+        return Checkpoint(state, list(labels), *read, seconds, seen)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,7 @@ def evaluate_many(
     share: tuple[float, float] = ALL,
     worst: int = 0,
     executor: Executor = serial,
+    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> list[Evaluation]:
     """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
     one reading of the shards; see ``evaluate``. ``at_optimum`` : whether to bound the accuracy of
@@ -96,7 +97,8 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    scored = score_shards(models, files, executor, at_optimum=at_optimum, share=share)
+    how: Any = {"at_optimum": at_optimum, "share": share, "on_bad_shard": on_bad_shard}
+    scored = score_shards(models, files, executor, **how)
     return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)
 
 
@@ -111,11 +113,12 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
 def score_shards(
     models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
     *, at_optimum: bool = False, share: tuple[float, float] = ALL,
+    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> Iterator[ScoredRows]:  # fmt: skip
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
     reading, read = reading_to_score(models[0], files[0], share=share), 0
-    scored = executor(_score_shard, files, tuple(models), reading, at_optimum)
+    scored = executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard)
     for rows in with_known_classes(models[0], scored):
         read += len(rows.truth)
         yield rows
@@ -139,11 +142,12 @@ def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iter
 
 
 def _score_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool
-) -> Iterator[ScoredRows]:
+    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool,
+    on_bad_shard: Literal["error", "skip"],
+) -> Iterator[ScoredRows]:  # fmt: skip
     """Score one shard, which may be empty."""
     known = models[0].classes if models[0].kind == "two classes" else None
-    with open_one(shard, reading, known) as source:
+    with open_one(shard, reading, known, on_bad_shard=on_bad_shard) as source:
         for rows in score(models, source, at_optimum=at_optimum):
             yield rows._replace(shard=shard.name)
 

@@ -349,9 +349,10 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
     if (manifest := run.path / "manifest.json").exists():
-        source.expect(Manifest.load(os.fspath(manifest)))
+        source.expect(Manifest.load(os.fspath(manifest)).fingerprints)
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
+        source.expect(checkpoint.seen)
         began, state = began - checkpoint.seconds, checkpoint.state
     elif job.resume and job.model is not None:
         _log.warning("%s: no checkpoint there; the run starts over.", run.path)
@@ -387,4 +388,5 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
 
 def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
     read = source.nonzeros_read, source.bytes_read
-    return Checkpoint(state, list(source.labels), *read, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Checkpoint(state, list(source.labels), *read, seconds, source.seen)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamtron.core.config import Machine, Settings, one_price
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -223,11 +223,12 @@ def open_one(
     classes: Sequence[Label] | None = None,
     cache_dir: str | None = None,
     threads: int | None = None,
+    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> ShardSource:
     """Open one shard by itself, which may be empty or a duplicate."""
     return ShardSource(
         [shard], reading, cache_dir=cache_here(cache_dir), classes=classes, most_labels=None,
-        allow_duplicate=True, allow_empty=True, threads=threads,
+        allow_duplicate=True, allow_empty=True, threads=threads, on_bad_shard=on_bad_shard,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import accumulate, islice, pairwise
@@ -40,7 +40,7 @@ class PartPlan(NamedTuple):
     """What a part is made of: its number, its shards, and how they are read and trained on.
 
     ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
-    saved, see ``Part``. ``threads`` : that parse text. ``most_labels`` : as of a source.
+    saved, see ``Part``. ``threads`` : that parse text. ``most_labels``, ``seen`` : as of a source.
     """
 
     number: int
@@ -53,6 +53,7 @@ class PartPlan(NamedTuple):
     path: str
     threads: int
     most_labels: int | None
+    seen: Mapping[str, str]
 
 
 OpenParts = Callable[[Sequence[PartPlan], Scans], AbstractContextManager[Parts]]
@@ -128,7 +129,7 @@ def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) 
     settings = plan.settings
     source = ShardSource(
         plan.shards, plan.reading, cache_dir=plan.cache_dir, threads=plan.threads,
-        classes=plan.labels, most_labels=plan.most_labels,
+        classes=plan.labels, most_labels=plan.most_labels, fingerprints=plan.seen,
         most_columns=most_columns,
         allow_duplicate=settings.allow_duplicate, allow_empty=True,
         on_bad_shard=settings.on_bad_shard, keep_buffers=False,
@@ -321,7 +322,7 @@ def plans_of(
         PartPlan(
             number, shards, part_settings, reading, None if labels is None else tuple(labels),
             weights, os.path.abspath(cache), _state_path(directory, number),
-            max(1, threads // settings.parts), source.most_labels,
+            max(1, threads // settings.parts), source.most_labels, source.seen,
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,17 @@ class Fullness(NamedTuple):
     parts: int
 
 
+class PartSource(ChunkSource, Protocol):
+    """Chunks, and what they were read of: a part that is opened again refuses anything else."""
+
+    @property
+    def seen(self) -> Mapping[str, str]:
+        """Return names and fingerprints of what was read."""
+
+    def expect(self, fingerprints: Mapping[str, str]) -> None:
+        """Refuse what was not that, in the first reading."""
+
+
 class Part:
     """A part: its ``source``, and the problem of every learner on its rows.
 
@@ -69,7 +80,7 @@ class Part:
 
     def __init__(
         self,
-        source: ChunkSource,
+        source: PartSource,
         settings: Settings,
         class_weights: Mapping[Label, float] | None = None,
         path: str | None = None,
@@ -188,7 +199,9 @@ class Part:
         for number, reading in enumerate(readings):
             learner = Learner(self.settings, self.source.labels, pool=self.pool)
             self.problems.append(PartProblem(learner))
-            rows = self.problems[number].restore(self._saved_at(number, reading), reading)
+            place = self._saved_at(number, reading)
+            rows, seen = self.problems[number].restore(place, reading)
+            self.source.expect(seen)
             if len(rows) or learner.regime == Regime.ALL_ROWS:
                 held.append(RestoredLearner(learner, rows, knows_columns=False))
         if held:
@@ -207,7 +220,8 @@ class Part:
             return
         rows = sum(block.rows for block in self.source.blocks)
         for number in numbers:
-            self.problems[number].save(self._saved_at(number, self._reading), rows)
+            place = self._saved_at(number, self._reading)
+            self.problems[number].save(place, rows, self.source.seen)
             with suppress(FileNotFoundError):
                 os.unlink(self._saved_at(number, self._reading - 2))
 

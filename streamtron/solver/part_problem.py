@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -161,8 +162,8 @@ class PartProblem(HeldLoss):
         held = len(learner.active)
         return ReadingSums(frozen.scan_sums, held, [learner.regime], [learner.extent], quadratic)
 
-    def save(self, path: str, rows: int) -> None:
-        """Save the state after a reading; ``rows`` : of the part."""
+    def save(self, path: str, rows: int, seen: Mapping[str, str]) -> None:
+        """Save the state after a reading; ``rows`` : of the part, read of what was ``seen``."""
         learner, held = self.learner, self.learner.active.numbers
         if learner.regime == Regime.ALL_ROWS:
             held = held[:0]
@@ -170,12 +171,13 @@ class PartProblem(HeldLoss):
         write_state(
             path, learner.counts, self._certified, held,
             b=learner.progress.b, positive=learner.targets.positive, center=learner.targets.center,
-            shuffles=learner.shuffles, regime=learner.regime, rows=rows,
+            shuffles=learner.shuffles, regime=learner.regime, rows=rows, seen={**seen},
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
 
-    def restore(self, path: str, reading: int) -> NDArray[np.int64]:
-        """Restore the state after a reading; return the rows held, which are to be read."""
+    def restore(self, path: str, reading: int) -> tuple[NDArray[np.int64], dict[str, str]]:
+        """Restore the state after a reading; return the rows held, which are to be read, and what
+        the rows were read of."""
         learner = self.learner
         content, arrays = read_state(path)
         learner.counts = Counts.of_gaps(arrays["gaps"], arrays["counts"])
@@ -190,7 +192,8 @@ class PartProblem(HeldLoss):
         learner.progress.reading, learner.progress.b = max(reading, 1), content["b"]
         learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
         every_row = learner.regime == Regime.ALL_ROWS
-        return np.arange(content["rows"]) if every_row else arrays["held"]
+        rows = np.arange(content["rows"]) if every_row else arrays["held"]
+        return rows, content.get("seen", {})
 
     def take_back(self) -> None:
         """Take back what the visits of the last reading have changed in the counts: the learner has

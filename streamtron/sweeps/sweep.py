@@ -46,8 +46,7 @@ from streamtron.sweeps.trial import (
 )
 
 HELD_ROWS = 1 << 17
-"""Distinct decisions that a candidate holds of its validation rows, 3 MB; of more, ROC AUC is known
-within a bracket about as wide as 10⁻⁵."""
+"""Validation decisions that a candidate holds, 3 MB; of more, ROC AUC is known within 10⁻⁵."""
 
 
 class Task(NamedTuple):
@@ -379,7 +378,8 @@ def _measured(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
-    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True)
+    how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
+    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True, **how)
     times, trials = (worker, started, _now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

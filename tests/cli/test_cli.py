@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -468,6 +469,24 @@ def test_cache_names_its_size_and_clears_its_own_files_only(run: Run, place: Pat
 
 
 # --- signals -------------------------------------------------------------------------------------
+
+
+class Dying:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def outlive() -> None:
+    Dying()
+    time.sleep(5.0)
+
+
+def test_a_signal_that_arrives_where_python_drops_what_is_raised_is_raised_again(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with interruption.signals(), pytest.raises(interruption.Signalled):
+        outlive()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_second_signal_right_behind_the_first_does_not_disturb_the_tidying(

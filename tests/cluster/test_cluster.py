@@ -479,3 +479,14 @@ def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
             threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", found)).start()
             with pytest.raises(MachineError, match="the scheduler is gone"):
                 list(results)
+
+
+@pytest.mark.slow
+def test_a_scheduler_whose_last_worker_goes_away_is_a_sentence(
+    scheduler: str, tmp_path: Path
+) -> None:
+    with dask_worker(scheduler) as worker, connect(scheduler=scheduler) as workers:
+        results = workers(_waits_once, ["a"], str(tmp_path))
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", worker)).start()
+        with pytest.raises(MachineError, match="no workers are left"):
+            list(results)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Status
 
 from streamtron import StreamtronClassifier
 from streamtron.cluster import parts as cluster_parts
@@ -187,6 +188,37 @@ class KilledOnceMade(WorkerParts):
             os.kill(self._workers.client.run(os.getpid, workers=[home])[home], signal.SIGKILL)
             until(lambda: actor.status == "error")
         return super()._answer(home, actor, waiting)
+
+
+class Paused(WorkerParts):
+    """Parts of which a worker takes no task behind its start, as one that has used up its memory,
+    until it is given up."""
+
+    paused = ""
+
+    def _find_homes(self, numbers: Sequence[int]) -> None:
+        assert bool(self.paused) == (len(numbers) < len(self._homes))
+        self._workers.client.run(become, "running")
+        super()._find_homes(numbers)
+
+    def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        if not (getattr(step, "short", False) or step.__name__ == "start" or self.paused):
+            self.paused = self._homes[0]
+            self._workers.client.run(become, "paused", workers=[self.paused])
+        return super()._map(step, arguments)
+
+
+def become(status: str, dask_worker: Any) -> None:
+    dask_worker.status = Status[status]
+
+
+def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
+    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
+) -> None:
+    pausing = disturbed(workers, Paused)
+    trained(place, tmp_path / "m", pausing, active_set)
+    assert pausing.last.paused
+    assert (tmp_path / "m").read_bytes() == alone
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,23 @@ def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_pa
     assert json.loads(looked.stdout)["skipped"] == [entry]
 
 
+def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_out(
+    tmp_path: Path,
+) -> None:
+    write_good(tmp_path / "data", "svm")
+    malformed(tmp_path / "data" / "b.svm")
+    (tmp_path / "data" / "d.svm").write_bytes(text(120))
+    skip = ("--on-bad-shard", "skip", "--C", "0.1,1")
+    done = here(tmp_path, "fit", "data", "--model", "m", "--parts", "4", *skip[:2])
+    assert done.returncode == 0, done.stderr
+    assert "The proof covers the 120 rows that were read." in done.stdout
+    assert here(tmp_path, "certify", "m").returncode == 0
+    done = here(tmp_path, "sweep", "data", "--folds", "2", "--table", "t.csv", *skip)
+    assert done.returncode == 0, done.stderr
+    done = here(tmp_path, "sweep", "data", "--valid", "data", "--table", "u.csv", *skip)
+    assert done.returncode == 3
+
+
 # Shards that change ------------------------------------------------------------------------------
 
 

@@ -472,7 +472,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
     ),
     "a shard that went bad": (
         {"on_bad_shard": "skip"}, (turned, "1.svm", "forget", "m", "0.svm"),
-        "1.svm, line 2: .* or forget it whole",
+        "1.svm, line 2: .* forget it whole",
     ),
     "all shards": ({}, ("forget", "m", "0.svm", "1.svm", "2.svm"), "nothing would be left"),
     "all rows": ({}, ("forget", "m", "--rows", "all.csv"), "these are all rows of the run"),

@@ -17,7 +17,7 @@ import pytest
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
-from streamtron.core.events import Event
+from streamtron.core.events import Event, ReadingDone
 from tests.helpers.examples import slow_but
 from tests.helpers.runs import kept
 
@@ -142,6 +142,37 @@ def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_p
         words.write_text(names)
         with nullcontext() if names[0] == "a" else pytest.raises(DataError, match="of other names"):
             streamtron.run(tmp_path / "a.parquet", settings, model=tmp_path / "m", resume=resume)
+
+
+def tampered(shard: Path) -> None:
+    """Other bytes under the same size and time."""
+    status, content = shard.stat(), shard.read_text()
+    shard.write_text(content.replace("1 1:1 2", "0 1:1 2"))
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_run_whose_shard_was_replaced_under_the_same_size_and_time_does_not_go_on(
+    parts: int, ended: bool, tmp_path: Path
+) -> None:
+    """Nor does a part that is opened again on another machine, which sees other bytes."""
+    for name in "ab":
+        rows = (f"{k % 3 > 0:d} 1:1 {2 + (k * k) % 7}:1\n" for k in range(300))
+        (tmp_path / f"{name}.svm").write_text(f"1 9:{ord(name)}\n" + "".join(rows))
+    how: dict[str, Any] = {"loss": "hinge", "parts": parts, "tol": 0.0, "active_set": 9000}
+    how |= {"model": tmp_path / "m", "machine": Machine(checkpoint_every=0.0)}
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone) and event.reading == 2 and not ended:
+            raise KeyboardInterrupt
+
+    with nullcontext() if ended else pytest.raises(KeyboardInterrupt):
+        streamtron.fit(tmp_path / "*.svm", **how, max_epochs=3, listen=listen)
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    tampered(tmp_path / "b.svm")
+    with pytest.raises(DataError, match=r"^b\.svm: .* its bytes are others"):
+        streamtron.fit(tmp_path / "*.svm", **how, max_epochs=9, resume=True)
 
 
 @pytest.mark.parametrize("kind", ["wider", "other"])

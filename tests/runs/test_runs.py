@@ -508,7 +508,7 @@ def test_checkpoints_between_solves_take_no_more_time_than_solves_and_come_no_of
 ) -> None:
     disk = SlowDisk(tmp_path)
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
-    saver = runs.CheckpointWriter(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    saver = runs.CheckpointWriter(disk, every, lambda state: Checkpoint(state, [], 0, 0, 0.0, {}))
     state = State(0, 0, {}, {})
     for _ in range(100):  # solves of half a second
         disk.now += 0.5
@@ -522,7 +522,7 @@ def test_what_took_long_to_read_is_saved_before_a_solve_however_rare_checkpoints
 ) -> None:
     disk = SlowDisk(tmp_path)
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
-    saver = runs.CheckpointWriter(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0))
+    saver = runs.CheckpointWriter(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0, {}))
     saved = []
     for seconds in (9.0, 0.9, 0.2, 9.0, 99.0):  # of reading before each solve
         disk.now += seconds

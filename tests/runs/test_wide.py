@@ -128,5 +128,5 @@ def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_no_checkpoint(
     monkeypatch.setattr(
         "streamtron.runs.directory.take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told})
     )
-    Run(tmp_path).save(Checkpoint(state, [], 0, 0, 0.0))
+    Run(tmp_path).save(Checkpoint(state, [], 0, 0, 0.0, {}))
     assert Run(tmp_path).load() is None
