@@ -198,7 +198,7 @@ class Epochs:
             for chunk, positions, targets, counts, marks in everything:
                 visit(
                     state.dual, self.rule, chunk.rows, positions, targets.signs, targets.delta2,
-                    chunk.squares, counts, marks,
+                    targets.t, targets.squares, counts, marks,
                 )  # fmt: skip
         return seconds()
 
@@ -219,7 +219,7 @@ class Epochs:
             erred = np.zeros(len(counts), dtype=np.uint8)
             visit(
                 state.dual, self.rule, chunk.rows, self._order(chunk), targets.signs,
-                targets.delta2, chunk.squares, counts, erred,
+                targets.delta2, targets.t, targets.squares, counts, erred,
             )  # fmt: skip
             state.counts[targets.numbers] = counts
 

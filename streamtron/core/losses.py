@@ -163,7 +163,7 @@ takes up to twice as many products at C ≥ 5 (``benchmarks/parts.py --loss hing
 def loss_of(settings: Settings | Mapping[str, Any]) -> Loss:
     """Return the loss of a model with these settings; the squared hinge where they have none."""
     if isinstance(settings, Mapping):
-        return _loss(settings.get("loss"), settings.get("epsilon"))
+        return _loss(str(settings.get("loss")), settings.get("epsilon"))
     return _loss(settings.loss, settings.epsilon)
 
 

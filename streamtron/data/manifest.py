@@ -120,13 +120,17 @@ def _from_here(fields: Any, start: str) -> Any:
     return fields
 
 
+MOST = 2**62
+"""More than shards have of rows, nonzeros or bytes."""
+
+
 def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
     row = 0
     for shard in shards:
         for name, value in asdict(shard).items():
             kind_name = ShardRecord.__annotations__[name]
             is_count = kind_name == "int" and name != "mtime_ns"  # may be dated before 1970
-            wrong = type(value).__name__ != kind_name or (is_count and value < 0)
+            wrong = type(value).__name__ != kind_name or (is_count and not 0 <= value < MOST)
             if wrong or (name == "format" and value not in FORMATS):
                 kind = "a number of at least 0" if kind_name == "int" else "a string"
                 raise DataError(

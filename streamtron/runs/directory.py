@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import time
@@ -343,10 +344,10 @@ def _checkpoint(path: Path) -> Checkpoint:
         state = State(*where, content["state"], put_together(arrays, content["sparse"]))
         parts, labels = state.content["learners"], content["labels"]
         named = [*labels, *(part["positive"] for part in parts if part["positive"] is not None)]
-        if not all(isinstance(x, str | float | int) for x in named):
+        if not all(isinstance(x, str) or math.isfinite(x) for x in named):
             raise ValueError("labels of another kind")
-        if labels and not parts:
-            raise ValueError("no learners")
+        if labels and len(parts) not in (1, len(labels)):
+            raise ValueError("learners of other labels")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         seen, seconds = dict(content.get("seen", {})), float(content["seconds"])

@@ -21,7 +21,7 @@ def test_kernels_work_where_compiled_ones_cannot_be_kept(tmp_path: Path) -> None
     (package / "core" / "__pycache__").touch()
     nowhere.touch()
     places = {"NUMBA_CACHE_DIR": nowhere / "n", "XDG_CACHE_HOME": nowhere, "PYTHONPATH": tmp_path}
-    code = "from streamtron.core.kernels import *; print(dot(np.ones(2), np.ones(2)))"
+    code = "from streamtron.core.kernels import dot, np; print(dot(np.ones(2), np.ones(2)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **{name: str(place) for name, place in places.items()}},
