@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_789,
-    "test lines": 40_232,
-    "solver lines": 8_475,
+    "package lines": 41_953,
+    "test lines": 40_366,
+    "solver lines": 8_493,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_857,
+    "runs lines": 6_869,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
@@ -67,8 +67,8 @@ LIMITS: dict[str, float] = {
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
-faces of estimator, frames and page 640, pipelines 200, numbers as labels 1,100, penalties with a
-1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285."""
+faces of estimator, frames and page 640, pipelines 255, numbers as labels 1,100, penalties with a
+1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait or change their data 85."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

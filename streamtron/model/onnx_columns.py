@@ -20,8 +20,9 @@ from streamtron.data.formats.date_column import PARTS, DateColumn
 from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe_column import REFUSED, Column
 from streamtron.data.formats.text_column import TextColumn
+from streamtron.model.column_transformers import written
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.pipelines import recipe_weights, written
+from streamtron.model.pipelines import recipe_weights
 
 Values = dict[str, Any]
 Weights = NDArray[np.float64]

@@ -3,39 +3,26 @@ pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from streamtron.core.config import Settings, prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
-from streamtron.data.formats.category_column import CategoryColumn
-from streamtron.data.formats.date_column import PARTS, DateColumn
+from streamtron.data.formats.date_column import DateColumn
 from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.recipe_column import REFUSED, Column
 from streamtron.data.formats.text_column import TextColumn
+from streamtron.model.column_transformers import WHOLE, transformer
 from streamtron.model.export import class_array
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import stays_sparse
-
-Features = NDArray[np.int64]
-
-WRITTEN = {"true": ["true", "True"], "false": ["false", "False"]}
-"""How Python writes a category that is none of strings."""
-
-WHOLE = (TextColumn, ListColumn, VectorColumn)
-"""Columns of which a transformer takes the entries, and no frame of them."""
-
-MISSING = ("None", "nan", "<NA>", "NaT")
-"""How Python writes a null."""
 
 
 def to_sklearn(model: LinearModel) -> Any:
@@ -175,7 +162,7 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     other column. A feature may come several times, of which one is not 0. SettingsError: a column
     for which scikit-learn has no transformer.
     """
-    made = [_transformer(column) for column in recipe.columns]
+    made = [transformer(column) for column in recipe.columns]
     places = np.concatenate([
         start + features for start, (_, features) in zip(recipe.starts, made, strict=False)
     ])  # fmt: skip
@@ -217,196 +204,3 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
     values = {NumberColumn: 0.0, DateColumn: "1970-01-01", ListColumn: [], VectorColumn: [0.0]}
     example = {column.name: [values.get(type(column), "")] for column in recipe.columns}
     return ColumnTransformer(columns).fit(frame(example))
-
-
-def _transformer(column: Column) -> tuple[Any, Features]:
-    """Return a fitted transformer of a column, and which of our features each of its own is."""
-    makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
-        NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text,
-        ListColumn: _list, VectorColumn: _vector,
-    }  # fmt: skip
-    return makers[type(column)](column)
-
-
-def _refuse(column: Column, what: str) -> SettingsError:
-    return SettingsError(
-        f"format sklearn: column {column.name!r} has {what}, for which scikit-learn has no "
-        "transformer of one column. Export as json, or keep the streamtron model."
-    )
-
-
-def _number(column: NumberColumn) -> tuple[Any, Features]:
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import KBinsDiscretizer
-
-    steps: list[Any] = [_as(float)]
-    if column.null in ("0", "mean"):
-        filled = SimpleImputer(strategy="constant", fill_value=float(column.mean or 0.0))
-        steps.append(filled.fit([[0.0]]))
-    if column.edges is not None:
-        if column.null == "column":
-            raise _refuse(column, "bins and a feature of its own for nulls")
-        bins = len(column.edges) - 1
-        binned = KBinsDiscretizer(bins, encode="onehot", strategy="uniform").fit([[0.0], [bins]])
-        binned.bin_edges_[0] = np.array(column.edges)
-        steps.append(binned)
-    else:
-        steps.append(_scaler(column.center, column.divisor or 1.0))
-    if column.null == "column":
-        known = SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True)
-        steps.append(known.fit([[0.0], [np.nan]]))
-    return make_pipeline(*steps), np.arange(column.width)
-
-
-def _scaler(center: float, divisor: float) -> Any:
-    from sklearn.preprocessing import StandardScaler
-
-    scaler = StandardScaler().fit([[0.0], [1.0]])
-    scaler.mean_, scaler.scale_ = np.array([center]), np.array([divisor])
-    scaler.var_ = scaler.scale_**2
-    return scaler
-
-
-def _date(column: DateColumn) -> tuple[Any, Features]:
-    """Return functions of numpy, one behind the other; numbers since 1970 are NaN of a null."""
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline, make_union
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-
-    ends, day, parts = [-(2.0**52), 2.0**52], 86_400_000.0, []
-    finite = FunctionTransformer(np.interp, kw_args={"xp": ends, "fp": ends, "left": np.nan})
-    unknown = "error" if column.null == REFUSED else "ignore"
-    for part in column.parts:
-        unit = {"age": "ms", "weekday": "D", "hour": "h", "month": "M"}[part]
-        steps = [_as(f"datetime64[{unit}]"), _as(float), finite]
-        if part == "age":
-            today = np.datetime64(column.at or column.last or "1970-01-01", "D").astype(float)
-            steps.append(_scaler((today - column.center) * day, -(column.divisor or 1.0) * day))
-            if unknown == "ignore":
-                steps.append(SimpleImputer(strategy="constant", fill_value=0.0).fit([[0.0]]))
-        else:
-            places = np.arange(len(PARTS[part]))  # the first of 1970 was a Thursday
-            turn = (places + 3 * (part == "weekday")) % len(places)
-            how = {"xp": places, "fp": turn, "period": len(places)}
-            encoder = OneHotEncoder(categories=[places.astype(float)], handle_unknown=unknown)
-            steps += [FunctionTransformer(np.interp, kw_args=how), encoder.fit([[0.0]])]
-        parts.append(make_pipeline(*steps))
-    if column.null == "column":
-        parts.append(make_pipeline(_as("datetime64[ms]"), FunctionTransformer(np.isnat)))
-    return make_union(*parts), np.arange(column.width)
-
-
-def _category(column: CategoryColumn) -> tuple[Any, Features]:
-    from sklearn.feature_extraction.text import HashingVectorizer
-    from sklearn.pipeline import make_pipeline, make_union
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-
-    if column.hash_bits is None:
-        features = written(column, null=column.width - 1 if column.null == "column" else None)
-    elif column.null == REFUSED:
-        codes = column.codes(WRITTEN).tolist()
-        pairs = zip(codes, WRITTEN.values(), strict=True)
-        features = {way: code for code, ways in pairs for way in ways}
-    else:  # 7.0 is 7 beside a null, or itself a name
-        raise _refuse(column, "categories that are hashed and may be null")
-    names = sorted(features)
-    encoder = OneHotEncoder(categories=[np.array(names)], handle_unknown="ignore")
-    encoder.fit(np.array([[names[0]]]))
-    places = np.array([features[name] for name in names])
-    if column.hash_bits is None:
-        return make_pipeline(_as(str), encoder), places
-    hashing = HashingVectorizer(  # FeatureHasher takes no frame
-        token_pattern=rf"(?s)\A(?!.*=(?:{'|'.join(names)})\Z).*", lowercase=False, norm=None,
-        alternate_sign=False, n_features=column.width,
-    )  # fmt: skip
-    named = FunctionTransformer(partial(np.add, f"{column.name}="))
-    rows = make_pipeline(named, FunctionTransformer(np.ravel), hashing)
-    both = make_pipeline(_as(str), make_union(encoder, rows))
-    return both, np.append(places, np.arange(column.width))
-
-
-def _list(column: ListColumn) -> tuple[Any, Features]:
-    """Return counters of strings and of whole numbers in lists; numpy's array of a map or of pairs
-    stops them."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.pipeline import make_union
-
-    if column.hash_bits is not None or column.null == "column":
-        raise _refuse(column, "lists that are hashed or have a feature of their own for nulls")
-    names, counters = written(column, null=None), []
-    numbers = {int(name): feature for name, feature in names.items() if _whole(name)}
-    for entries in (list(names), list(numbers)):
-        places = {name: place for place, name in enumerate(entries)}
-        counter = CountVectorizer(vocabulary=places, analyzer=np.atleast_1d, lowercase=False)
-        counters += [counter.fit([[]])] if entries else []
-    return make_union(*counters), np.array([*names.values(), *numbers.values()])
-
-
-def _vector(column: VectorColumn) -> tuple[Any, Features]:
-    from sklearn.preprocessing import FunctionTransformer
-
-    if column.null != REFUSED:
-        raise _refuse(column, "lists of numbers that may be missing")
-    return FunctionTransformer(np.vstack), np.arange(column.width)
-
-
-def _as(kind: type | str) -> Any:
-    """Return a transformer of a frame to an array of this kind."""
-    from sklearn.preprocessing import FunctionTransformer
-
-    return FunctionTransformer(np.asarray, kw_args={"dtype": kind})
-
-
-def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
-    """Return, of every way in which Python may write a category, which feature it is; ``null`` is
-    that of a null, None = none. Of 7 in a column with nulls pandas makes 7.0."""
-    places = {} if null is None else dict.fromkeys(MISSING, null)
-    known = column.categories or ()
-    for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
-        ways = WRITTEN.get(value, [value, f"{value}.0"] if _whole(value) else [value])
-        places |= dict.fromkeys(ways, k)
-    return places
-
-
-def _whole(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
-
-
-def _text(column: TextColumn) -> tuple[Any, Features]:
-    from sklearn.feature_extraction.text import (
-        HashingVectorizer,
-        TfidfTransformer,
-        TfidfVectorizer,
-    )
-    from sklearn.pipeline import make_pipeline
-
-    words: list[str] | str | None = list(column.stop_words) or None
-    norm = None if column.norm == "none" else column.norm
-    how: dict[str, Any] = {
-        "analyzer": column.analyzer, "ngram_range": column.ngram_range,
-        "lowercase": column.lowercase, "token_pattern": column.token_pattern,
-        "strip_accents": None if column.strip_accents == "none" else column.strip_accents,
-        "stop_words": "english" if words == ["english"] else words, "binary": column.binary,
-    }  # fmt: skip
-    weighted: dict[str, Any] = {"use_idf": column.tfidf, "sublinear_tf": column.sublinear_tf}
-    features = np.arange(column.width)
-    if column.hash_bits is None:
-        vocabulary = list(column.vocabulary or ())
-        vectors = TfidfVectorizer(vocabulary=vocabulary, norm=norm, **how, **weighted).fit([""])
-        vectors.vocabulary = None  # once is enough
-        if column.tfidf:
-            vectors.idf_ = column.idf
-        return vectors, features
-    plain = not (column.tfidf or column.sublinear_tf)
-    hashed = HashingVectorizer(
-        n_features=column.width, alternate_sign=column.alternate_sign,
-        norm=norm if plain else None, **how,
-    )  # fmt: skip
-    if plain:
-        return hashed, features
-    weights = TfidfTransformer(norm=norm, **weighted)
-    weights.fit(sparse.csr_array((1, column.width), dtype=np.float64))
-    if column.tfidf:
-        weights.idf_ = column.idf
-    return make_pipeline(hashed, weights), features
