@@ -68,7 +68,8 @@ LIMITS: dict[str, float] = {
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
 faces of estimator, frames and page 640, pipelines 255, numbers as labels 1,100, penalties with a
-1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait or change their data 85."""
+1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait
+or change their data 85."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
