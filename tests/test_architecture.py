@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_953,
+    "package lines": 41_958,
     "test lines": 40_366,
     "solver lines": 8_493,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_869,
+    "runs lines": 6_874,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,

@@ -346,8 +346,8 @@ def _checkpoint(path: Path) -> Checkpoint:
         named = [*labels, *(part["positive"] for part in parts if part["positive"] is not None)]
         if not all(isinstance(x, str) or math.isfinite(x) for x in named):
             raise ValueError("labels of another kind")
-        if labels and len(parts) not in (1, len(labels)):
-            raise ValueError("learners of other labels")
+        if labels and not parts:
+            raise ValueError("no learners")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         seen, seconds = dict(content.get("seen", {})), float(content["seconds"])

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings, meets
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
@@ -208,6 +208,11 @@ def in_order(learners: Sequence[Learner], labels: list[Label], settings: Setting
     """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
     if not settings.one_vs_rest:
         return list(learners)
+    if len(learners) != len(labels):
+        raise DataError(
+            f"the run has {len(labels)} classes and weights of {len(learners)}: its checkpoint is "
+            "not as it was written. Begin anew with --overwrite."
+        )
     by_label = dict(zip(labels, learners, strict=True))
     classes = sorted(labels)
     if len(classes) == 2 and not settings.multilabel:

@@ -209,7 +209,7 @@ def test_what_once_led_to_an_error_that_should_not_happen(trained: Path, tmp_pat
         ("m.run/checkpoint", ("state", "learners", 0, "positive"), [], "resume"),
         ("m", ("settings", "loss"), [], "onnx"),
         ("m.run/checkpoint", ("labels", 0), 10**400, "resume"),
-        ("m.run/checkpoint", ("state", "learners"), 2 * [None], "resume"),
+        ("m.run/checkpoint", ("state", "learners", 0), "gone", "resume"),
         ("m.run/manifest.json", ("shards", 0, "bytes"), 10**400, "update"),
     ]
     assert check(trained, tmp_path / "cases", cases) == len(cases)
