@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_958,
-    "test lines": 40_435,
+    "test lines": 40_466,
     "solver lines": 8_493,
     "solver modules": 35,
     "solver circles": 0,

@@ -231,6 +231,21 @@ def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(
     assert set(np.flatnonzero(state.erred)) == set(moved)
 
 
+@pytest.mark.parametrize(
+    ("loss", "alpha"),
+    [("hinge", 0.999), ("log_loss", 0.5), ("epsilon_insensitive", -0.999), ("huber", -EPSILON)],
+)
+def test_a_row_of_nothing_gets_the_dual_variable_that_its_loss_alone_wants(
+    loss: str, alpha: float
+) -> None:
+    """Of C = 1, on the grid of thousandths; a number of −3."""
+    case = Case([[]], [1], [0.5], 0.0, [0, 0], 1000.0, 1.0, False, 1.0)
+    state, numbers = State(case.oracle()), frozen([-3.0], np.float64)
+    t = numbers if LOSSES[loss].numbers else NONE
+    run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=t)
+    assert state.counts[0] == pytest.approx(1000 * alpha, abs=1)
+
+
 def of_epsilon(loss: str) -> kernels.Phi:
     return replace(LOSSES[loss], epsilon=EPSILON).phi
 

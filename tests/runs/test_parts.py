@@ -436,3 +436,19 @@ def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(
     for number, label in enumerate(found.model.classes):
         alone = trained([tmp_path / f"{label:g}"], **FEW)
         assert (found.model.weights[number] == alone.model.weights).all(), label
+
+
+def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(
+    tmp_path: Path,
+) -> None:
+    """The shard whose label came first is forgotten, and the cache lost."""
+    rng, paths = np.random.default_rng(0), [tmp_path / f"{name}.svm" for name in "abc"]
+    for path, labels in zip(paths, ("1 -1", "-1 1", "-1 1"), strict=True):
+        rows = (f"{y} 1:{rng.normal(float(y)):g} 2:{rng.normal():g}" for y in 20 * labels.split())
+        path.write_text("\n".join(rows) + "\n")
+    how: Any = {"model": tmp_path / "m", "machine": Machine()}
+    streamtron.run(paths, Settings(parts=2, index_base=1), **how)
+    wanted = forget(tmp_path / "m", paths[0]).model.weights
+    shutil.rmtree(tmp_path / "m.run" / "cache")
+    resumed = streamtron.run(paths[1:], Settings(index_base=1), **how, resume=True)
+    assert np.array_equal(resumed.model.weights, wanted)
