@@ -50,8 +50,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_958,
-    "test lines": 40_466,
+    "package lines": 41_972,
+    "test lines": 40_467,
     "solver lines": 8_493,
     "solver modules": 35,
     "solver circles": 0,
@@ -67,7 +67,7 @@ LIMITS: dict[str, float] = {
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
-faces of estimator, frames and page 640, pipelines 255, numbers as labels 1,100, penalties with a
+faces of estimator, frames and page 640, pipelines 270, numbers as labels 1,100, penalties with a
 1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait
 or change their data 85."""
 

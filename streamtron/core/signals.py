@@ -6,8 +6,9 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -60,7 +61,8 @@ def signals() -> Iterator[None]:
     old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     global _state
     _state = _State()
-    report, sys.unraisablehook = sys.unraisablehook, _again
+    report = sys.unraisablehook
+    sys.unraisablehook = partial(_again, report)
     try:
         yield
     finally:
@@ -102,14 +104,14 @@ def _arrived(number: int, _: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, GRACE)
 
 
-def _again(lost: Any) -> None:
+def _again(report: Callable[[Any], object], lost: Any) -> None:
     """Raise a ``Signalled`` again, in a millisecond, that met a ``__del__`` or a callback of a
-    library: Python drops what is raised there."""
+    library: Python drops what is raised there, and calls this in place of ``report``."""
     if isinstance(lost.exc_value, Signalled):
         _state.pending = lost.exc_value.number
         signal.setitimer(signal.ITIMER_REAL, 0.001)
     else:
-        sys.__unraisablehook__(lost)
+        report(lost)
 
 
 def _too_late(_: int, __: FrameType | None) -> None:

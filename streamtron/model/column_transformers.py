@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import SettingsError
-from streamtron.data.formats.category_column import CategoryColumn
+from streamtron.data.formats.category_column import CategoryColumn, is_whole
 from streamtron.data.formats.date_column import PARTS, DateColumn
 from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
@@ -109,29 +111,42 @@ def _date(column: DateColumn) -> tuple[Any, Features]:
 
 
 def _category(column: CategoryColumn) -> tuple[Any, Features]:
-    from sklearn.feature_extraction.text import HashingVectorizer
-    from sklearn.pipeline import make_pipeline, make_union
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+    from sklearn.pipeline import make_pipeline
 
-    if column.hash_bits is None:
-        features = written(column, null=column.width - 1 if column.null == "column" else None)
-    elif column.null == REFUSED:
-        codes = column.codes(WRITTEN).tolist()
-        pairs = zip(codes, WRITTEN.values(), strict=True)
-        features = {way: code for code, ways in pairs for way in ways}
-    else:  # 7.0 is 7 beside a null, or itself a name
-        raise _refuse(column, "categories that are hashed and may be null")
+    if column.hash_bits is not None:
+        return _hashed(column)
+    null = column.width - 1 if column.null == "column" else None
+    encoder, places = _one_hot(written(column, null))
+    return make_pipeline(_as(str), encoder), places
+
+
+def _one_hot(features: Mapping[str, int]) -> tuple[Any, Features]:
+    """Return a fitted encoder of strings, and the feature of each of its columns."""
+    from sklearn.preprocessing import OneHotEncoder
+
     names = sorted(features)
     encoder = OneHotEncoder(categories=[np.array(names)], handle_unknown="ignore")
     encoder.fit(np.array([[names[0]]]))
-    places = np.array([features[name] for name in names])
-    if column.hash_bits is None:
-        return make_pipeline(_as(str), encoder), places
-    hashing = HashingVectorizer(  # FeatureHasher takes no frame
-        token_pattern=rf"(?s)\A(?!.*=(?:{'|'.join(names)})\Z).*", lowercase=False, norm=None,
-        alternate_sign=False, n_features=column.width,
+    return encoder, np.array([features[name] for name in names])
+
+
+def _hashed(column: CategoryColumn) -> tuple[Any, Features]:
+    """Return a hasher of ``name=value`` beside an encoder of truth values, which Python writes in
+    another way: FeatureHasher takes no frame."""
+    from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.pipeline import make_pipeline, make_union
+    from sklearn.preprocessing import FunctionTransformer
+
+    if column.null != REFUSED:  # 7.0 is 7 beside a null, or itself a name
+        raise _refuse(column, "categories that are hashed and may be null")
+    codes = zip(column.codes(WRITTEN).tolist(), WRITTEN.values(), strict=True)
+    encoder, places = _one_hot({way: code for code, ways in codes for way in ways})
+    prefix, others = f"{column.name}=", "|".join(chain.from_iterable(WRITTEN.values()))
+    hashing = HashingVectorizer(
+        token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{others})\Z).*", lowercase=False,
+        norm=None, alternate_sign=False, n_features=column.width,
     )  # fmt: skip
-    named = FunctionTransformer(partial(np.add, f"{column.name}="))
+    named = FunctionTransformer(partial(np.add, prefix))
     rows = make_pipeline(named, FunctionTransformer(np.ravel), hashing)
     joined = make_pipeline(_as(str), make_union(encoder, rows))
     return joined, np.append(places, np.arange(column.width))
@@ -145,8 +160,9 @@ def _list(column: ListColumn) -> tuple[Any, Features]:
 
     if column.hash_bits is not None or column.null == "column":
         raise _refuse(column, "lists that are hashed or have a feature of their own for nulls")
-    names, counters = written(column, null=None), []
-    numbers = {int(name): feature for name, feature in names.items() if _whole(name)}
+    known, counters = [*(column.categories or ()), *column.rare], []
+    names = dict(zip(known, column.codes(known).tolist(), strict=True))
+    numbers = {int(name): feature for name, feature in names.items() if is_whole(name)}
     for entries in (list(names), list(numbers)):
         places = {name: place for place, name in enumerate(entries)}
         counter = CountVectorizer(vocabulary=places, analyzer=np.atleast_1d, lowercase=False)
@@ -175,13 +191,9 @@ def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
     places = {} if null is None else dict.fromkeys(MISSING, null)
     known = column.categories or ()
     for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
-        ways = WRITTEN.get(value, [value, f"{value}.0"] if _whole(value) else [value])
+        ways = WRITTEN.get(value, [value, f"{value}.0"] if is_whole(value) else [value])
         places |= dict.fromkeys(ways, k)
     return places
-
-
-def _whole(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:

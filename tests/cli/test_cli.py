@@ -478,7 +478,7 @@ class Dying:
 
 def outlive() -> None:
     Dying()
-    time.sleep(5.0)
+    time.sleep(5.0)  # which the signal cuts short: a limit, so that the test cannot hang
 
 
 def test_a_signal_that_arrives_where_python_drops_what_is_raised_is_raised_again(

@@ -22,13 +22,13 @@ def table() -> pd.DataFrame:
     """Typed rows, with nulls."""
     rng = np.random.default_rng(0)
     seconds = rng.integers(-(10**9), 10**9, ROWS)
-    words = ["cheap pills now", "meeting notes lunch", "lunch pills café", "free offer"]
+    words = ["cheap pills now", "meeting notes lunch", "lunch pills café", "free=true"]
     rows = pd.DataFrame({
         "age": rng.normal(40, 10, ROWS).round(1), "income": rng.lognormal(10, 1, ROWS),
         "clicks": rng.integers(0, 50, ROWS), "premium": rng.random(ROWS) < 0.3,
         "city": rng.choice(["Paris", "Rome", "Oslo", "X1", "X2"], ROWS, p=CITIES),
         "code": rng.integers(1, 5, ROWS), "note": rng.choice(words, ROWS),
-        "tags": [["x", "xy", "y", "x"][: k % 5] for k in range(ROWS)],
+        "tags": [["x", "xy", "y", "x", "7"][: k % 6] for k in range(ROWS)],
         "places": [[k % 3, k % 70, 12] for k in range(ROWS)],
         "point": [*rng.normal(size=(ROWS, 3))],
         "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
@@ -82,6 +82,7 @@ def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories
     pipeline = skops.io.load(tmp_path / "m.skops", trusted=trusted)
     rows = table.drop(columns="label").copy()
     rows.loc[:5, "city"] = "Atlantis"
+    rows.at[7, "tags"] = ["7.0", "x", "never"]
     assert pipeline.decision_function(rows) == pytest.approx(
         model.decision_function(rows), abs=1e-6
     )

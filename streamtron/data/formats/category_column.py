@@ -104,7 +104,7 @@ class CategoryColumn(Column):
         values, codes = array.dictionary.to_pylist(), array.indices.drop_null().to_numpy()
         times = zip(values, np.bincount(codes, minlength=len(values)).tolist(), strict=True)
         counts = Counter({value: count for value, count in times if count})
-        return Categories(counts, all(map(_is_number, counts)))
+        return Categories(counts, all(map(is_whole, counts)))
 
     def fitted(self, tally: Categories) -> Self:
         """Return the column with its categories."""
@@ -119,7 +119,7 @@ class CategoryColumn(Column):
         return replace(self, categories=tuple(often), rare=tuple(rare))
 
 
-def _is_number(text: str) -> bool:
+def is_whole(text: str) -> bool:
     """Tell whether a text is a whole number as Arrow writes it."""
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
