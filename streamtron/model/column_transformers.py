@@ -141,9 +141,9 @@ def _hashed(column: CategoryColumn) -> tuple[Any, Features]:
         raise _refuse(column, "categories that are hashed and may be null")
     codes = zip(column.codes(WRITTEN).tolist(), WRITTEN.values(), strict=True)
     encoder, places = _one_hot({way: code for code, ways in codes for way in ways})
-    prefix, others = f"{column.name}=", "|".join(chain.from_iterable(WRITTEN.values()))
+    prefix, truths = f"{column.name}=", "|".join(chain.from_iterable(WRITTEN.values()))
     hashing = HashingVectorizer(
-        token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{others})\Z).*", lowercase=False,
+        token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{truths})\Z).*", lowercase=False,
         norm=None, alternate_sign=False, n_features=column.width,
     )  # fmt: skip
     named = FunctionTransformer(partial(np.add, prefix))
