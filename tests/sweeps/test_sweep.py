@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,10 +33,9 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import COMMAND, Process, Run, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
-STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
 
 
@@ -611,19 +609,14 @@ def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
     number: signal.Signals, place: Path
 ) -> None:
-    process = subprocess.Popen(
-        [
-            STREAMTRON, "sweep", "train", "--model", "stopped", "--tol", "0", "--stage", "0.01",
-            "--max-epochs", "1000000", "-v", "--table", "stopped.csv",
-        ],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    for _ in range(3):  # it is at work
-        process.stderr.readline()
+    words = ("sweep", "train", "--model", "stopped", "--tol", 0, "--stage", 0.01, "--table",
+             "stopped.csv", "--max-epochs", 1_000_000)  # fmt: skip
+    process = Process(COMMAND, *words, cwd=place)
+    until(lambda: any(place.glob("stopped.run/cache/sweep-*/fold-*/*")))
     process.send_signal(number)
-    out, err = process.communicate(timeout=100)
-    assert (process.returncode, out) == (128 + number, "")
-    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
+    ended = process.end(timeout=100.0)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr.splitlines()[-1].startswith(f"stopped by {number.name}")
     assert not list(place.glob("stopped*"))
 
 
