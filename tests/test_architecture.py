@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_972,
-    "test lines": 40_467,
+    "test lines": 39_826,
     "solver lines": 8_493,
     "solver modules": 35,
     "solver circles": 0,
