@@ -17,6 +17,7 @@ from scipy import sparse
 
 from streamtron.core.config import Settings
 from tests.helpers.examples import slow_but
+from tests.helpers.processes import Process
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -224,7 +225,9 @@ def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path: Path) 
 def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: Path) -> None:
     bad = tmp_path / "bad.svm"
     bad.write_text("1 1:nan\n-1 1:2\n")
-    done = run(script, str(bad), "--results", str(tmp_path))
+    code = f"import runpy; runpy.run_path({str(BENCHMARKS / script)!r} + '.py', None, '__main__')"
+    code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); {code}"
+    done = Process(code, bad, "--results", tmp_path, cwd=tmp_path).end()
     assert done.returncode == 1
     assert done.stderr.startswith(f"{script}: ")
     assert "line 1" in done.stderr

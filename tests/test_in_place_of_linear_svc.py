@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
 from sklearn.svm import LinearSVC
 
 from streamtron import StreamtronClassifier
@@ -97,29 +94,6 @@ def test_behind_tfidf_in_a_pipeline_it_predicts_as_linear_svc_up_to_the_certifie
     unclear = _unclear(ours[-1], theirs[-1], ours[:-1].transform(texts[700:]))
     same = ours.predict(texts[700:]) == theirs.predict(texts[700:])
     assert np.all(same | unclear)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_grid_search_scores_every_c_as_with_linear_svc_up_to_rows_that_are_unclear(
-    classes: int,
-) -> None:
-    X, y = _rows(classes)
-    X = MaxAbsScaler().fit_transform(X).astype(np.float32)
-    grid, folds = [0.01, 0.3, 10.0], StratifiedKFold(3)
-    ours, theirs = _both()
-    found = [GridSearchCV(model, {"C": grid}, cv=folds).fit(X, y) for model in (ours, theirs)]
-    for number, C in enumerate(grid):
-        for fold, (train, test) in enumerate(folds.split(X, y)):
-            first, second = (clone(model).set_params(C=C) for model in (ours, theirs))
-            parts = (X[train], y[train])
-            share = _unclear(first.fit(*parts), second.fit(*parts), X[test]).mean()
-            mine, rival = (
-                search.cv_results_[f"split{fold}_test_score"][number] for search in found
-            )
-            assert abs(mine - rival) <= share + 1e-12
-    bests = [search.best_params_["C"] for search in found]
-    assert bests[0] == bests[1]
-    _unclear(found[0].best_estimator_, found[1].best_estimator_, X)
 
 
 def test_every_classifier_inside_of_a_calibration_decides_as_linear_svc_up_to_the_gap() -> None:

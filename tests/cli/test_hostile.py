@@ -26,11 +26,22 @@ from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Ent
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
-from tests.helpers.sealed import sealed_by_hand
 from tests.helpers.shard_rows import bits
 
 DEEP = "[" * 100_000 + "]" * 100_000
 HUGE = 2**60
+
+
+def sealed_by_hand(header: dict, data: bytes) -> bytes:
+    """Seal any header and data by the rule of sealed files."""
+
+    def text(value):
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+    digest = xxhash.xxh3_128(text(header) + data).hexdigest()
+    header = {**header, "__metadata__": {**header["__metadata__"], "digest": digest}}
+    length = -(-len(text(header)) // 8) * 8
+    return length.to_bytes(8, "little") + text(header).ljust(length) + data
 
 
 def length_first(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:

@@ -24,8 +24,7 @@ from streamtron.cluster.client import Workers
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
-from tests.helpers.jobs import in_process
-from tests.helpers.processes import Process, until
+from tests.helpers.processes import COMMAND, Process, here, until
 from tests.helpers.runs import write_corpus
 
 JOBS = """
@@ -76,6 +75,12 @@ def _load(directory: Path, text: str) -> Batch:
     path = directory / "night.toml"
     path.write_text(text)
     return load_batch(path, partial(command_line, main.streamtron.commands))
+
+
+def in_process(batch: Batch, job: Job, _: object = None) -> Ended:
+    """Execute a job without a process, for what is not about them: the real command, fast."""
+    code, _, said = here(Path(batch.path).parent, *job.words)
+    return Ended(job.name, code, said.strip().rpartition("\n")[2] if code else "")
 
 
 def _run(directory: Path, text: str, **how: Any) -> dict[str, JobStatus]:
@@ -442,20 +447,14 @@ LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=3000000
 
 
 @pytest.fixture
-def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def under_way(tmp_path: Path) -> Iterator[Process]:
     """A batch whose second job, which takes minutes, has begun to write."""
     assert _started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamtron", "batch", str(tmp_path / "night.toml")],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert any("long (generate): running" in line for line in process.stdout)
+    process = Process(COMMAND, "batch", "night.toml", cwd=tmp_path)
+    until(lambda: any((tmp_path / "long").glob(".part*")))
     yield process
-    if process.poll() is None:
-        process.kill()
-    process.stdout.close()
-    process.wait()
+    process.kill()
 
 
 @pytest.mark.parametrize(
@@ -463,23 +462,21 @@ def under_way(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
 def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
-    under_way: subprocess.Popen[str], tmp_path: Path, number: signal.Signals, code: int
+    under_way: Process, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    until(lambda: any((tmp_path / "long").glob(".part*")))
     under_way.send_signal(number)
-    said, _ = under_way.communicate()
-    assert under_way.returncode == code
-    assert number.name in said
+    ended = under_way.end()
+    assert (ended.returncode, number.name in ended.stderr) == (code, True)
+    assert "long (generate): running" in ended.stdout
     assert _states(tmp_path) == {"make": "done", "long": "stopped"}
     assert not (tmp_path / "long").exists()
 
 
 def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
-    under_way: subprocess.Popen[str], tmp_path: Path
+    under_way: Process, tmp_path: Path
 ) -> None:
-    until(lambda: any((tmp_path / "long").glob(".part*")))
     under_way.kill()
-    assert under_way.wait() == -signal.SIGKILL
+    assert under_way.end().returncode == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
     until(lambda: not (tmp_path / "long").exists())  # the job has seen that it is alone
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}

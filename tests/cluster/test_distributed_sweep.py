@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ from streamtron import sweep
 from streamtron.cluster import sweep as distributed_sweep
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import checkpoints_of, sweep_executor
+from streamtron.cluster.sweep import checkpoints_of, fit_on_worker, sweep_executor
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.events import ChunkDone, Event, TrialDone
 from streamtron.data.writers.corpus import generate
+from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import memory_needed
@@ -30,9 +33,51 @@ from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
-from tests.helpers.killed_workers import Cut, Dying
 from tests.helpers.processes import here, until
 from tests.helpers.sweep_rows import by, lasting
+
+
+class Dying:
+    """``fit_on_worker`` on a worker that kills itself once, right behind a checkpoint after so many
+    chunks of a reading, and notes from where a task goes on."""
+
+    def __init__(self, marks: str, at: tuple[int, int], shared: bool = True) -> None:
+        self.marks, self.at, self.shared = Path(marks), at, shared
+        self.__name__ = "dying"
+
+    def __call__(self, task: Task, *shared: Any) -> Any:
+        real_save, real_load = runs.Run.save, runs.Run.load
+
+        def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
+            if (self.marks / "died").exists():
+                return  # later ones take long and are not needed
+            real_save(run, checkpoint)
+            if _where(checkpoint) == self.at:
+                with suppress(FileExistsError):  # of two that come here at once, one dies
+                    (self.marks / "died").touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        def load(run: runs.Run) -> runs.Checkpoint | None:
+            found = real_load(run)
+            if found is not None:
+                (self.marks / f"resumed-{run.path.name}").write_text("{} {}".format(*_where(found)))
+            return found
+
+        if not self.shared and (self.marks / "died").exists():
+            task = task._replace(run_dir=f"{task.run_dir}-elsewhere/run")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs.Run, "save", save)
+            patch.setattr(runs.Run, "load", load)
+            return fit_on_worker(task, *shared)
+
+
+def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
+    return checkpoint.state.reading, checkpoint.state.chunks
+
+
+class Cut(BaseException):
+    """As the death of a process would."""
+
 
 GRID: dict[str, Any] = {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)}
 CANDIDATES = candidates_of(Settings(), GRID)

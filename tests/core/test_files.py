@@ -93,23 +93,9 @@ def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
 # --- whole or not at all -------------------------------------------------------------------------
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+def test_a_write_that_fails_on_the_way_or_at_its_end_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "m"
-    write_atomically(path, [b"old"])
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
-        write_atomically(path, [b"new"])
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
-
-
-def test_parts_that_fail_on_the_way_leave_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "m"
     write_atomically(path, [b"old"])
 
@@ -117,8 +103,14 @@ def test_parts_that_fail_on_the_way_leave_the_old_file_and_nothing_else(tmp_path
         yield b"new"
         raise KeyboardInterrupt
 
+    def full(_):
+        raise OSError(28, "No space left on device")
+
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, parts())
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
+        write_atomically(path, [b"new"])
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
 

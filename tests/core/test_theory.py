@@ -223,16 +223,6 @@ def test_at_epsilon_1_both_variants_are_one_algorithm_with_one_theory(problem: P
     )
 
 
-def test_a_warm_start_can_break_f_est_so_it_is_reported_of_runs_from_0_alone() -> None:
-    # 40 counts on row 0 alone make a longer than 40 mistakes could have made it
-    oracle = Oracle([[(0, 2.0)], [(0, 0.5), (1, 2.0)]], [1, 1], [0.0, 0.0], b=0.5)
-    oracle._add(0, 40, 0.0, 4.0)
-    oracle.run()
-    longest = theory.length_bound_steps(math.sqrt(4.25), 0.5, 1.0, oracle.t)
-    direct = theory.direct_fraction_steps(0.5, 1.0, oracle.t, oracle.certificate().length)
-    assert direct < theory.direct_fraction_steps(0.5, 1.0, oracle.t, longest)
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 1.5])
 @pytest.mark.parametrize("variant", ["steps", "length"])
 def test_a_fit_reports_the_bounds_of_its_variant_in_their_order(

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamtron import fit
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.data import ReaderConfig, RowBatch, ShardFile, cache_files, clear_cache, open_shards
@@ -438,22 +437,6 @@ def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_writ
     with open_shards([str(path)], cache_dir=str(cache)) as source:
         next(source.chunks())
     assert written
-
-
-def test_a_fit_that_is_refused_leaves_nothing_behind_and_one_that_ends_keeps_its_cache(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:nan\n")
-    with pytest.raises(DataError, match=r"b\.svm, line 1"):
-        fit(tmp_path / "b.svm", model=tmp_path / "out" / "m")
-    assert list((tmp_path / "out").iterdir()) == []
-    with pytest.raises(DataError, match=r"b\.svm, line 1"):
-        fit([tmp_path / "a.svm", tmp_path / "b.svm"], model=tmp_path / "out" / "m")
-    assert list((tmp_path / "out").iterdir()) == []
-    fit(tmp_path / "a.svm", model=tmp_path / "out" / "m", rho=0)
-    assert len(flat_files(tmp_path / "out" / "m.run" / "cache")) == 1
 
 
 def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:

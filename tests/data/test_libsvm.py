@@ -11,8 +11,6 @@ import math
 import random
 import re
 import struct
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -294,16 +292,6 @@ def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_
 
 def test_minus_zero_and_zero_are_one_class() -> None:
     assert batches(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
-
-
-def test_reading_text_does_not_import_pandas(tmp_path: Path) -> None:
-    (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
-    code = (
-        "import sys; from streamtron.data import open_shards; "
-        f"chunks = list(open_shards([{str(tmp_path)!r}], cache_dir=None).chunks()); "
-        "sys.exit(len(chunks) != 1 or 'pandas' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> None:
@@ -833,14 +821,3 @@ def test_a_name_is_libsvm_text_unless_another_format_claims_it() -> None:
 
 
 # --- real data ---
-
-
-@pytest.mark.parametrize(
-    "name", ["heart_scale", pytest.param("rcv1_27613.ccat.xz", marks=pytest.mark.slow)]
-)
-def test_real_files_equal_scikit_learns_reading(shared_data: Path, name: str) -> None:
-    stored = (shared_data / name).read_bytes()
-    reader = LibsvmReader(str(shared_data / name), name, ONE_BASED)
-    found = [row for batch in reader.batches() for row in rows_of(batch)]
-    assert found == sklearn_rows(lzma.decompress(stored) if name.endswith(".xz") else stored)
-    assert reader.fingerprint() == xxhash.xxh3_128(stored).hexdigest()

@@ -279,12 +279,6 @@ def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_di
             assert b"".join(storage.blocks(shard.path, "")) == Path(local.path).read_bytes()
 
 
-def test_the_bucket_alone_stands_for_all_that_is_in_it(s3: Server, bucket: str) -> None:
-    s3.put(f"{bucket}/b/x.svm", TEXT)
-    s3.put(f"{bucket}/a.svm", TEXT)
-    assert names(f"s3://{bucket}") == ["a.svm", "b/x.svm"]
-
-
 def test_a_prefix_ends_at_a_slash(s3: Server, bucket: str) -> None:
     s3.put(f"{bucket}/train/a.svm", TEXT)
     s3.put(f"{bucket}/train-old/b.svm", TEXT)
@@ -434,25 +428,6 @@ def test_an_object_that_shrinks_while_it_is_read_is_not_taken_for_whole(
     s3.put(f"{bucket}/a", bytes(65))
     with pytest.raises(MachineError, match=re.escape(uri)):
         list(blocks)
-
-
-@pytest.mark.slow
-def test_later_readings_and_later_runs_do_not_fetch_the_objects_again(
-    own: Server, tmp_path: Path
-) -> None:
-    for number in range(3):
-        own.put(f"data/t/{number}.svm", TEXT + f"1 {number + 4}:1\n".encode())
-    cache = str(tmp_path / "cache")
-    with open_shards(["s3://data/t"], cache_dir=cache) as source:
-        first = chunks_of(source)
-    fetched = [line for line in own.requests() if line.startswith("GET /data/t/")]
-    assert sorted(fetched) == [f"GET /data/t/{number}.svm" for number in range(3)]
-    with open_shards(["s3://data/t"], cache_dir=cache) as source:
-        assert chunks_of(source) == first
-        assert not [line for line in own.requests() if line.startswith("GET /data/t/")]
-        own.stop()
-        assert chunks_of(source) == first
-        assert len(list(source.chunks([[0]]))) == 1
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])

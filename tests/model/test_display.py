@@ -52,7 +52,9 @@ def _report(place: Path, shards: str, **names: Any) -> dict[str, Any]:
 # --- history -------------------------------------------------------------------------------------
 
 
-def test_the_report_has_bounds_gap_and_seconds_of_every_reading(place: Path) -> None:
+def test_the_report_has_bounds_gap_and_seconds_of_every_reading_and_names_estimates(
+    place: Path,
+) -> None:
     report = _report(place, "train", tol=1e-3)
     history, certificate = report["history"], report["certificate"]
     assert [each["reading"] for each in history] == list(range(1, round(report["readings"]) + 1))
@@ -65,10 +67,7 @@ def test_the_report_has_bounds_gap_and_seconds_of_every_reading(place: Path) -> 
         certificate["relative_duality_gap"],
     )  # fmt: skip
     assert "history" not in certificate
-
-
-def test_what_a_reading_that_trains_gives_is_called_an_estimate(place: Path) -> None:
-    [first, second] = _report(place, "train", tol=1e-3)["history"]
+    [first, second] = history
     assert (first["proven"], second["proven"]) == (False, True)
     # all rows were in memory, and solved: what the scan then proves is known but for rounding
     for name in ("lower", "upper"):

@@ -110,11 +110,17 @@ def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
         "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
     ],
 )  # fmt: skip
-def test_a_pipeline_of_documents_takes_them_as_they_are(table: pd.DataFrame, text: str) -> None:
+def test_a_pipeline_of_documents_takes_them_as_they_are(
+    table: pd.DataFrame, text: str, tmp_path: Path
+) -> None:
     model = streamtron.fit(table[["note", "label"]], text=text, label="label", loss="log_loss")
     documents = [*table.note[:20], "Free café", ""]
     ours = model.predict_proba(documents)
     assert model.to_sklearn().predict_proba(documents) == pytest.approx(ours, abs=1e-6)
+    if text == "note":
+        streamtron.export(model, tmp_path / "m.onnx", "onnx")
+        made = of_onnx(tmp_path / "m.onnx", pd.DataFrame({"note": documents}))
+        assert made["probabilities"] == pytest.approx(ours, rel=1e-6)
 
 
 @pytest.mark.parametrize(

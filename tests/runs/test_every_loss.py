@@ -33,6 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
     "few columns": {"active_set": 4_000},
     "parts": {"parts": 4},
     "parts of blocks": {"parts": 4, "columns": 60, "active_set": 4_000},
+    "several labels, parts": {"parts": 4, "multilabel": True},
+    "balanced classes, parts": {"parts": 4, "multiclass": True, "class_weight": "balanced"},
     "many classes": {"multiclass": True},
     "many classes, blocks": {"multiclass": True, "columns": 60, "active_set": 12_000},
     "several labels": {"multilabel": True},
@@ -47,6 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 SLOW = [(case, "hinge") for case in CASES if "active_set" in CASES[case] and case != "blocks"]
 """Take far more rounds than the other losses."""
+SLOW += itertools.product(("several labels, parts", "balanced classes, parts"), LOSSES)
 
 
 class Corpus:
@@ -98,6 +101,8 @@ class Corpus:
             weight = s.class_weight
             if isinstance(weight, dict):
                 weight = {True: weight["1"], False: weight["0"]}
+            elif weight and s.multiclass:  # the rest weighs 1
+                weight = {True: len(own) / (3 * own.sum()), False: 1.0}
             primal = least_primal(
                 X, own, s.C or 1.0, s.rho, weight, loss=s.loss, weights=self.weights[rows]
             )
@@ -141,13 +146,16 @@ def test_parts_lost_in_any_round_change_no_bit(case: str, loss: str, tmp_path: P
 @pytest.mark.parametrize(
     ("case", "loss"),
     [("all rows in memory", "hinge"), *itertools.product(["blocks", "few columns"], LOSSES),
-     ("parts", "hinge"), ("many classes", "log_loss"), ("row weights", "hinge")],
+     ("parts", "hinge"), ("many classes", "log_loss"), ("row weights", "hinge"),
+     ("parts of blocks", "squared_hinge"), ("several labels, parts", "squared_hinge"),
+     ("balanced classes, parts", "squared_hinge")],
 )  # fmt: skip
 def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
     corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
     corpus.fitted(tmp_path / "m", slice(SHARDS - 1))
     found = streamtron.update(tmp_path / "m", corpus.shards[-1])
     corpus.check(found.report, rows)
+    assert found.report.get("parts", 5) == 5
     gone = {path.name: range(n, ROWS, SHARDS) for n, path in enumerate(corpus.shards)}
     left = rows[(rows % ROWS) % SHARDS != rows // ROWS]
     found = streamtron.forget(tmp_path / "m", rows=str(list_rows(tmp_path / "gone", gone)))

@@ -14,9 +14,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import Event, ReadingDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit
-from streamtron.runs.forget import forget
 from streamtron.runs.outcome import Outcome
-from streamtron.runs.update import update
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.runs.test_parts import forgetful, no_bit_changes
 
@@ -190,25 +188,3 @@ def test_parts_lost_before_they_agree_on_the_label_0_change_no_bit(tmp_path: Pat
     wanted = trained(tmp_path, "", **same).model.to_bytes()
     found = trained(tmp_path, "", open_parts=partial(forgetful, at=2), **same)
     assert found.model.to_bytes() == wanted
-
-
-@pytest.mark.parametrize("name", ["one", "several"])
-def test_a_run_of_many_classes_is_updated_and_forgets_in_parts(
-    place: Path, tmp_path: Path, name: str
-) -> None:
-    shards = sorted((place / name).glob("*.svm"))
-    balanced = {"class_weight": "balanced"} if name == "one" else {}
-    trained(place, name, tmp_path / "m", shards=shards[1:], **balanced)
-    updated = update(tmp_path / "m", shards[:1])
-    assert updated.report["rows"] == ROWS
-    assert len(updated.report["learners"]) == len(CLASSES)
-    found = forget(tmp_path / "m", shards[1])
-    X, scores = (np.delete(each, np.s_[250:500], axis=0) for each in rows_of(CLASSES))
-    assert found.report["rows"] == len(X)
-    for number, learner in enumerate(found.report["learners"]):
-        assert learner["certificate"]["relative_duality_gap"] <= 1e-3
-        positive = scores.argmax(axis=1) == number if name == "one" else scores[:, number] > 1.0
-        weight = len(X) / (len(CLASSES) * positive.sum()) if balanced else 1.0
-        labels, weights = np.where(positive, 1, -1), {1: weight, -1: 1.0}
-        primal = least_primal(X.astype(np.float64), labels, 2.0, class_weight=weights)
-        assert holds(learner, primal), learner["label"]

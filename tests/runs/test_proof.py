@@ -25,7 +25,6 @@ from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
-from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import with_places
 from streamtron.runs.outcome import Outcome
@@ -176,24 +175,6 @@ def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
     assert (off <= proof.decision_radius * lengths * (1 + 1e-9) + 1e-6).all()
 
 
-def test_a_model_proves_the_same_on_parquet_shards_as_on_text(data: Data, tmp_path: Path) -> None:
-    outcome = fitted(data, tmp_path, C=2.0)
-    convert(data.path, tmp_path / "parquet", to="parquet")
-    in_parquet = run(
-        tmp_path / "parquet", Settings(C=2.0, tol=1e-3), machine=MACHINE,
-        witness=tmp_path / "parquet-witness",
-    )  # fmt: skip
-    in_table = certify(in_parquet.model, tmp_path / "parquet", witness=tmp_path / "parquet-witness")
-    plain = certify(outcome.model, data.path, witness=tmp_path / "witness")
-    for name in ("primal_margin", "directional_margin", "scale", "rows_scanned"):
-        assert getattr(in_table.certificate, name) == getattr(plain.certificate, name)
-    # one column number less (the base is 0) makes the bound on rounding a trifle smaller
-    assert in_table.certificate.upper_bound == pytest.approx(
-        plain.certificate.upper_bound, rel=1e-12
-    )
-    assert in_table.readings == 1.0
-
-
 # --- a witness that does not fit ---
 
 
@@ -295,12 +276,14 @@ def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
 # --- many classes --------------------------------------------------------------------------------
 
 
-def many(data: Data, tmp_path: Path, options: str = "") -> tuple[LinearModel, Path, NDArray[Any]]:
+def many(
+    data: Data, tmp_path: Path, options: str = "-s 1"
+) -> tuple[LinearModel, Path, NDArray[Any]]:
     """LIBLINEAR's model of three classes, shards with their labels, and the labels."""
     y = np.random.default_rng(5).permutation(np.array([4.0, -2.0, 9.0]))[
         np.argmax(data.X[:, :3], axis=1)
     ]
-    theirs = liblinear(data.X, y, f"-s 1 -c 0.5 -B 1 -e 0.001 {options}")
+    theirs = liblinear(data.X, y, f"-c 0.5 -B 1 -e 0.001 {options}")
     liblinearutil.save_model(str(tmp_path / "theirs"), theirs)
     path = tmp_path / "many.svm"
     path.write_text(text(data.rows, y.tolist()))
@@ -308,12 +291,20 @@ def many(data: Data, tmp_path: Path, options: str = "") -> tuple[LinearModel, Pa
 
 
 @pytest.mark.parametrize("readings", [1, 4])
-@pytest.mark.parametrize("class_weight", [None, {"9": 3.0}])
+@pytest.mark.parametrize(
+    ("options", "loss", "class_weight"),
+    [
+        ("-s 1", "squared_hinge", None),
+        ("-s 1 -w9 3", "squared_hinge", {"9": 3.0}),
+        ("-s 0", "log_loss", None),
+        ("-s 3", "hinge", None),
+    ],
+)
 def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
-    data: Data, tmp_path: Path, readings: int, class_weight: Any
+    data: Data, tmp_path: Path, options: str, loss: str, class_weight: Any, readings: int
 ) -> None:
-    model, path, y = many(data, tmp_path, "-w9 3" if class_weight else "")
-    settings = Settings(C=0.5, rho=1.0, class_weight=class_weight)
+    model, path, y = many(data, tmp_path, options)
+    settings = Settings(C=0.5, rho=1.0, class_weight=class_weight, loss=loss)
     proof = certify(model, path, settings=settings, readings=readings)
     assert proof.classes
     assert proof.readings <= 1 + readings
@@ -340,27 +331,6 @@ def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
         assert [each["label"] for each in plain["learners"]] == [-2.0, 4.0, 9.0]
 
 
-def test_a_model_of_many_classes_whose_weights_are_scaled_gets_the_scale_back(
-    data: Data, tmp_path: Path
-) -> None:
-    model, path, _ = many(data, tmp_path)
-    factors = np.array([1.0, 100.0, 0.02])
-    scaled = model.but(
-        weights=model.weights * factors[:, None], bias=np.asarray(model.bias) * factors
-    )
-    settings = Settings(C=0.5, rho=1.0)
-    plain = certify(model, path, settings=settings)
-    again = certify(scaled, path, settings=settings)
-    assert plain.classes
-    assert again.classes
-    for k, factor in enumerate(factors):
-        first, second = plain.classes[k][1], again.classes[k][1]
-        assert second.weights_scale * factor == pytest.approx(first.weights_scale, rel=1e-3)
-        assert second.certificate.primal_margin == pytest.approx(
-            first.certificate.primal_margin, rel=1e-6
-        )
-
-
 def test_a_witness_of_another_number_of_learners_is_refused(data: Data, tmp_path: Path) -> None:
     model, path, _ = many(data, tmp_path)
     two = run(path, Settings(multiclass=True), witness=tmp_path / "w", machine=Machine())
@@ -371,22 +341,6 @@ def test_a_witness_of_another_number_of_learners_is_refused(data: Data, tmp_path
         "witness of 2 learners", "model has 3",
     )  # fmt: skip
     assert fewer is None
-
-
-def test_the_witness_of_many_classes_proves_the_certificates_of_the_fit_anew(
-    data: Data, tmp_path: Path
-) -> None:
-    _, path, _ = many(data, tmp_path)
-    settings = Settings(multiclass=True, C=0.5)
-    outcome = run(path, settings, witness=tmp_path / "w", machine=Machine())
-    proof = certify(outcome.model, path, witness=tmp_path / "w")
-    assert proof.classes
-    assert proof.readings == 1.0
-    for (label, own), fitted_ones in zip(proof.classes, outcome.report["learners"], strict=True):
-        assert label == fitted_ones["label"]
-        claimed = fitted_ones["certificate"]
-        assert own.certificate.upper_bound == pytest.approx(claimed["upper_bound"], rel=1e-9)
-        assert own.certificate.primal_margin == pytest.approx(claimed["primal_margin"], rel=1e-6)
 
 
 def test_a_bias_where_the_problem_has_none_is_refused(data: Data, tmp_path: Path) -> None:
@@ -677,22 +631,3 @@ def test_rows_of_any_weight_are_certified_for_another_loss(
         proof = certify(model, data.path, witness=witness)
         proves(proof, mine, mine)
         assert proof.certificate.relative_duality_gap < (1e-4 if witness is None else 2e-6)
-
-
-@pytest.mark.parametrize("solver", LOSS_OF_SOLVER)
-def test_every_class_of_another_loss_is_certified_as_it_would_be_alone(
-    data: Data, tmp_path: Path, solver: int
-) -> None:
-    _, path, y = many(data, tmp_path)
-    rival = liblinear(data.X, y, f"-s {solver} -c 0.5 -B 1 -e 1e-6")
-    liblinearutil.save_model(str(tmp_path / "theirs"), rival)
-    model = load_any(tmp_path / "theirs")
-    proof = certify(model, path, C=0.5)
-    assert [label for label, _ in proof.classes] == sorted(set(y))
-    for direction, (label, of_class) in zip(model.directions(), proof.classes, strict=True):
-        alone = model.but(weights=direction.weights, bias=direction.bias, classes=(-1.0, 1.0))
-        labels = np.where(y == label, 1, -1).tolist()
-        one = Data(tmp_path / "one.svm", data.rows, labels)
-        mine = objective(one, alone, 0.5, 1.0, LOSS_OF_SOLVER[solver])
-        proves(of_class, mine, mine)
-        assert of_class.certificate.relative_duality_gap < 1e-3

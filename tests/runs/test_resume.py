@@ -28,7 +28,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "to rounding": {"tol": 0.0, "max_epochs": 3},
     "some rows held": {"C": 20.0, "active_set": 20_000, "tol": 1e-3},
     "few rows held": {"C": 20.0, "active_set": 6_000, "max_epochs": 5},
-    "no row held": {"C": 20.0, "active_set": 0, "max_epochs": 4},
+    "no row held": {"C": 20.0, "active_set": 0, "max_epochs": 2},
     "wide": {"C": 50.0, "active_set": 8_000, "max_epochs": 3},
     "sequential": {"C": 20.0, "order": "sequential", "active_set": 6_000, "max_epochs": 4},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
@@ -45,7 +45,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "wide lasso": {"penalty": "l1", "active_set": 9_000, "max_epochs": 2},
     "parts": {"C": 5.0, "parts": 3, "active_set": 20_000, "max_epochs": 6},
     "parts, logistic": {"loss": "log_loss", "parts": 3, "active_set": 8_000, "max_epochs": 6},
-    "parts, hinge": {"loss": "hinge", "parts": 3, "active_set": 20_000, "max_epochs": 4},
+    "parts, hinge": {"loss": "hinge", "parts": 3, "active_set": 20_000, "max_epochs": 3},
 }
 
 

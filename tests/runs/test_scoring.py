@@ -205,21 +205,6 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decisio
     assert table["decisions"].to_pylist()[-1] == rest[2][: len(classes)]
 
 
-def test_metrics_of_many_classes_are_read_from_shards_with_labels_unknown_to_the_model(
-    tmp_path: Path,
-) -> None:
-    model = _many((1.0, 2.0, 3.0)).but(weights=np.eye(3, COLUMNS), bias=np.zeros(3))
-    (tmp_path / "rows").write_text("1 1:1\n2 2:1\n3 1:1\n7 3:1\n")
-    found = evaluate(model, tmp_path / "rows")
-    assert (found.accuracy, found.rows_of_other_classes) == (0.5, 1)
-    counts = [
-        tuple(each[name] for name in ("true_positives", "false_positives", "false_negatives"))
-        for each in found.classes
-    ]
-    assert counts == [(1, 1, 0), (1, 0, 0), (0, 1, 1)]
-    assert found.micro_f1 == 4 / 7
-
-
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
     written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")

@@ -69,20 +69,6 @@ def test_candidates_that_do_not_fit_together_run_in_groups_and_find_the_same(
     assert tight[0].report["bytes_read"] > wide[0].report["bytes_read"]
 
 
-def test_classes_that_do_not_fit_together_run_in_groups_and_find_the_same(
-    place: Path, tmp_path: Path
-) -> None:
-    settings = Settings(multiclass=True, tol=0.1)
-    machines = {"wide": Machine(threads=2), "tight": room_for(3, settings, shared=True)}
-    wide, tight = (
-        run(place / "many.svm", settings, model=tmp_path / name, machine=machine)
-        for name, machine in machines.items()
-    )
-    assert [learner["label"] for learner in wide.report["learners"]] == ["c0", "c1", "c2", "c3"]
-    assert (tmp_path / "tight").read_bytes() == (tmp_path / "wide").read_bytes()
-    assert tight.report["readings"] > wide.report["readings"]
-
-
 class Stopped(Exception):
     """The process ends here, as far as the run knows."""
 

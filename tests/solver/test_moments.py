@@ -17,6 +17,7 @@ import streamtron
 from streamtron import StreamtronRegressor
 from streamtron.core.config import Machine
 from streamtron.core.events import Event, ReadingDone
+from tests.helpers.examples import examples
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +66,7 @@ class Exact:
 
 @pytest.mark.parametrize("tol", [0.5, 1e-6])
 @pytest.mark.parametrize("intercept", ["free", "penalised"])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(examples(25)))
 def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(
     seed: int, intercept: str, tol: float
 ) -> None:

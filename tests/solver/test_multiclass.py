@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn import metrics
 from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.text import MANY, down, up
@@ -94,15 +95,19 @@ def table(text: str) -> list[list[str]]:
     return [line.split()[:5] for line in lines[1:] if not line.startswith("…")]
 
 
-def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
-    tmp_path: Path,
-) -> None:
-    labels = labels_of("--multiclass")
-    write_rows(tmp_path / "rows.svm", labels)
-    report, model = tmp_path / "r.json", tmp_path / "m"
-    words = (tmp_path / "rows.svm", "--multiclass", "--model", model, "--report", report)
-    said = printed("fit", *words)
-    learners = json.loads(report.read_text())["learners"]
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of five classes, the model of them and its report; what the fit said."""
+    directory = tmp_path_factory.mktemp("many")
+    write_rows(directory / "rows.svm", labels_of("--multiclass"))
+    words = ("--multiclass", "--model", directory / "m", "--report", directory / "r.json")
+    (directory / "said").write_text(printed("fit", directory / "rows.svm", *words))
+    return directory
+
+
+def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(place: Path) -> None:
+    learners = json.loads((place / "r.json").read_text())["learners"]
+    said = (place / "said").read_text()
     assert table(said) == [
         [
             learner["label"],
@@ -114,16 +119,68 @@ def test_the_summary_has_a_line_a_class_and_says_that_all_are_certified(
         for learner in learners
     ]
     assert re.search(r"\neach of the 5 classes is within .* training objective, proven\n", said)
-    for command in (("certify", model), ("certify", f"{model}.run"), ("inspect", model)):
+    for command in (("certify", place / "m"), ("certify", place / "m.run")):
         gaps = [row[3] for row in table(printed(*command))]
         assert [float(gap) for gap in gaps] == pytest.approx(
             [learner["certificate"]["relative_duality_gap"] for learner in learners], rel=1e-4
         )
-    printed("predict", model, tmp_path / "rows.svm", "-o", tmp_path / "labels.tsv")
+
+
+def test_evaluate_prints_micro_and_macro_means_and_a_line_a_class(
+    place: Path, tmp_path: Path
+) -> None:
+    words = ("evaluate", place / "m", place / "rows.svm")
+    outcome, lines = json.loads(printed(*words, "--json")), printed(*words).splitlines()
+    printed("predict", *words[1:], "-o", tmp_path / "labels.tsv")
     _, *predicted = (tmp_path / "labels.tsv").read_text().splitlines()
-    right = sum(line.split("\t")[0] == label for line, label in zip(predicted, labels, strict=True))
-    metrics = json.loads(printed("evaluate", model, tmp_path / "rows.svm", "--json"))
-    assert metrics["accuracy"] == right / len(labels) > 0.5
+    predictions, labels = [line.split("\t")[0] for line in predicted], labels_of("--multiclass")
+    for mean in ("micro", "macro"):
+        expected = metrics.f1_score(labels, predictions, average=mean)
+        assert outcome[f"{mean}_f1"] == pytest.approx(expected)
+    assert outcome["accuracy"] == metrics.accuracy_score(labels, predictions) > 0.5
+    shown = [line.split()[2] for line in lines if line.startswith("macro F1")]
+    assert shown == [f"{outcome['macro_f1']:.4g}"]
+    assert not any("other classes" in line for line in lines)
+    start = next(n for n, line in enumerate(lines) if line.startswith("class"))
+    cells = [line.split() for line in lines[start + 1 : start + 6]]
+    for line, name, learner in zip(cells, NAMES, outcome["classes"], strict=True):
+        assert line[0] == name
+        assert int(line[1]) == learner["support"] == labels.count(name)
+        scores = [learner[metric] for metric in ("precision", "recall", "f1", "roc_auc")]
+        assert line[2:] == [f"{score:.4f}" for score in scores]
+    unranked = json.loads(printed(*words, "--json", "--no-ranking"))
+    assert unranked["macro_roc_auc"] is None
+    assert outcome["macro_roc_auc"] > 0.5
+    assert unranked["macro_f1"] == outcome["macro_f1"]
+    (tmp_path / "rows").write_text("fig 1:1\nquince 1:1\nmelon 2:1\n")
+    counted = printed("evaluate", place / "m", tmp_path / "rows").splitlines()
+    found = [line.split() for line in counted if "other" in line]
+    assert found == [["of", "other", "classes", "2"]]
+
+
+def test_inspect_shows_a_line_a_class_with_its_heaviest_columns_and_certificate_if_there_is_one(
+    place: Path, tmp_path: Path
+) -> None:
+    model = LinearModel.load(place / "m")
+    model.but(certificate=None, offsets=None).save(tmp_path / "bare")
+    bare = printed("inspect", tmp_path / "bare").splitlines()
+    assert "no certificate: use streamtron certify" in bare
+    assert len([line for line in bare if line.split()[1:4] == ["-", "-", "-"]]) == 5
+    facts = json.loads(printed("inspect", place / "m", "--json"))
+    assert (facts["kind"], facts["classification"]) == ("model", "multiclass")
+    said = printed("inspect", place / "m")
+    for k, words in enumerate(table(said)):
+        learner, proven = facts["learners"][k], model.certificate["learners"][k]
+        assert learner["label"] == words[0] == NAMES[k]
+        assert learner["certificate"] == proven
+        heaviest = int(np.abs(model.weights[k]).argmax())
+        entry = learner["largest_weights"][0]
+        assert (entry["column"], entry["weight"]) == (heaviest + 1, model.weights[k, heaviest])
+        assert words[1] == down(proven["primal_margin"], 6)
+        assert words[3] == up(proven["relative_duality_gap"], 6)
+        assert words[4] == str(heaviest + 1)
+    assert "the one whose decision is highest" in said
+    assert f"largest gap        {up(model.certificate['relative_duality_gap']):>13}" in said
 
 
 def test_the_sentence_of_a_fit_that_stops_early_names_the_classes(

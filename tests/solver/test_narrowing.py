@@ -96,20 +96,6 @@ def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order() -> None:
     assert narrowed.held.squares.tolist() == [5.0, 16.0, 64.0]
 
 
-def test_what_a_solve_leaves_comes_back_on_all_columns() -> None:
-    running = running_of(1000)
-    narrowed = Narrowed(held_rows(), running)
-    narrowed.running.settle(np.array([1.0, 2.0, 3.0]), 0.5, 0.0, 7)
-    narrowed.settle()
-    wide = narrowed.widen(np.array([4.0, 5.0, 6.0, 7.0]))
-    assert wide is not None
-    assert np.flatnonzero(running.w).tolist() == [3, 7, 900]
-    assert running.w[[3, 7, 900]].tolist() == [1.0, 2.0, 3.0]
-    assert (running.bias, running.steps) == (0.5, 7)
-    assert wide[[3, 7, 900, 1000]].tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert wide.sum() == 22.0
-
-
 def test_rows_of_few_columns_are_solved_as_they_are() -> None:
     active, running = ActiveSet(10**6), running_of(2)
     fill(active, [[(0, 1.0), (1, 1.0)]] * 4, [0, 1, 2, 3], 0)

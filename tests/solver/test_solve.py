@@ -25,7 +25,6 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
-from tests.helpers.learners import minimise
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
@@ -271,20 +270,6 @@ def test_no_counts_of_the_rows_in_memory_bring_the_dual_above_their_primal(
             assert place.objective(found.b, tried) <= found.primal * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("held", [100, 60, 15])
-def test_a_part_solved_has_the_least_primal_of_the_part(held: int) -> None:
-    place = scene(2, held, C=5.0)
-    center = (place.patterns[held:].T @ place.counts[held:]) / place.b
-    rows, labels = random_rows(2, ROWS, COLUMNS)
-    signs = np.array(labels[:held], dtype=np.int8)
-    v, *_ = minimise(
-        csr(rows[:held]), signs, place.cost[:held], RHO, center.copy(), center, 1e-12, proven=True
-    )
-    found = place.solve(1e-9)
-    least = place.part_primal(v)
-    assert least * (1 - 1e-11) <= found.primal <= least * (1 + 1e-8)
-
-
 # --- the dual never falls ---
 
 
@@ -486,16 +471,6 @@ def test_one_round_tells_of_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     scene(0, 60).solve(1e-9)
     assert before
     assert max(before) < 1.0, "what a solve begins with was measured by no round"
-
-
-def test_the_same_rows_and_orders_give_the_same_bits() -> None:
-    bits = []
-    for _ in range(2):
-        place = scene(3, C=20.0)
-        found = place.solve(1e-8)
-        assert found.v is not None
-        bits.append((place.counts.tobytes(), found.v.tobytes(), place.running.scalars.tobytes()))
-    assert bits[0] == bits[1]
 
 
 # --- learners with little memory ---

@@ -6,9 +6,8 @@ import json
 import math
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,9 +16,6 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from sklearn.datasets import load_svmlight_files
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
-from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.cli import options
@@ -37,10 +33,9 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import COMMAND, Process, Run, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
-STREAMTRON = Path(sys.executable).parent / "streamtron"
 TRAIN, HELD = 1200, 400
 
 
@@ -545,44 +540,6 @@ def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None
     assert loose == [0.016, 0.004, 0.0]
 
 
-# --- against scikit-learn ------------------------------------------------------------------------
-
-
-def _shards(*paths: Path) -> list[tuple[Any, Any]]:
-    """(X, y) of each shard, by scikit-learn's reader, values as float32 has them."""
-    read = load_svmlight_files([str(path) for path in paths], n_features=400, dtype=np.float32)
-    return [(X.astype(np.float64), y) for X, y in zip(read[::2], read[1::2], strict=True)]
-
-
-def _stacked(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    from scipy import sparse
-
-    return sparse.vstack([X for X, _ in parts]).tocsr(), np.concatenate([y for _, y in parts])
-
-
-def _rival(C: float, rho: float) -> LinearSVC:
-    return LinearSVC(
-        C=C, fit_intercept=rho > 0, intercept_scaling=rho or 1.0, dual=False, tol=1e-12,
-        max_iter=100_000,
-    )  # fmt: skip
-
-
-def test_folds_give_the_scores_and_the_choice_of_grid_search(place: Path) -> None:
-    parts = _shards(*sorted((place / "train").iterdir()))
-    X, y = _stacked(parts)
-    fold = np.concatenate([np.full(len(part[1]), k % 2) for k, part in enumerate(parts)])
-    grid = {"C": [0.01, 0.1, 1.0, 10.0]}
-    scores = ["accuracy", "precision", "recall", "f1", "roc_auc", "average_precision"]
-    rival = GridSearchCV(
-        _rival(1.0, 1.0), grid, cv=PredefinedSplit(fold), scoring=scores, refit="accuracy"
-    ).fit(X, y)
-    found = streamtron.sweep(place / "train", C=grid["C"], folds=2, settings=Settings(tol=1e-10))
-    for name in scores:
-        ours = [trial.metrics[name] for trial in found.trials]
-        assert ours == pytest.approx(list(rival.cv_results_[f"mean_test_{name}"]), abs=1e-9)
-    assert rival.best_params_["C"] == found.best.settings.C
-
-
 # --- plot ----------------------------------------------------------------------------------------
 
 
@@ -652,19 +609,14 @@ def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
     number: signal.Signals, place: Path
 ) -> None:
-    process = subprocess.Popen(
-        [
-            STREAMTRON, "sweep", "train", "--model", "stopped", "--tol", "0", "--stage", "0.01",
-            "--max-epochs", "1000000", "-v", "--table", "stopped.csv",
-        ],
-        cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    for _ in range(3):  # it is at work
-        process.stderr.readline()
+    words = ("sweep", "train", "--model", "stopped", "--tol", 0, "--stage", 0.01, "--table",
+             "stopped.csv", "--max-epochs", 1_000_000)  # fmt: skip
+    process = Process(COMMAND, *words, cwd=place)
+    until(lambda: any(place.glob("stopped.run/cache/sweep-*/fold-*/*")))
     process.send_signal(number)
-    out, err = process.communicate(timeout=100)
-    assert (process.returncode, out) == (128 + number, "")
-    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
+    ended = process.end(timeout=100.0)
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr.splitlines()[-1].startswith(f"stopped by {number.name}")
     assert not list(place.glob("stopped*"))
 
 
