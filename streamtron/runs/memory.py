@@ -13,6 +13,7 @@ from streamtron.core.kernels import BATCH_WIDTH
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
+from streamtron.solver.duals import IN_MEMORY, PAGE
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
@@ -55,6 +56,9 @@ SOLVER_SHARE = 1 / 6
 """Margins, slacks, costs and counts of the rows held, as a part of the active set."""
 
 ROW_BYTES = 4  # one int32 count
+
+COUNTED = IN_MEMORY * PAGE
+"""Rows at most whose counts a learner keeps in memory; those of others are in a file."""
 
 INTERPRETER_BYTES = 215_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
@@ -122,6 +126,7 @@ def memory_needed(
     if shared:
         held = min(rows, most // ACTIVE_ROW_BYTES)
         active += SHARED_ROW_BYTES * held * (learners - 1)
+    counts = ROW_BYTES * learners * min(rows, COUNTED)
     copies = solving + (threads > 1)  # threads that share a sum have one each
     head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
     newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)
@@ -132,7 +137,7 @@ def memory_needed(
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
-        Need(f"counts ({ROW_BYTES * learners} bytes a row)", ROW_BYTES * learners * rows),
+        Need(f"counts ({ROW_BYTES * learners} bytes a row)", counts),
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
         newton,
@@ -162,7 +167,7 @@ def certificate_memory_needed(
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need("model", WEIGHT_BYTES * nonzeros),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
-        Need("counts", ROW_BYTES * rows * learners),
+        Need("counts", ROW_BYTES * learners * min(rows, COUNTED)),
         Need("active sets", int((1 + SOLVER_SHARE) * active) * learners),
         Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
     ]

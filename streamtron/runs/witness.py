@@ -47,6 +47,7 @@ class WitnessCounts(StreamedCounts):
     def __init__(
         self, gaps: Stored, counts: Stored, rows: Sequence[int], order: Sequence[int]
     ) -> None:
+        super().__init__()
         self._gaps, self._counts, self._rows = gaps, counts, rows
         self._order = order
         self._first = np.cumsum([0, *rows])

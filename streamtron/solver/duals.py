@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,12 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.core.files import writing_to
 from streamtron.core.rows import Label
 from streamtron.core.sealed import Streamed, read_sealed, write_sealed
 from streamtron.solver.stages import Regime
 
 PAGE = 4096
 """Rows a page: a page is held once one of its rows has a count."""
+
+IN_MEMORY = 4096
+"""Pages at most that the counts of a learner keep in memory, 67 MB; others are in files, of which
+the system keeps in memory what has room."""
+
+FEWEST = 16
+"""Pages at least that such a file has, and IN_MEMORY at most."""
+
+SCRATCH = os.environ.get("TMPDIR") or "/var/tmp"
+"""Where they are: not in /tmp, which many systems keep in memory."""
 
 PIECE = 1 << 18
 """Counts that are put into their pages at a time: their row numbers take twice as much memory."""
@@ -26,6 +39,8 @@ MOST_ROWS = 2**32 - 1
 """Rows at most: their numbers are kept as differences of 32 bits, and the sum of so many counts
 below 2³¹ is below 2⁶³."""
 
+
+Page = NDArray[np.int32]
 
 _Run = tuple[int, slice, NDArray[np.int64] | slice]
 """Page, entries of those asked for, places in the page."""
@@ -43,13 +58,14 @@ class Counts:
     ([5, 0, 3], 32768)
     """
 
-    def __init__(self) -> None:
-        self._pages: dict[int, NDArray[np.int32]] = {}
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._pages: dict[int, Page] = {}
+        self._in_memory, self._free = in_memory, list[Page]()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(page.nbytes for page in self._pages.values())
+        """Bytes held in memory."""
+        return 4 * PAGE * min(len(self._pages), self._in_memory)
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
         """Counts of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
@@ -147,8 +163,30 @@ class Counts:
     def _put(self, runs: Iterator[_Run], counts: NDArray[np.int32]) -> None:
         for number, run, at in runs:
             if number in self._pages or counts[run].any():
-                page = self._pages.setdefault(number, np.zeros(PAGE, dtype=np.int32))
-                page[at] = counts[run]
+                if number not in self._pages:
+                    self._pages[number] = self._new_page()
+                self._pages[number][at] = counts[run]
+
+    def _new_page(self) -> Page:
+        held = len(self._pages)
+        if held < self._in_memory:
+            return np.zeros(PAGE, dtype=np.int32)
+        self._free = self._free or pages_of_file(min(max(held, FEWEST), IN_MEMORY))
+        return self._free.pop()
+
+
+def pages_of_file(number: int, directory: str = SCRATCH) -> list[Page]:
+    """Return so many pages, all 0, in a file that has no name and ends with them; a MachineError
+    where the disk is full."""
+    with (
+        writing_to(directory, "Name another place with TMPDIR."),
+        tempfile.TemporaryFile(dir=directory) as file,
+    ):
+        for _ in range(number):
+            file.write(bytes(4 * PAGE))
+        file.flush()
+        pages = mmap.mmap(file.fileno(), 4 * PAGE * number)
+    return list(np.frombuffer(pages, dtype=np.int32).reshape(number, PAGE))
 
 
 def check_gaps(gaps: NDArray[np.uint32], counts: NDArray[np.int32]) -> None:
@@ -256,6 +294,9 @@ class StreamedCounts(Counts, ABC):
     """Counts that are in files. ``nonzero`` and ``streamed`` have some of them in memory at a time;
     ``gaps`` and anything else reads them all."""
 
+    def __init__(self) -> None:
+        self._in_memory, self._free = IN_MEMORY, []
+
     @abstractmethod
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: some at a time."""
@@ -272,6 +313,7 @@ class SavedCounts(StreamedCounts):
     """Counts in the files of parts, in the order of the rows: those of a part at a time."""
 
     def __init__(self, files: Sequence[str]) -> None:
+        super().__init__()
         self._files = list(files)
 
     def moved(self, directory: str | os.PathLike[str]) -> SavedCounts:

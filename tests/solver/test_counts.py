@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ puts = st.lists(st.dictionaries(row_numbers, st.integers(0, 2**31 - 1), max_size
 
 
 def counts_of(entries: list[dict[int, int]]) -> tuple[Counts, dict[int, int]]:
-    """Counts after some have been put, and as a plain dictionary."""
-    counts, plain = Counts(), {}
+    """Counts after some have been put, and as a plain dictionary; those of two pages at most are in
+    memory."""
+    counts, plain = Counts(in_memory=2), {}
     for put in entries:
         numbers = np.array(list(put), dtype=np.int64)
         counts.put(numbers, np.array(list(put.values()), dtype=np.int32))
@@ -82,6 +84,16 @@ def test_ranges_are_their_rows_one_behind_the_other(
     assert by_ranges.nbytes == by_numbers.nbytes
     values[:] = 0
     assert by_ranges.take_ranges(ranges).tolist() == by_numbers.take(numbers).tolist()
+
+
+def test_counts_beyond_the_most_pages_are_in_a_file_and_not_in_memory() -> None:
+    tracemalloc.start()
+    counts, plain = counts_of([{page * PAGE: page + 1 for page in range(700)}])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert counts.nbytes == 2 * 4 * PAGE
+    assert held < 700 * 4 * PAGE / 10
+    assert counts.total() == sum(plain.values())
 
 
 def test_a_count_far_away_costs_nothing_in_between() -> None:
