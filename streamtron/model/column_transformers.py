@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -60,12 +60,13 @@ def _number(column: NumberColumn) -> tuple[Any, Features]:
     if column.edges is not None:
         if column.null == "column":
             raise _refuse(column, "bins and a feature of its own for nulls")
-        bins = len(column.edges) - 1
+        is_alone = len(column.edges) == 2  # then an empty bin stands beside it: two are wanted
+        edges = np.array([column.edges[0], np.inf, np.inf] if is_alone else column.edges)
+        bins = len(edges) - 1
         binned = KBinsDiscretizer(bins, encode="onehot", strategy="uniform").fit([[0.0], [bins]])
-        binned.bin_edges_[0] = np.array(column.edges)
-        steps.append(binned)
-    else:
-        steps.append(_scaler(column.center, column.divisor or 1.0))
+        binned.bin_edges_[0] = edges
+        return make_pipeline(*steps, binned), np.arange(bins) % column.width
+    steps.append(_scaler(column.center, column.divisor or 1.0))
     if column.null == "column":
         known = SimpleImputer(strategy="constant", fill_value=0.0, add_indicator=True)
         steps.append(known.fit([[0.0], [np.nan]]))
@@ -115,8 +116,9 @@ def _category(column: CategoryColumn) -> tuple[Any, Features]:
 
     if column.hash_bits is not None:
         return _hashed(column)
-    null = column.width - 1 if column.null == "column" else None
-    encoder, places = _one_hot(written(column, null))
+    if not column.width:
+        raise _refuse(column, "no category")
+    encoder, places = _one_hot(written(column, MISSING, _refuse))
     return make_pipeline(_as(str), encoder), places
 
 
@@ -160,8 +162,7 @@ def _list(column: ListColumn) -> tuple[Any, Features]:
 
     if column.hash_bits is not None or column.null == "column":
         raise _refuse(column, "lists that are hashed or have a feature of their own for nulls")
-    known, counters = [*(column.categories or ()), *column.rare], []
-    names = dict(zip(known, column.codes(known).tolist(), strict=True))
+    names, counters = _places(column), []
     numbers = {int(name): feature for name, feature in names.items() if is_whole(name)}
     for entries in (list(names), list(numbers)):
         places = {name: place for place, name in enumerate(entries)}
@@ -185,15 +186,27 @@ def _as(kind: type | str) -> Any:
     return FunctionTransformer(np.asarray, kw_args={"dtype": kind})
 
 
-def written(column: CategoryColumn, null: int | None) -> dict[str, int]:
-    """Return, of every way in which Python may write a category, which feature it is; ``null`` is
-    that of a null, None = none. Of 7 in a column with nulls pandas makes 7.0."""
-    places = {} if null is None else dict.fromkeys(MISSING, null)
-    known = column.categories or ()
-    for k, value in [*enumerate(known), *((len(known), value) for value in column.rare)]:
-        ways = WRITTEN.get(value, [value, f"{value}.0"] if is_whole(value) else [value])
-        places |= dict.fromkeys(ways, k)
-    return places
+def _places(column: CategoryColumn) -> dict[str, int]:
+    """Return the feature of each category that was counted."""
+    known = [*(column.categories or ()), *column.rare]
+    return dict(zip(known, column.codes(known).tolist(), strict=True))
+
+
+def written(
+    column: CategoryColumn, nulls: Sequence[str], refuse: Callable[[Column, str], SettingsError]
+) -> dict[str, int]:
+    """Return, of every way in which a category may be written, which feature it is; ``nulls`` are
+    the ways of a null. Of 7 in a column with nulls pandas makes 7.0."""
+    names = _places(column)
+    taken = nulls if column.null != REFUSED else ()
+    if odd := [name for name in names if name in taken or name.endswith("\0")]:
+        raise refuse(column, f"the category {odd[0]!r} and a null or another written alike")
+    places = dict.fromkeys(nulls, column.width - 1) if column.null == "column" else {}
+    if names.keys() <= WRITTEN.keys():
+        places |= {way: k for name, k in names.items() for way in WRITTEN[name]}
+    elif all(map(is_whole, names)):
+        places |= {f"{name}.0": k for name, k in names.items()}
+    return places | names
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:

@@ -140,7 +140,7 @@ def _category(column: CategoryColumn, weights: Weights) -> Nodes:
     _check(column, "hash_bits")
     unseen, null = len(weights), len(weights) + 1
     rows = np.concatenate([weights, np.zeros((1, weights.shape[1])), _null(column, weights)])
-    places = {"": null} | written(column, null)
+    places = {"": null} | written(column, [""], _unknown)
     encoder = {"keys_strings": [*places], "values_int64s": [*places.values()]}
     text = "code@ = ai.onnx.ml.LabelEncoder(x@) part@ = Gather(rows@, code@) "
     return Nodes("string", text, {"rows": rows}, {"code": encoder | {"default_int64": unseen}})

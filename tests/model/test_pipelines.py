@@ -26,11 +26,12 @@ def table() -> pd.DataFrame:
     rows = pd.DataFrame({
         "age": rng.normal(40, 10, ROWS).round(1), "income": rng.lognormal(10, 1, ROWS),
         "clicks": rng.integers(0, 50, ROWS), "premium": rng.random(ROWS) < 0.3,
-        "city": rng.choice(["Paris", "Rome", "Oslo", "X1", "X2"], ROWS, p=CITIES),
+        "city": rng.choice(["Paris", "Rome", "Oslo", "true", "True"], ROWS, p=CITIES),
         "code": rng.integers(1, 5, ROWS), "note": rng.choice(words, ROWS),
         "tags": [["x", "xy", "y", "x", "7"][: k % 6] for k in range(ROWS)],
         "places": [[k % 3, k % 70, 12] for k in range(ROWS)],
         "point": [*rng.normal(size=(ROWS, 3))],
+        "odd": [["nan", "", None][k % 3] for k in range(ROWS)], "end": ["a", "a\0"] * (ROWS // 2),
         "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
     })  # fmt: skip
     label = (rows.clicks > 25) ^ (rows.city == "Rome") ^ (rng.random(ROWS) < 0.1)
@@ -56,7 +57,8 @@ def of_onnx(path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
     return dict(zip(names, session.run(None, given), strict=True))
 
 
-NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:number"]
+# of a truth value there is one bin
+NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:number,bins=2"]
 
 
 @pytest.mark.parametrize(
@@ -129,13 +131,16 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(
         ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed and may be"),
         ("tags:list,hash_bits=4", "'tags' has lists that are hashed"),
         ("point:vector,null=0", "'point' has lists of numbers that may be missing"),
+        ("none:category,null=0", "'none' has no category"),
+        ("odd:category,null=0", "'odd' has the category 'nan' and a null"),
+        ("end:category", r"'end' has the category 'a\\x00' and .* another"),
         ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
     ],
 )
 def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
     table: pd.DataFrame, column: str, part: str
 ) -> None:
-    model = streamtron.fit(table, columns=[column], label="label")
+    model = streamtron.fit(table.assign(none=None), columns=[column], label="label")
     with pytest.raises(SettingsError, match=part):
         model.to_sklearn()
 
@@ -171,7 +176,8 @@ def test_onnxruntime_decides_raw_rows_as_we_do(
 def test_in_onnx_a_null_that_is_refused_has_no_decision(
     table: pd.DataFrame, tmp_path: Path
 ) -> None:
-    columns, given = ["age:number", "city:category", "day:date"], table.dropna()
+    columns = ["age:number", "city:category", "day:date"]
+    given = table.dropna(subset=["age", "city", "day"])
     model = streamtron.fit(given, columns=columns, label="label")
     streamtron.export(model, tmp_path / "m.onnx", "onnx")
     scores = of_onnx(tmp_path / "m.onnx", table)["scores"]
@@ -187,6 +193,7 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(
         ("note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
         ("note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
         ("city:category,hash_bits=4,null=0", "'city' has hash_bits"),
+        ("odd:category,null=0", "'odd' has the category '' and a null"),
         ("scores:number", "'scores' is called as an output is"),
     ],
 )
