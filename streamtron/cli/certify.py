@@ -10,7 +10,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
-from streamtron.cli.summary import bounds, certificate_lines
+from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
 from streamtron.core.config import REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
@@ -88,6 +88,7 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     )
     yield from column_lines(proof)
     yield from certificate_lines(certificate, many=bool(learners))
+    yield from zero_lines(learners or [proof])
     if is_verbose():
         yield from _of_weights(learners or [proof])
     if learners:

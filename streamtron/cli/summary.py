@@ -111,10 +111,14 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
     skipped = {"skipped": report["skipped"]} if many else {}
     certificate = {**report["certificate"], **skipped}
     yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)
-    if zeros := sum(learner["certificate"].get("zero_columns", 0) for learner in learners):
-        weights = report["columns"] * len(learners)
-        yield f"{zeros:,} of {weights:,} weights are proven to be 0 at the optimum"
+    yield from zero_lines(learners, f" of {report['columns'] * len(learners):,}")
     yield _verdict(report)
+
+
+def zero_lines(learners: Sequence[Report], of_all: str = "") -> Lines:
+    """Yield how many weights are proven to be 0, if any are."""
+    if zeros := sum(learner["certificate"].get("zero_columns", 0) for learner in learners):
+        yield f"{zeros:,}{of_all} weights are proven to be 0 at the optimum"
 
 
 def place_lines(model: str, machine: Machine) -> Lines:

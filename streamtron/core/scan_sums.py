@@ -26,8 +26,9 @@ AT_A_TIME = 1 << 20
 
 class BlockSums(NamedTuple):
     """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
-    (len(places), BIN_SUMS); to ``sums`` and ``totals``; and to Σ c_k l_k x_k the ``values`` at
-    ``columns``, each named once."""
+    (len(places), BIN_SUMS); to ``sums`` and ``totals``; to Σ c_k l_k x_k the ``values`` at
+    ``columns``, each named once; and to Σ C_k x_kj², where r > 0, the ``squares`` at ``occurring``
+    columns."""
 
     places: NDArray[np.int64]
     bins: Vector
@@ -35,6 +36,8 @@ class BlockSums(NamedTuple):
     totals: NDArray[np.int64]
     columns: NDArray[np.uint32]
     values: Vector
+    occurring: NDArray[np.int64]
+    squares: Vector
 
 
 class ScanSums:
@@ -46,7 +49,7 @@ class ScanSums:
     where ``loss`` is not quadratic; α = c / ``b``. ``free`` is ρ of a bias that is not penalised,
     see ``Settings.augmentation``; else 0. ``ratio`` is r of ``core.penalty``. ``fresh`` and ``low``
     are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
-    ``sq_columns`` : Σ C_k x_kj² of each column where r > 0; None where it is not known.
+    ``sq_columns`` : Σ C_k x_kj² of each column where r > 0; else None.
     """
 
     sq_columns: Vector | None = None
@@ -97,11 +100,15 @@ class ScanSums:
         filled, sums, totals = bins[places], self.sums, self.totals
         bins[places] = 0.0
         self.sums, self.totals = no_sums(), np.zeros(4, dtype=np.int64)
-        return BlockSums(places, filled, sums, totals, columns[:found], values[:found])
+        known = np.zeros(0) if self.sq_columns is None else self.sq_columns
+        occurring = np.flatnonzero(known)
+        squares, known[occurring] = known[occurring], 0.0
+        return BlockSums(
+            places, filled, sums, totals, columns[:found], values[:found], occurring, squares
+        )
 
     def add(self, block: BlockSums) -> None:
-        """Add the sums of some rows; their columns must exist. They do not tell Σ C_k x_kj²."""
-        self.sq_columns = None
+        """Add the sums of some rows; their columns must exist."""
         bins = self.bins.reshape(-1, kernels.BIN_SUMS)
         own = bins[block.places]
         _add_compensated(own.reshape(-1), block.bins.reshape(-1))
@@ -111,6 +118,8 @@ class ScanSums:
         before = self.fresh[block.columns]
         self.fresh[block.columns], off = _two_sum(before, block.values)
         self.low[block.columns] += off
+        if self.sq_columns is not None:
+            self.sq_columns[block.occurring] += block.squares
 
     def __add__(self, other: ScanSums) -> ScanSums:
         """Return the sums over the rows of both, scanned at the same weights with the same s₀; one

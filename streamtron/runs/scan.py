@@ -160,7 +160,7 @@ def scan_request(learner: Learner) -> ScanRequest:
     rho, scale = learner.augmentation, frozen.scan_sums.scale
     return ScanRequest(
         learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
-        frozen.scan_sums.b, loss=learner.loss, free=learner.free,
+        frozen.scan_sums.b, loss=learner.loss, free=learner.free, ratio=learner.settings.ratio,
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def find_upper_bounds(
     that leaves a gap, search for counts of a larger dual in at most ``readings`` more: a solve of
     the rows that have a loss, then scans."""
     certificates, spent = _certify(scans, learners, scales, readings)
-    bounds = {k: [(proof.dual, proof.rounding_bound)] for k, proof in enumerate(certificates)}
+    bounds = {k: [proof] for k, proof in enumerate(certificates)}
     gaps = [proof.relative_duality_gap for proof in certificates]
     searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
     if learners[0].settings.hard or spent >= readings:
@@ -65,17 +65,19 @@ def find_upper_bounds(
             learner = learners[k]
             run_mini_epochs(finish_reading(learner))
             if (proof := learner.certificate) is not None and proof.dual:
-                bounds[k].append((proof.dual, proof.rounding_bound))
+                bounds[k].append(proof)
             _, _, mini_epochs = learner.progress.done_since(learner.running.updates)
             proof = _bounded(certificates[k], bounds[k])
             scans.done(learner, proof, learner.progress.mode, mini_epochs)
     return [_bounded(proof, bounds[k]) for k, proof in enumerate(certificates)]
 
 
-def _bounded(proof: Certificate, bounds: Sequence[tuple[float, float]]) -> Certificate:
-    """Return a certificate with the largest D of ``bounds``, each with its rounding."""
-    dual, rounding = max(bounds)
-    return replace(proof, dual=dual, rounding_bound=rounding)
+def _bounded(proof: Certificate, bounds: Sequence[Certificate]) -> Certificate:
+    """Return a certificate with the largest D of ``bounds`` and its rounding, and the most columns
+    that one of them has proven to weigh 0."""
+    best = max(bounds, key=lambda bound: bound.dual)
+    zeros = max(bound.zero_columns for bound in bounds)
+    return replace(proof, dual=best.dual, rounding_bound=best.rounding_bound, zero_columns=zeros)
 
 
 def _certify(

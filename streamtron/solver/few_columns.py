@@ -132,6 +132,8 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     settings = learner.settings
     if settings.faithful or settings.hard or learner.loss.zone:
         return False
+    if settings.ratio and settings.parts:
+        return False  # where a scan proves the dual point of the quadratic of all rows
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)
     mark_columns(rows, marks)

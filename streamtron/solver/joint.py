@@ -23,13 +23,25 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
+from streamtron.core.penalty import Penalty
 from streamtron.solver import newton
+from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.held_loss import HeldLoss, LossTerms
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.proximal_newton import (
+    ENOUGH,
+    FLAT,
+    HALVINGS,
+    STEPS,
+    descend,
+    diagonal_of,
+    slope_along,
+    slopes_of,
+)
+from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import Regime, finer_resolution, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
@@ -240,17 +252,63 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         yield from _solve_block(learner)
         return
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
-    if progress.reading == 0 and learner.loss.quadratic:
-        theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
-        v = (theta or 1.0) * v
-    objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
-    solution = yield from objective.minimise(v, precision)
+    if ratio := learner.settings.ratio:
+        solution = yield from minimise_penalised(Penalty.of(ratio), v, precision)
+    else:
+        if progress.reading == 0 and learner.loss.quadratic:
+            theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
+            v = (theta or 1.0) * v
+        objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
+        solution = yield from objective.minimise(v, precision)
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
     else:
         b = resolution_of(b, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
+
+
+def minimise_penalised(penalty: Penalty, v: Vector, precision: float) -> Rounds[JointPoint]:
+    """Minimise R and the loss of the rows in memory of all parts, see ``proximal_newton``: a step
+    is a round for P, its gradient and H on the weights that might move before; and one for H on
+    those that may move, where others do. Of more than SPARSE those farthest from their
+    optimum move."""
+    head = np.zeros(0, dtype=np.int64)
+    terms: LossTerms = yield HeldLoss.look, (v, head)
+    for steps in range(STEPS + 1):
+        primal, pull = penalty.value(v) + terms.loss, -terms.gradient
+        earned = terms.loss + float(kernels.dot(pull, v))
+        gap = 1.0 - penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
+        here = JointPoint(v, primal, terms.gradient, v, steps, terms)
+        yield GapEstimate(gap)
+        if gap <= precision:
+            break
+        gradient, moving = slopes_of(v, pull, penalty)
+        if len(moving) > SPARSE:
+            beyond = np.abs(gradient + penalty.lasso * np.sign(v)) - penalty.lasso * (v == 0.0)
+            beyond[-1] = math.inf
+            moving = np.sort(moving[np.argpartition(-beyond[moving], SPARSE)[:SPARSE]])
+        if not np.isin(moving, head).all():
+            head = moving
+            terms = yield HeldLoss.look, (v, head)
+        hessian = np.zeros((len(head), len(head)))
+        hessian[np.tril_indices(len(head))] = terms.head
+        mirror(hessian)
+        np.einsum("ii->i", hessian)[:] += diagonal_of(penalty, len(v))[head]
+        step, order = np.zeros(len(v)), np.searchsorted(head, moving)
+        step[head] = descend(hessian, order, penalty.lasso, v[head], gradient[head], steps)
+        slope, theta = slope_along(step, v, gradient, penalty.lasso), 1.0
+        head = moving
+        for _ in range(HALVINGS):
+            v = here.v + theta * step
+            terms = yield HeldLoss.look, (v, head)
+            value = penalty.value(v) + terms.loss
+            if value <= primal + ENOUGH * theta * slope:
+                break
+            theta *= 0.5
+        if not value < primal * (1.0 - FLAT):
+            break
+    return here
 
 
 def minimise_jointly(

@@ -137,8 +137,11 @@ class PartProblem(HeldLoss):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
             counts = round_counts(alpha, plan.b, self.most, balanced=self.loss.numbers)
             learner.counts.put(learner.active.numbers, counts)
-        loss, free = loss_of(learner.settings), learner.settings.free
-        learner.frozen = Frozen(plan.w, plan.bias, plan.scale, plan.b, None, loss, plan.b, free)
+        settings = learner.settings
+        learner.frozen = Frozen(
+            plan.w, plan.bias, plan.scale, plan.b, None, loss_of(settings), plan.b, settings.free,
+            settings.ratio,
+        )  # fmt: skip
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None

@@ -10,6 +10,7 @@ the descent is on H itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -124,32 +125,22 @@ class Objective:
         """Return the step d to about the least of R and the expansion of the rest, what it adds to
         the margins, and the slope of P along it."""
         v, (lasso, ridge), loss = here.v, self._penalty, self._loss
-        gradient = ridge * v - pull
-        gradient[-1] = v[-1] - pull[-1]
-        factors, diagonal = loss.curvatures(here.margins), np.full(len(v), ridge + RIDGE)
-        diagonal[-1] = 1.0
-        may_move = (v != 0.0) | (np.abs(gradient) > lasso)
-        may_move[-1] = True
-        order, step, images = np.flatnonzero(may_move), np.zeros(len(v)), np.zeros(len(factors))
+        gradient, order = slopes_of(v, pull, self._penalty)
+        factors, diagonal = loss.curvatures(here.margins), diagonal_of(self._penalty, len(v))
         if self._columns is None:
-            hessian, slopes = self._hessian(factors, diagonal), gradient.copy()
-            sweep = partial(kernels.descend_directly, hessian, order, lasso, v, step, slopes)
+            hessian = self._hessian(factors, diagonal)
+            step = descend(hessian, order, lasso, v, gradient, here.steps)
+            images = loss.slopes_of(step)
         else:
+            step, images = np.zeros(len(v)), np.zeros(len(factors))
             passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)
             sweep = partial(
                 kernels.descend, self._columns, order, factors, loss.rho, lasso, ridge, gradient,
                 diagonal, v, step, images,
             )  # fmt: skip
-        enough = sweep() * max(SOLVED[0] ** (here.steps + 1), SOLVED[1])
-        for number in range(1, SWEEPS):
-            gained = sweep()
-            if self._columns is None and (gained <= enough or number % BEFORE_JUMP == 0):
-                gained = max(gained, _jump(hessian, order, lasso, v, step, slopes))
-            if gained <= enough:
-                break
-        images = loss.slopes_of(step) if self._columns is None else images * loss.held.signs
-        longer = float((np.abs(v + step) - np.abs(v))[:-1].sum())
-        return step, images, float(kernels.dot(gradient, step)) + lasso * longer
+            _repeat(sweep, here.steps)
+            images *= loss.held.signs
+        return step, images, slope_along(step, v, gradient, lasso)
 
     def _hessian(self, factors: Vector, diagonal: Vector) -> NDArray[np.float64]:
         """Return H of all columns, to whose own diagonal the given one is added."""
@@ -160,6 +151,53 @@ class Objective:
         if self._outside is not None:
             hessian += self._outside.gram
         return hessian
+
+
+def slopes_of(v: Vector, pull: Vector, penalty: Penalty) -> tuple[Vector, NDArray[np.int64]]:
+    """Return the gradient of P without its 1-norm, ``pull`` being −∇ of all but R, and the places
+    of the weights that may move, rising: the bias is the last."""
+    gradient = penalty.ridge * v - pull
+    gradient[-1] = v[-1] - pull[-1]
+    may_move = (v != 0.0) | (np.abs(gradient) > penalty.lasso)
+    may_move[-1] = True
+    return gradient, np.flatnonzero(may_move)
+
+
+def diagonal_of(penalty: Penalty, length: int) -> Vector:
+    """Return what R adds to the diagonal of H, of so many weights with the bias."""
+    diagonal = np.full(length, penalty.ridge + RIDGE)
+    diagonal[-1] = 1.0
+    return diagonal
+
+
+def slope_along(step: Vector, v: Vector, gradient: Vector, lasso: float) -> float:
+    """Return the slope of P along a step, at most: P falls along it if that is below 0."""
+    longer = float((np.abs(v + step) - np.abs(v))[:-1].sum())
+    return float(kernels.dot(gradient, step)) + lasso * longer
+
+
+def descend(
+    hessian: Vector, order: NDArray[np.int64], lasso: float, v: Vector, gradient: Vector, steps: int
+) -> Vector:
+    """Return the step to about the least of R and the expansion with this H, by descent on the
+    weights at the places ``order``; see ``SOLVED``."""
+    step, slopes = np.zeros(len(v)), gradient.copy()
+    known = hessian, order, lasso, v, step, slopes
+    _repeat(partial(kernels.descend_directly, *known), steps, partial(_jump, *known))
+    return step
+
+
+def _repeat(
+    sweep: Callable[[], float], steps: int, jump: Callable[[], float] | None = None
+) -> None:
+    """Repeat sweeps, and jumps, until one gains little beside the first; see ``SOLVED``."""
+    enough = sweep() * max(SOLVED[0] ** (steps + 1), SOLVED[1])
+    for number in range(1, SWEEPS):
+        gained = sweep()
+        if jump is not None and (gained <= enough or number % BEFORE_JUMP == 0):
+            gained = max(gained, jump())
+        if gained <= enough:
+            break
 
 
 def _jump(

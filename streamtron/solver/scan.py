@@ -112,6 +112,8 @@ class ScanRequest(NamedTuple):
     loss: Loss = SQUARED_HINGE
     free: float = 0.0
     """ρ of a bias that is not penalised"""
+    ratio: float = 0.0
+    """r of the penalty"""
 
 
 class Numbered(NamedTuple):
@@ -190,7 +192,7 @@ class _Scanner:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
             request.w, request.bias, request.scale, request.threshold, None, request.loss,
-            request.b, request.free,
+            request.b, request.free, request.ratio,
         )  # fmt: skip
 
     def scan(self, chunk: Chunk) -> PartialSums:

@@ -79,10 +79,15 @@ def keep(
         chosen = chosen[active.add(rows, chosen, targets) :]
         if not len(chosen):
             return
-        if learner.settings.faithful:
+        settings = learner.settings
+        if settings.faithful or (settings.ratio and settings.parts):
+            kept = "--faithful keeps every misclassified row. Give"
+            if settings.ratio:
+                kept = f"parts keep every row that matters with the penalty {settings.penalty}. "
+                kept += "Give --parts 1, more workers, or"
             raise SettingsError(
-                f"the active set is over its budget of {format_size(active.budget)}, and "
-                "--faithful keeps every misclassified row. Give a larger --active-set."
+                f"the active set is over its budget of {format_size(active.budget)}, and {kept} "
+                "a larger --active-set."
             )
         enter(learner, Regime.BLOCKS)
         if learner.mode == "scan" or not len(active):

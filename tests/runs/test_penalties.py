@@ -20,6 +20,7 @@ from streamtron import Settings, StreamtronClassifier
 from streamtron.cli import main
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
+from streamtron.solver import joint
 from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS, COLUMNS = 4, 100, 60
@@ -149,6 +150,29 @@ def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_a_handful_of_readin
     assert outcome.report["readings"] <= 6
 
 
+@problems
+@pytest.mark.parametrize("C", [0.1, 3.0])
+def test_parts_find_the_optimum_of_all_rows(
+    loss: str, ratio: float, C: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, signs = drawn(10)
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    settings = settings_of(loss, ratio, tol=1e-5, parts=3, C=C)
+    found = streamtron.run(shards[:3], settings, model=model)
+    costs = np.full(len(X), C)
+    costs[3 * ROWS :] = 0.0
+    optimum = least(X, costs, signs, loss, ratio)
+    check_bounds(found.report["certificate"], optimum, 1e-5)
+    assert found.report["readings"] == 2.0
+    assert found.report["rounds"] <= 25
+    monkeypatch.setattr(joint, "SPARSE", 9)  # columns that a step may move
+    few = streamtron.run(shards[:3], settings, model=str(tmp_path / "few"))
+    check_bounds(few.report["certificate"], optimum, 1e-5)
+    costs[:] = C
+    updated = streamtron.update(model, shards[3:])
+    check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-5)
+
+
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
     X, signs = drawn(2)
@@ -204,21 +228,23 @@ def test_every_class_has_its_own_optimum(loss: str, tmp_path: Path) -> None:
         check_bounds(learner["certificate"], optimum, 1e-3)
 
 
-@pytest.mark.parametrize("ratio", [0.3, 1.0])
+@problems
 def test_a_model_is_proven_again_by_its_witness_and_without_it(
-    ratio: float, tmp_path: Path
+    loss: str, ratio: float, tmp_path: Path
 ) -> None:
     X, signs = drawn(5)
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    fitted = streamtron.run(
-        shards, settings_of("log_loss", ratio, tol=1e-4), model=model, witness=str(tmp_path / "w")
-    )
-    optimum = least(X, np.ones(len(X)), signs, "log_loss", ratio)
+    settings = settings_of(loss, ratio, tol=1e-4, C=0.05)
+    fitted = streamtron.run(shards, settings, model=model, witness=str(tmp_path / "w"))
+    optimum = least(X, np.full(len(X), 0.05), signs, loss, ratio)
     proven = streamtron.certify(model, shards, witness=str(tmp_path / "w"))
     check_bounds(proven.certificate.to_dict(), optimum, 1e-4)
     primal = fitted.report["certificate"]["primal_objective"]
     assert proven.certificate.primal == pytest.approx(primal, rel=1e-12)
-    check_bounds(streamtron.certify(model, shards).certificate.to_dict(), optimum, 1e-3)
+    assert proven.certificate.zero_columns > 0
+    searched = streamtron.certify(model, shards).certificate
+    check_bounds(searched.to_dict(), optimum, 1e-3)
+    assert searched.zero_columns > 0
 
 
 def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path: Path) -> None:
@@ -231,6 +257,8 @@ def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_pa
     zeros = streamtron.load(model).certificate["zero_columns"]
     assert 0 < zeros < COLUMNS
     assert f"{zeros} of {COLUMNS} weights are proven to be 0 at the optimum" in ran.output
+    again = CliRunner().invoke(main.streamtron, ["certify", model])
+    assert f"{zeros} weights are proven to be 0 at the optimum" in again.output
     streamtron.report(model, tmp_path / "page.html")
     assert "columns that weigh 0 at the optimum" in (tmp_path / "page.html").read_text()
 
@@ -272,8 +300,9 @@ def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(
 def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path: Path) -> None:
     X, signs = drawn(7)
     shards = write(tmp_path, X, signs)
-    with pytest.raises(SettingsError, match="parts: it is solved column by column"):
-        streamtron.run(shards, settings_of("log_loss", 1.0, parts=2), model=str(tmp_path / "m"))
+    small = settings_of("log_loss", 1.0, parts=2, active_set=8_000)
+    with pytest.raises(SettingsError, match=r"parts keep every row that matters .* --parts 1"):
+        streamtron.run(shards, small, model=str(tmp_path / "m"))
     model = streamtron.run(shards, settings_of("log_loss", 1.0), model=str(tmp_path / "m")).model
     with pytest.raises(SettingsError, match="no label is certain"):
         list(streamtron.predict(model, shards[0], certain=True))

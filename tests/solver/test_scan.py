@@ -90,7 +90,7 @@ def margins(data: Data, request: ScanRequest) -> list[float]:
 def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
     data: Data, borders: list[int]
 ) -> None:
-    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, first=True)]
+    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, first=True, ratio=0.5)]
     rooms = [10**9, 10**9]
     together = scanned(data, views, borders, rooms)
     apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
@@ -99,11 +99,15 @@ def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
 
 
 def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
-    """And what a block brings grows with its rows and not with the bins."""
-    request = view(0, b=9.0, from_slacks=True)
-    bins = []
+    """And to the squares of columns; what a block brings grows with its rows and not with the
+    bins."""
+    request = view(0, b=9.0, from_slacks=True, ratio=0.5)
+    bins, squares = [], np.zeros(COLUMNS)
+    for row in data.rows:
+        for column, value in row:
+            squares[column] += 0.5 / DELTA2 * value**2
     for borders in ([0, ROWS], CUTS[1], [0, ROWS - 7, ROWS]):
-        scan_sums = ScanSums(request.scale, COLUMNS)
+        scan_sums = ScanSums(request.scale, COLUMNS, ratio=0.5)
         for block in scanned(data, [request], borders):
             part = block.seen[0].sums
             assert 0 < len(part.places) <= block.rows
@@ -111,6 +115,7 @@ def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
             scan_sums.add(part)
         sums = scan_sums.bins.reshape(-1, kernels.BIN_SUMS)
         bins.append(sums[:, ::2] + sums[:, 1::2])
+        np.testing.assert_allclose(scan_sums.sq_columns, squares, rtol=1e-12)
     for sums in bins[1:]:
         np.testing.assert_allclose(bins[0], sums, rtol=1e-14)
     assert (bins[0] != 0.0).any(axis=1).sum() > 100
