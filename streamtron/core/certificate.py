@@ -31,8 +31,9 @@ FEW = 16.0 * UNIT_ROUNDOFF
 Δ_k² is computed from C and the row's weights. P(s w) uses 13 to 15 of the 16, so that there is
 hardly room for one more; of the exact scans in the tests none is false at 4, and some at 2."""
 
-NOTHING = 1e-200
-"""An objective up to here is 0 but for the allowances that keep rounding from being nothing."""
+NOTHING = 1e-250
+"""An objective up to here is 0 but for the 2⁻¹⁰⁰⁰ Σ C_k that keep rounding from being nothing:
+labels of ``targets.LEAST`` and float32 values make a larger P*."""
 
 LONGEST = 1e100
 """Largest ‖w‖, and inverse of the smallest: products with float32 values, and their squares times

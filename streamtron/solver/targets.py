@@ -15,6 +15,9 @@ from streamtron.core.errors import DataError
 from streamtron.core.losses import NO_NUMBERS, Loss, loss_of
 from streamtron.core.rows import Chunk, Label
 
+LEAST = 1e-50
+"""Labels that are numbers are 0 or at least so far from it."""
+
 
 def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.float64]:
     """C_k = 1/(2 Δ_k²), shape (rows,); 0 where a row is left out."""
@@ -157,6 +160,7 @@ class TargetRule:
             self._check_prices(chunk, weights, delta2)
         if chunk.codes.dtype != np.float64:
             return Targets(chunk.numbers, signs, delta2, chunk.squares)
+        _check_sizes(chunk, signs)
         t = np.asarray(chunk.codes - self.center, np.float64)
         return Targets(chunk.numbers, signs, delta2, chunk.squares, t, self.center)
 
@@ -239,3 +243,14 @@ class Extent:
         self.rows += len(sq_lengths)
         if settings.hard:
             self.lengths += math.fsum(np.sqrt(sq_lengths))
+
+
+def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:
+    """Refuse labels so small that P* may be less than what keeps rounding from being nothing."""
+    small = np.flatnonzero((chunk.codes != 0.0) & (np.abs(chunk.codes) < LEAST) & (signs != 0))
+    if len(small):
+        row = int(small[0])
+        raise DataError(
+            f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}: wanted "
+            f"0, or at least {LEAST:g} in size. Multiply all labels by the same number."
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sklearn.metrics import r2_score, root_mean_squared_error
 import streamtron
 from streamtron import StreamtronRegressor
 from streamtron.core.config import REGRESSION, Settings
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from tests.helpers.models import refused
 from tests.helpers.processes import here
 
@@ -215,3 +216,12 @@ def test_a_row_that_is_added_to_ridge_leaves_the_bias_that_was_proven(tmp_path: 
     off = X[:41].astype(np.float32) @ model.weights + model.bias - t[:41]
     primal = 0.5 * (model.weights @ model.weights + off @ off)
     assert primal == pytest.approx(model.certificate["primal_objective"], rel=1e-8)
+
+
+def test_labels_too_small_for_a_true_relative_gap_are_refused_by_row() -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 3))
+    labels = rows @ [1.0, 2.0, 3.0] + 0.5
+    fit = partial(StreamtronRegressor(intercept="free").fit, rows)
+    assert fit(1e-45 * labels).certificate_["relative_duality_gap"] < 1e-2
+    labels[3] = 1e-140
+    assert refused(lambda: fit(labels), DataError).startswith("row 4 has the label 1e-140")
