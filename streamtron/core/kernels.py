@@ -244,19 +244,6 @@ def _add_to(sums, place, value):
 
 
 @helper
-def _add_compensated(rows, i, factor, w, low):
-    """w ← w + factor x_i in place, compensated: ``low`` sums the rounding errors."""
-    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-        column = rows.indices[j]
-        value = factor * np.float64(rows.values[j])
-        before = w[column]
-        after = before + value
-        grown = after - before
-        w[column] = after
-        low[column] += (before - (after - grown)) + (value - grown)
-
-
-@helper
 def _cost(delta2):
     """Return C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), which has no loss."""
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
@@ -527,8 +514,8 @@ def _residual_alpha(phi, alpha, residual, q, cost):
     size = max(abs(pull) - phi.epsilon, 0.0)
     if loss == SQUARED_EPSILON_INSENSITIVE:
         size /= q + 0.5 / cost if cost > 0.0 else math.inf
-    else:
-        size = size / q if q > 0.0 else np.inf * (size > 0.0)
+    elif size > 0.0:
+        size = size / q if q > 0.0 else math.inf
     return size if pull > 0.0 else -size
 
 
@@ -835,16 +822,17 @@ def _add_gain(sums, phi, cost, p, target, numbers):
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
                types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
-               types.float64, types.float64, _F8, _F8, _F8, _F8, _I8, _U1, _REALS)
+               types.float64, types.float64, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
 def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
-         scale, center, origin, bins, fresh, low, sums, totals, marks, dots):  # fmt: skip
+         scale, center, origin, bins, sums, totals, marks, dots):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
     1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
     out) with C z², C z m and C m², from which a bound of P(s) follows for any s. Of other losses
     than SQUARED_HINGE bounds of C φ(s₀ m) and of what α = c/b earns are summed; Δ is not part of y.
+    Σ c_k l_k x_k is summed by ``add_counts``.
 
     Parameters
     ----------
@@ -856,7 +844,6 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
     center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
         taken off it already: a bias that is not penalised may be moved by any number.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
-    fresh, low : float64, shape of ``w``: Σ c_k l_k x_k is added in place, compensated.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
     marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS, and where
         t_k are numbers, always 1, but for rows that are left out.
@@ -904,7 +891,6 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
         c = np.float64(counts[i])
         if c > 0.0 or (numbers and c < 0.0):
             marks[i] = 1
-            _add_compensated(rows, i, c * l, fresh, low)
             totals[STEPS_SCANNED] += abs(np.int64(counts[i]))
             totals[SUPPORT] += 1
             _add_to(sums, np.uintp(SQ_EXTENSION), price * (c * c))
@@ -916,11 +902,40 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
     totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
 
 
+@kernel(types.void(_ROWS, _ORDER, _SIGNS, _COUNTS, _F8, _F8, types.int64, types.int64))
+def add_counts(rows, order, signs, counts, fresh, low, first, stop):
+    """Σ c_i l_i x_i of the rows at ``order`` is added to ``fresh`` in place, compensated: ``low``
+    (both float64, shape (columns,)) sums the rounding errors. Only columns ``first`` … ``stop`` − 1
+    are: the sum in one does not depend on others."""
+    for n in range(len(order)):
+        _fetch_row_ahead(rows, order, n)
+        i = np.uintp(order[n])
+        factor = np.float64(counts[i]) * np.float64(signs[i])
+        start, end = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
+        high = end if first > 0 else start
+        while start < high:
+            middle = (start + high) >> np.uintp(1)
+            if rows.indices[middle] < first:
+                start = middle + np.uintp(1)
+            else:
+                high = middle
+        for j in range(start, end):
+            column = rows.indices[j]
+            if column >= stop:
+                break
+            value = factor * np.float64(rows.values[j])
+            before = fresh[column]
+            after = before + value
+            grown = after - before
+            fresh[column] = after
+            low[column] += (before - (after - grown)) + (value - grown)
+
+
 @kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
 def drain(rows, counts, fresh, low, columns, values):
-    """Move what ``scan`` has summed of these rows out of ``fresh`` and ``low``, which are 0 then:
-    into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros) each
-    column where the sum is not 0, as it is met, and the sum. Return how many."""
+    """Move what ``add_counts`` has summed of these rows out of ``fresh`` and ``low``, which are 0
+    then: into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros)
+    each column where the sum is not 0, as it is met, and the sum. Return how many."""
     found = 0
     for i in range(len(counts)):
         if counts[i] != 0:

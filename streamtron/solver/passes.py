@@ -40,6 +40,9 @@ BLOCKS, SUMMED = 16, 16
 """Blocks of a sum at most; and for each one more, nonzeros for a number of the sum: to add a block
 up costs a thread alone a twentieth then (``benchmarks/cores.py``)."""
 
+SAMPLED = 509
+"""Nonzeros to one whose column is taken into account where columns are cut."""
+
 Vector = NDArray[np.float64]
 
 
@@ -70,6 +73,19 @@ def parts(
     for span in spans(rows, share, threads):
         part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
         yield part, *(array[span] for array in arrays)
+
+
+def columns(rows: Rows, most: int) -> list[tuple[int, int]]:
+    """All columns in ``most`` stretches of about as many nonzeros: the first of each, and the one
+    behind its last.
+
+    >>> columns(make_rows(np.array([0, 2, 4]), np.array([0, 9, 0, 7]), np.ones(4)), 1)
+    [(0, 4294967296)]
+    """
+    start, stop = rows.indptr[[0, -1]] if most > 1 else (0, 0)
+    some = np.sort(rows.indices[start:stop:SAMPLED])
+    cuts = some[[len(some) * k // most for k in range(1, most)]]
+    return [*itertools.pairwise([0, *cuts.tolist(), 1 << 32])]
 
 
 def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +23,15 @@ from streamtron.core.certificate import Certificate, length_of
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.scan_sums import BlockSums, ScanSums
+from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
 from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
+
+COLUMN_PARTS = 3
+"""Columns are cut into so many parts at most, of which threads sum Σ c_k y_k while another one
+scans: it takes as long as a third of that sum, where all rows have a count."""
 
 
 class Frozen:
@@ -75,12 +81,20 @@ class Frozen:
         marked = np.zeros(len(counts), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
-        kernels.scan(
-            rows, targets.signs, targets.delta2, targets.squares, targets.t, counts, rho, self.bias,
-            self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
+        scan = partial(
+            kernels.scan, rows, targets.signs, targets.delta2, targets.squares, targets.t, counts,
+            rho, self.bias, self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
             scan_sums.scale, scan_sums.center(self.bias), targets.center, scan_sums.bins,
-            scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals, marked, dots,
+            scan_sums.sums, scan_sums.totals, marked, dots,
         )  # fmt: skip
+        counted = counts != 0 if len(targets.t) else counts > 0
+        counted &= targets.signs != 0
+        arguments = targets.signs, counts, scan_sums.fresh, scan_sums.low
+        add = partial(kernels.add_counts, rows, np.flatnonzero(counted), *arguments)
+        few = rows.indptr[-1] - rows.indptr[0] < passes.SHARED
+        threads = ONE_THREAD if few else opened_threads()
+        parts = passes.columns(rows, min(threads.number - 1, COLUMN_PARTS))
+        threads.work(lambda task: task(), [scan, *(partial(add, *part) for part in parts)])
         if (squares := scan_sums.sq_columns) is not None and len(squares):
             cost = costs(targets.signs, targets.delta2)
             kernels.gram_diagonal(rows, cost, 0.0, squares)

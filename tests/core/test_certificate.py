@@ -14,11 +14,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate, length_of
+from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
-from streamtron.core.losses import NO_NUMBERS, SQUARED_HINGE
 from streamtron.core.rows import freeze
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import one_part
@@ -57,20 +56,15 @@ class Trained:
         self, scale: float, threshold: float = 0.0, part: slice = slice(None)
     ) -> ScanSums:
         """A scan of the rows, or of a part of them."""
-        scan_sums = ScanSums(scale, COLUMNS)
         signs = np.array(self.signs[part], dtype=np.int8)
         delta2, counts = np.array(self.delta2[part]), np.array(self.counts[part], dtype=np.int32)
         w, rows = np.array(self.w), csr(self.rows[part])
         squares = np.empty(len(signs))
         kernels.squared_norms(rows, squares)
         freeze(signs, delta2, squares, counts, w)
-        kernels.scan(
-            rows, signs, delta2, squares, NO_NUMBERS, counts, self.rho, self.bias, threshold,
-            SQUARED_HINGE.phi, 1.0, w, length_of(w, self.bias), scale, 0.0, 0.0,
-            scan_sums.bins, scan_sums.fresh, scan_sums.low, scan_sums.sums, scan_sums.totals,
-            np.zeros(len(signs), dtype=np.uint8), kernels.NO_DOTS,
-        )  # fmt: skip
-        return scan_sums
+        frozen = Frozen(w, self.bias, scale, threshold)
+        frozen.scan(rows, Targets(np.arange(len(signs)), signs, delta2, squares), counts, self.rho)
+        return frozen.scan_sums
 
     def certificate(self, scale: float | None = None) -> Certificate:
         hard = all(d2 == 0.0 for d2 in self.delta2)

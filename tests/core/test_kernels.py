@@ -492,9 +492,16 @@ def test_products_side_by_side_are_summed_in_row_order(
 @given(
     case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans(),
     numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7), cut=st.integers(0, 7),
+    cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
 )  # fmt: skip
-def test_scan_equals_its_plain_oracle_bit_for_bit_though_cut_in_two_calls(
-    loss: str, case: Case, threshold: float, summed: bool, numbers: list[float], cut: int
+def test_scan_equals_its_plain_oracle_bit_for_bit_wherever_rows_or_columns_are_cut(
+    loss: str,
+    case: Case,
+    threshold: float,
+    summed: bool,
+    numbers: list[float],
+    cut: int,
+    cuts: list[int],
 ) -> None:
     if loss != "squared_hinge":  # which has no hard margin
         case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
@@ -505,7 +512,7 @@ def test_scan_equals_its_plain_oracle_bit_for_bit_though_cut_in_two_calls(
     seen = plain_scan(case, oracle, threshold, length, loss, t)
     given = products(case, oracle) if summed else []
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
-    found = scanned(case, oracle, threshold, length, given, borders, loss, t)
+    found = scanned(case, oracle, threshold, length, given, borders, loss, t, cuts)
     assert found.told() == seen.told()
 
 
@@ -518,8 +525,9 @@ def scanned(
     borders: list[int],
     loss: str = "squared_hinge",
     t: Sequence[float] = (),
+    cuts: Sequence[int] = (),
 ) -> PartialSums:
-    """What the kernel sums of the rows, cut into calls."""
+    """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
     sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
@@ -527,14 +535,18 @@ def scanned(
     kernels.squared_norms(csr(case.rows), squares)
     for first, last in itertools.pairwise(borders):
         part = slice(first, last)
+        rows, signs = csr(case.rows[part]), frozen(case.signs[part], np.int8)
+        counts = frozen(oracle.counts[part], np.int32)
         kernels.scan(
-            csr(case.rows[part]), frozen(case.signs[part], np.int8),
-            frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
-            frozen([*t[part]], np.float64), frozen(oracle.counts[part], np.int32), case.rho,
+            rows, signs, frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
+            frozen([*t[part]], np.float64), counts, case.rho,
             oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
-            length, case.scale, CENTER, ORIGIN, bins, fresh, low, sums, totals, called[part],
+            length, case.scale, CENTER, ORIGIN, bins, sums, totals, called[part],
             frozen(products[part], np.float64),
         )  # fmt: skip
+        counted = np.flatnonzero(called[part] & (counts != 0 if t else counts > 0))
+        for columns in itertools.pairwise([0, *cuts, 1 << 32]):
+            kernels.add_counts(rows, counted, signs, counts, fresh, low, *columns)
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
     )
@@ -546,7 +558,7 @@ def test_a_scan_takes_products_that_are_summed_already() -> None:
     kernels.scan(
         csr([[(0, 1.0)]]), frozen([1], np.int8), ones, ones, NONE, frozen([0], np.int32),
         0.0, 0.0, 1.0, PHI, 1.0, frozen([5.0], np.float64), 5.0, 1.0, 0.0, 0.0,
-        np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros(1), np.zeros(1),
+        np.zeros(kernels.BINS * kernels.BIN_SUMS),
         sums, totals, np.zeros(1, np.uint8), frozen([2.0], np.float64),
     )  # fmt: skip
     assert 2.0 - 1e-13 <= sums[kernels.LEAST] < 2.0
@@ -561,7 +573,7 @@ def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part: float) -> None:
     kernels.scan(
         csr([[(0, margin)] for margin in margins]), signs, ones, ones, NONE,
         frozen([0] * n, np.int32), 0.0, 0.0, 1.0, PHI, 1.0, frozen([1.0], np.float64), 1.0, 1.0,
-        0.0, 0.0, bins, np.zeros(1), np.zeros(1), no_sums(), np.zeros(4, np.int64),
+        0.0, 0.0, bins, no_sums(), np.zeros(4, np.int64),
         np.zeros(n, np.uint8), kernels.NO_DOTS,
     )  # fmt: skip
     filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)

@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
-from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.losses import SQUARED_ERROR, SQUARED_HINGE, Loss
 from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
 from streamtron.core.scan_sums import ScanSums
+from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
+from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.scan import (
     BlockScan,
+    Frozen,
     ScanRequest,
     Violators,
     counts_of_slacks,
@@ -84,6 +87,36 @@ def plain(value: object) -> object:
 def margins(data: Data, request: ScanRequest) -> list[float]:
     oracle = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
     return oracle.margins(request.w.tolist(), request.bias)
+
+
+@pytest.mark.parametrize("loss", [SQUARED_HINGE, SQUARED_ERROR], ids=lambda loss: loss.name)
+def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads(
+    loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "SHARED", 1)
+    monkeypatch.setattr(passes, "SAMPLED", 3)
+    rows, _ = random_rows(4, 300, COLUMNS)
+    rows[0] = rows[7] = []
+    draw = np.random.default_rng(4).integers
+    signs, counts = draw(-1, 2, 300).astype(np.int8), draw(-(2**30), 2**30, 300).astype(np.int32)
+    fresh, low = [0.0] * COLUMNS, [0.0] * COLUMNS
+    for row, sign, count in zip(rows, signs.tolist(), counts.tolist(), strict=True):
+        for column, value in row if sign and (count > 0 or loss.numbers) else ():
+            before, term = fresh[column], float(sign * count) * value
+            fresh[column] = before + term
+            grown = fresh[column] - before
+            low[column] += (before - (fresh[column] - grown)) + (term - grown)
+    t = np.zeros(300 if loss.numbers else 0)
+    targets = Targets(np.arange(300), signs, np.ones(300), np.ones(300), t)
+    told = []
+    for threads in (1, 2, 3, 4, 6):
+        scan = Frozen(np.linspace(-1, 1, COLUMNS), 0.1, 1.0, 0.0, None, loss, 2.0**20)
+        with open_threads(threads):
+            marks = scan.scan(csr(rows), targets, counts, RHO)
+        sums = scan.scan_sums
+        assert [sums.fresh.tolist(), sums.low.tolist()] == [fresh, low]
+        told.append([array.tobytes() for array in (marks, sums.bins, sums.sums, sums.totals)])
+    assert told == [told[0]] * 5
 
 
 @pytest.mark.parametrize("borders", CUTS)
