@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_972,
-    "test lines": 39_826,
-    "solver lines": 8_493,
+    "package lines": 42_217,
+    "test lines": 39_928,
+    "solver lines": 8_688,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_874,
+    "runs lines": 6_881,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
