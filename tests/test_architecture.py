@@ -50,8 +50,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 42_217,
-    "test lines": 39_928,
+    "package lines": 42_215,
+    "test lines": 39_942,
     "solver lines": 8_688,
     "solver modules": 35,
     "solver circles": 0,

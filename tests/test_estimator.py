@@ -789,3 +789,16 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     assert not model.fit_intercept
     with pytest.raises(SettingsError, match="partial_fit after from_model"):
         model.partial_fit(np.eye(2), [1, 2])
+
+
+def test_columns_that_were_numbered_anew_in_place_are_read_as_they_are() -> None:
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((400, 60), density=0.3, format="csr", dtype=np.float32, rng=rng)
+    y = np.asarray(X.sum(axis=1)).ravel() > 9.0
+    assert X.has_canonical_format
+    X.indices = (X.indices[:] * 7 % 60) // 2  # which scipy is not told of: columns occur twice
+    plain = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape).copy()
+    plain.sum_duplicates()
+    of_it, of_plain = (StreamtronClassifier().fit(rows, y).certificate_ for rows in (X, plain))
+    assert of_it["primal_objective"] == of_plain["primal_objective"]
+    assert of_it["dual_objective"] == of_plain["dual_objective"]

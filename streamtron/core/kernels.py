@@ -906,23 +906,15 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
 def add_counts(rows, order, signs, counts, fresh, low, first, stop):
     """Σ c_i l_i x_i of the rows at ``order`` is added to ``fresh`` in place, compensated: ``low``
     (both float64, shape (columns,)) sums the rounding errors. Only columns ``first`` … ``stop`` − 1
-    are: the sum in one does not depend on others."""
+    are, in whatever order a row has them: the sum in one does not depend on others."""
     for n in range(len(order)):
         _fetch_row_ahead(rows, order, n)
         i = np.uintp(order[n])
         factor = np.float64(counts[i]) * np.float64(signs[i])
-        start, end = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
-        high = end if first > 0 else start
-        while start < high:
-            middle = (start + high) >> np.uintp(1)
-            if rows.indices[middle] < first:
-                start = middle + np.uintp(1)
-            else:
-                high = middle
-        for j in range(start, end):
+        for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
             column = rows.indices[j]
-            if column >= stop:
-                break
+            if column < first or column >= stop:
+                continue
             value = factor * np.float64(rows.values[j])
             before = fresh[column]
             after = before + value

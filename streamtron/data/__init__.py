@@ -1,6 +1,6 @@
 """Convert files to chunks and back; no module here uses a model's weights."""
 
-from streamtron.data.arrays import MemorySource
+from streamtron.data.arrays import MemorySource, canonical
 from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.cache.flat_file import remove_abandoned
 from streamtron.data.discover import ShardFile, find_shards
@@ -31,6 +31,7 @@ __all__ = [
     "Skipped",
     "SourceFacts",
     "cache_files",
+    "canonical",
     "check_duplicate",
     "clear_cache",
     "drop_cached",

@@ -14,6 +14,16 @@ from streamtron.data.blocks import all_ones, block_cutter, make_block, make_chun
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
+def canonical(matrix: Any) -> Any:
+    """Return a CSR matrix, or a copy, whose columns rise in each row and are named once. What scipy
+    remembers of that is not asked: it does not hold any more where arrays were replaced."""
+    anew = type(matrix)((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    if not anew.has_canonical_format:
+        anew = anew.copy()
+        anew.sum_duplicates()
+    return anew
+
+
 class MemorySource:
     """A ``ChunkSource`` over arrays that scikit-learn has validated.
 

@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.core.text import label_text
-from streamtron.data import MemorySource
+from streamtron.data import MemorySource, canonical
 
 if TYPE_CHECKING:
     from streamtron.estimator.base import StreamtronEstimator
@@ -89,10 +89,7 @@ def checked_matrix(
         )
     else:
         y = column_or_1d(y, warn=True, dtype=np.float64)
-    if sparse.issparse(X) and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X, y
+    return canonical(X) if sparse.issparse(X) else X, y
 
 
 def check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:

@@ -97,6 +97,7 @@ def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads
     monkeypatch.setattr(passes, "SAMPLED", 3)
     rows, _ = random_rows(4, 300, COLUMNS)
     rows[0] = rows[7] = []
+    rows[1::2] = [row[::-1] for row in rows[1::2]]  # columns of a row may fall
     draw = np.random.default_rng(4).integers
     signs, counts = draw(-1, 2, 300).astype(np.int8), draw(-(2**30), 2**30, 300).astype(np.int32)
     fresh, low = [0.0] * COLUMNS, [0.0] * COLUMNS

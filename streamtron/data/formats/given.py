@@ -17,6 +17,7 @@ import xxhash
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import scratch_directory
+from streamtron.data.arrays import canonical
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.layouts import decoded, stored
@@ -177,10 +178,7 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         )
     # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
-        matrix = sparse.csr_array(X)
-        if not matrix.has_canonical_format:
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
+        matrix = canonical(sparse.csr_array(X))
     step = min(BATCH, max(1, BATCH_VALUES // max(matrix.shape[1], 1)))
     for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]
