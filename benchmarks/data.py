@@ -14,6 +14,7 @@ from typing import TextIO
 import numpy as np
 from problem import Data
 from scipy import sparse
+from shapes import SHAPES, shaped
 
 from streamtron.data import open_shards
 from streamtron.data.writers.corpus import KINDS, generate
@@ -27,6 +28,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind", choices=KINDS, nargs="+", default=["text"], help="of the generated corpora"
     )
     parser.add_argument("--columns", type=int, help="of the generated corpora: 30000, dense 50")
+    parser.add_argument("--shapes", choices=SHAPES, nargs="+", default=[], help="shapes.py's as well")
     parser.add_argument(
         "--topic", nargs=2, metavar=("FILE", "NAME"), default=None,
         help="the rows of the last file once more, +1 where the line of FILE names this topic",
@@ -35,8 +37,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 def need_data(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Refuse to measure nothing."""
-    if not options.data and not options.generate:
-        parser.error("name a file, or give --generate ROWS")
+    if not options.data and not options.generate and not options.shapes:
+        parser.error("name a file, or give --generate ROWS or --shapes")
     if options.topic is not None and not options.data:
         parser.error("--topic wants a file of rows")
 
@@ -49,6 +51,7 @@ def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
     for kind in options.kind if options.generate else ():
         corpus = generated(options.generate, options.columns, seed=0, kind=kind)
         paths.append(stack.enter_context(corpus))
+    paths.extend(stack.enter_context(of_shape(name)) for name in options.shapes)
     return paths
 
 
@@ -80,6 +83,15 @@ def generated(rows: int, columns: int | None, seed: int, kind: str = "text") -> 
         target = str(Path(directory) / f"{name}-{rows}")
         generate(target, rows=rows, columns=columns, seed=seed, kind=kind)
         yield target
+
+
+@contextmanager
+def of_shape(name: str) -> Iterator[str]:
+    """The rows of a shape as text, in a directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="streamtron-bench-") as directory:
+        target = Path(directory) / f"{name}.svm"
+        write_libsvm(shaped(name), target)
+        yield str(target)
 
 
 @contextmanager
