@@ -28,7 +28,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--kind", choices=KINDS, nargs="+", default=["text"], help="of the generated corpora"
     )
     parser.add_argument("--columns", type=int, help="of the generated corpora: 30000, dense 50")
-    parser.add_argument("--shapes", choices=SHAPES, nargs="+", default=[], help="shapes.py's as well")
+    parser.add_argument(
+        "--shapes", choices=SHAPES, nargs="+", default=[], help="shapes.py's as well"
+    )
     parser.add_argument(
         "--topic", nargs=2, metavar=("FILE", "NAME"), default=None,
         help="the rows of the last file once more, +1 where the line of FILE names this topic",

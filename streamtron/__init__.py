@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamtron.model.export import export as export
     from streamtron.model.import_model import load_any
     from streamtron.model.linear_model import LinearModel as LinearModel
+    from streamtron.model.pruning import prune as prune
     from streamtron.runs.calibrate import calibrate as calibrate
     from streamtron.runs.certify import certify as certify
     from streamtron.runs.convert import convert as convert
@@ -64,6 +65,7 @@ _HOME = {
     "load": "model.import_model",
     "log_events": "core.events",
     "predict": "runs.predict",
+    "prune": "model.pruning",
     "report": "runs.report",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = (
     "fit", "run", "predict", "evaluate", "certify", "sweep", "update", "forget", "convert",
-    "generate", "load", "log_events", "export", "explain",
+    "generate", "load", "log_events", "export", "prune", "explain",
     "diff", "calibrate", "report",
 )  # fmt: skip
 CLASSES = (

@@ -21,7 +21,7 @@ from streamtron.core.names import checks_keywords
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
 
-Format = Literal["liblinear", "onnx", "sklearn", "json"]
+Format = Literal["liblinear", "onnx", "sklearn", "json", "streamtron"]
 Values = Mapping[str, Any]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -58,12 +58,12 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
       ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``).
+    * ``streamtron``: the model's own file, as ``save`` writes it.
 
     Parameters
     ----------
     model : its column j is the matrix column j of the other program; there is no base to remove.
-    format : ``"liblinear"``, ``"onnx"``, ``"sklearn"`` or ``"json"``; the two in the middle need
-        ``streamtron[export]``.
+    format : one of these names; ``"onnx"`` and ``"sklearn"`` need ``streamtron[export]``.
 
     Raises
     ------
@@ -302,5 +302,6 @@ def _json(model: LinearModel) -> Iterator[bytes]:
 
 
 _WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
-    "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json
+    "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json,
+    "streamtron": lambda model: [model.to_bytes()],
 }  # fmt: skip

@@ -20,6 +20,7 @@ from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.core.errors import SettingsError
+from streamtron.core.text import up
 from streamtron.model.calibration import METHODS
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
@@ -335,3 +336,36 @@ def test_the_command_writes_the_file_and_never_over_the_model(run: Run, place: P
     before = (place / "m").read_bytes()
     one_sentence(run("export", "m", "--format", "json", "-o", "./m"), 2, "is the input")
     assert (place / "m").read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_dropped(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(3, 40)) * 10.0 ** rng.uniform(-3, 3, (3, 1))
+    model = make_model(weights, np.zeros(3), ("a", "b", "c"), settings={}, certificate=None)
+    small = streamtron.prune(model, 0.5)
+    left = np.where(np.abs(weights) < 0.5, 0.0, weights)
+    assert np.array_equal(small.model.weights, left)
+    assert small.dropped == np.count_nonzero(weights) - np.count_nonzero(left)
+    worst = weights - left  # as rows, the dropped weights change decisions most
+    lengths = np.linalg.norm(worst, axis=1)
+    changes = np.abs(np.diag(worst @ (weights - small.model.weights).T))
+    assert (changes <= small.changes * lengths * (1.0 + 1e-12)).all()
+    assert (small.changes >= lengths).all()
+    assert (small.changes <= lengths * (1.0 + 1e-10)).all()
+
+
+def test_export_leaves_small_weights_out_and_says_what_that_can_change(
+    tmp_path: Path, run: Run
+) -> None:
+    model, _ = _model((0, 1))
+    model.save(tmp_path / "m")
+    words = ("export", tmp_path / "m", "--drop-below")
+    done = run(*words, 1, "--format", "streamtron", "-o", tmp_path / "s")
+    small = streamtron.load(tmp_path / "s")
+    dropped = model.weights[(np.abs(model.weights) < 1.0)]
+    assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
+    assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
+    one_sentence(run(*words, 0, "--format", "json", "-o", tmp_path / "t"), 2, "a number above 0")
