@@ -70,7 +70,11 @@ def parts(
     rows: Rows, *arrays: NDArray[Any], share: int = 1, threads: int = 1
 ) -> Iterator[tuple[Any, ...]]:
     """The stretches of rows, not copied, with their parts of arrays that have one value a row."""
-    for span in spans(rows, share, threads):
+    cuts = spans(rows, share, threads)
+    if len(cuts) == 1:
+        yield rows, *arrays
+        return
+    for span in cuts:
         part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
         yield part, *(array[span] for array in arrays)
 
@@ -151,6 +155,9 @@ class BlockSums:
 
     def add(self, kernel: kernels.Kernel, *arguments: Any) -> None:
         """Call the kernel, which sums into its last argument in place."""
+        if len(self._borders) == 2:
+            add(kernel, self._rows, self._factors, *arguments, share=self._share)
+            return
         *leading, total = arguments
         threads, blocks = opened_threads(), range(len(self._borders) - 1)
         single = threads.number == 1
