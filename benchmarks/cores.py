@@ -24,7 +24,7 @@ from problem import Data
 
 from streamtron import StreamtronClassifier
 
-MORE = (8, 64)
+MORE = (8, 16, 64)
 
 
 def fit(data: Data, loss: str, C: float, threads: int) -> tuple[float, bytes]:
