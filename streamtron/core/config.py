@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -51,10 +52,11 @@ _NAMES: Range = (lambda names: names and all(names), "names of columns")
 
 
 def _make(settings: Settings | Machine) -> None:
-    """Bring every field into its kind; None stays where it is allowed."""
+    """Bring every field that is given into its kind, in which defaults are; None stays where it is
+    allowed."""
     for entry in fields(settings):
         value = getattr(settings, entry.name)
-        if value is not None or not str(entry.type).endswith("None"):
+        if value is not entry.default and not (value is None and str(entry.type).endswith("None")):
             make = partial(entry.metadata["made"], name=entry.name.replace("_", "-"))
             object.__setattr__(settings, entry.name, make(value))
 
@@ -336,8 +338,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """Return every setting as a JSON value; ``parts``, ``epsilon``, ``held_out`` and penalty
         only where they decide the model."""
-        plain = asdict(self) | {"active_set": self.active_set_bytes}
-        plain["mini_epochs"] = self.mini_epoch_limit
+        plain = {name: getattr(self, name) for name in SETTINGS}
+        plain["active_set"], plain["mini_epochs"] = self.active_set_bytes, self.mini_epoch_limit
         if self.parts in (None, 1):
             del plain["parts"]
         if self.epsilon is None:
@@ -349,7 +351,8 @@ class Settings:
         elif self.l1_ratio is None:
             plain["l1_ratio"] = self.ratio if self.penalty == "elasticnet" else None
         return {
-            name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
+            name: [*value] if isinstance(value, tuple) else copy(value)
+            for name, value in plain.items()
         }
 
     @classmethod
@@ -375,6 +378,8 @@ class Settings:
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
+        if all(getattr(self, name, ...) is value for name, value in changes.items()):
+            return self
         return replace(self, **changes)
 
 

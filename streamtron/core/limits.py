@@ -33,9 +33,8 @@ def peak_memory() -> int:
 
     ``ru_maxrss`` also counts the process that it was started from: a large one would be told of.
     """
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    with suppress(OSError, IndexError):
+        return 1024 * int(Path("/proc/self/status").read_bytes().split(b"\nVmHWM:")[1].split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -382,8 +382,11 @@ class ScanSums:
         sums = np.empty((kernels.BINS, 3))
         scale, n = self.scale, float(self.totals[kernels.ROWS])
         kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
-        zz, zm, mm = sums.T
-        edges = scale / (kernels.BIN_WIDTH * np.arange(1, kernels.BINS + 1))
+        # where the next bin has no row, the sums stay as they are: that is one range of scales
+        filled = self.bins.reshape(kernels.BINS, -1)[1:, kernels.SQ_MARGINS] != 0.0
+        last = np.flatnonzero(np.append(filled, True))
+        zz, zm, mm = sums[last].T
+        edges = scale / (kernels.BIN_WIDTH * (last + 1))
         low, high = edges * (1.0 + FEW), np.concatenate(([np.inf], edges[:-1]))
         curvature = sq_weights + 2.0 * mm
         with np.errstate(all="ignore"):

@@ -102,7 +102,8 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
         parameters = {
             name: getattr(model, key) for key, name in SKLEARN_NAMES.items() if hasattr(model, key)
         }
-        parameters["seed"] = _seed(model.random_state)
+        if (seed := _seed(parameters.pop("seed"))) is not None:
+            parameters["seed"] = seed
         if not model.fit_intercept:
             free = model.intercept == "free"
             parameters |= {"rho": 0.0, "intercept": "none" if free else model.intercept}
@@ -131,8 +132,6 @@ def machine_of(n_jobs: Any) -> Machine:
 
 
 def _seed(random_state: Any) -> Any:
-    if random_state is None:
-        return Settings().seed
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
     return random_state  # of a wrong kind it is refused with the settings

@@ -80,7 +80,7 @@ def checked_matrix(
             y_numeric=numeric, multi_output=numeric,
         )  # fmt: skip
     if not numeric:
-        if y.dtype.kind not in "iub":  # which all are classes
+        if y.dtype.kind not in "iub" and not _are_whole(y):  # which all are classes
             check_classification_targets(y)
     elif y.ndim == 2 and y.shape[1] > 1:
         raise DataError(
@@ -90,6 +90,12 @@ def checked_matrix(
     else:
         y = column_or_1d(y, warn=True, dtype=np.float64)
     return canonical(X) if sparse.issparse(X) else X, y
+
+
+def _are_whole(y: NDArray[Any]) -> bool:
+    """Tell whether labels are whole numbers of 32 bits."""
+    with np.errstate(invalid="ignore"):
+        return y.dtype.kind == "f" and np.array_equal(y, y.astype(np.int32))
 
 
 def check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:

@@ -48,9 +48,9 @@ def checked_weights(
         )
     if not sparse.issparse(given):
         _check_finite("weights", given)
-    kept = sparse.csr_array(np.atleast_2d(given) if len(shape) == 1 else given, dtype=np.float64)
+    rows = np.atleast_2d(given) if len(shape) == 1 else given
+    kept = sparse.csr_array(rows, dtype=np.float64, copy=sparse.issparse(given))
     if sparse.issparse(given):
-        kept = kept.copy()
         _check_finite("weights", kept.data)
         kept.sum_duplicates()
         kept.eliminate_zeros()

@@ -22,6 +22,7 @@ from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.names import ProblemNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import number
+from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
@@ -164,7 +165,7 @@ def certify(
             "one that is, or leave loss out."
         )
     known = None if witness is None else _load(witness, accept_exclusions)
-    with cache_directory(None, machine) as scratch:
+    with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir
         with open_shards(
             as_paths(shards),

@@ -255,7 +255,9 @@ def with_active_set(
         known = Settings.from_dict(read_record(Path(run)).settings)
         candidates = [settings.but(active_set=known.active_set) for settings in candidates]
     [first, *_] = candidates
-    if has_room(first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))):
+    if has_room(first, machine) or has_room(
+        first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))
+    ):
         return [*candidates], (0, 0)
     check_memory(memory_needed(first, rows=0, columns=0, nonzeros=0), machine)
     smaller = " or a smaller --active-set" if first.active_set else ""

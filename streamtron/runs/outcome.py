@@ -198,10 +198,10 @@ def write_report(
     outcome: Outcome, *, run: str | os.PathLike[str] | None, report: str | os.PathLike[str] | None
 ) -> None:
     """Write the report into the run directory and where it is named."""
-    text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
-    for path in (run and Path(run) / REPORT, report):
-        if path is not None:
-            write_atomically(path, [text.encode()])
+    paths = [path for path in (run and Path(run) / REPORT, report) if path is not None]
+    text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n" if paths else ""
+    for path in paths:
+        write_atomically(path, [text.encode()])
 
 
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:

@@ -181,7 +181,7 @@ class _Ascent:
         self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
-        self.moved = self.promised = False
+        self.moved = self.promised = self.refined = False
         self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
         self.summed = 0
 
@@ -217,7 +217,7 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        if problem.rest is None and solution.v is not None:
+        if problem.rest is None and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
                 v, alpha = problem.minimise_narrowed(solution.v, EXACT**2)
                 self.consider(v, newton.FLAT)
@@ -339,8 +339,11 @@ class _Ascent:
         """
         problem, solution = self.problem, self.solution
         assert solution.v is not None
-        proven = self.exact or self.direct or solution.newton > 0
-        v, margins = problem.minimise(solution.v, 0.9 * self.target, proven=proven)
+        small = problem.rest is None and problem.active.nonzeros <= SMALL
+        self.refined = small and not problem.loss.loss.zone  # that of a hinge is smoothed anew
+        proven = self.refined or self.exact or self.direct or solution.newton > 0
+        precision = EXACT**2 if self.refined else 0.9 * self.target
+        v, margins = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
         self.consider(v)
         alpha = problem.loss.alpha(margins)

@@ -45,6 +45,8 @@ def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
     """The blocks of a later reading, in groups that are read and visited together: as few of at
     most ``GROUP`` as there can be, all of about a size. But three at least, for one is read while
     another is visited, if that leaves two blocks to mix in each."""
+    if blocks == 1:
+        return [[0]]  # to make a generator takes longer than to read a short block
     shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
     groups = max(-(-blocks // GROUP), min(3, blocks // 2), min(2, blocks))
     borders = np.rint(np.linspace(0, blocks, groups + 1)).astype(np.int64).tolist()

@@ -29,6 +29,9 @@ GATHERED = 0.25
 """The part of the nonzeros that rows may have to be copied side by side: a product Hv over them
 then takes a half to a quarter of the time (``benchmarks/second_order.py``)."""
 
+SHORT = 1 << 13
+"""Nonzeros at least of rows that are copied side by side: a pass over fewer takes less time."""
+
 SHARED = 1 << 18
 """Nonzeros that a thread is to have, at least, about a millisecond of them: to wake one takes a
 tenth of that."""
@@ -70,7 +73,11 @@ def parts(
     rows: Rows, *arrays: NDArray[Any], share: int = 1, threads: int = 1
 ) -> Iterator[tuple[Any, ...]]:
     """The stretches of rows, not copied, with their parts of arrays that have one value a row."""
-    for span in spans(rows, share, threads):
+    cuts = spans(rows, share, threads)
+    if len(cuts) == 1:
+        yield rows, *arrays
+        return
+    for span in cuts:
         part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
         yield part, *(array[span] for array in arrays)
 
@@ -151,6 +158,9 @@ class BlockSums:
 
     def add(self, kernel: kernels.Kernel, *arguments: Any) -> None:
         """Call the kernel, which sums into its last argument in place."""
+        if len(self._borders) == 2:
+            add(kernel, self._rows, self._factors, *arguments, share=self._share)
+            return
         *leading, total = arguments
         threads, blocks = opened_threads(), range(len(self._borders) - 1)
         single = threads.number == 1
@@ -171,13 +181,15 @@ class BlockSums:
 
 def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
     """The rows whose factor is not 0 side by side, and their factors: sums over them add the same
-    numbers in the same order. Rows as they are, where most would be copied.
+    numbers in the same order. Rows as they are, where most would be copied, or few are held.
 
-    >>> rows = make_rows(np.array([0, 3, 6, 7]), np.zeros(7), np.arange(7))
-    >>> some, factors = gathered(rows, np.array([0.0, 0.0, 2.0]))
-    >>> some.values.tolist(), factors.tolist()
-    ([6.0], [2.0])
+    >>> rows = make_rows(np.arange(0, 9 * SHORT, SHORT), np.zeros(8 * SHORT), np.ones(8 * SHORT))
+    >>> some, factors = gathered(rows, np.array([0.0, 0.0, 2.0, *5 * [0.0]]))
+    >>> len(some.values) // SHORT, factors.tolist()
+    (1, [2.0])
     """
+    if rows.indptr[-1] - rows.indptr[0] < SHORT:
+        return rows, factors
     chosen = np.flatnonzero(factors != 0.0)
     indptr = np.zeros(len(chosen) + 1, dtype=np.int64)
     np.cumsum(np.diff(rows.indptr)[chosen], out=indptr[1:])

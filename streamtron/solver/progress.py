@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -105,7 +105,7 @@ class StageReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the report file has them."""
-        plain = asdict(self)
+        plain = {name: getattr(self, name) for name in self.__slots__}
         last = {name: plain.pop(name) for name in ("bounds", "stop_reason", "seconds")}
         plain |= last.pop("bounds") | last
         infinite = [k for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)]
@@ -142,9 +142,8 @@ class ReadingBounds:
 
     def to_dict(self, *, timed: bool = True) -> dict[str, Any]:
         """Plain values; without the seconds they depend on the data and the settings alone."""
-        plain = asdict(self)
-        seconds = plain.pop("seconds")
-        return {**plain, "seconds": seconds} if timed else plain
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
+        return {**plain, "seconds": self.seconds} if timed else plain
 
 
 @dataclass(slots=True)

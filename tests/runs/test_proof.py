@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import lzma
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,30 @@ def test_our_model_is_proven_again_by_one_reading_with_its_witness_and_without(
     assert without.certificate.relative_duality_gap <= 1e-6
     for each in (proof, without):
         sound(each, best_margin(data, C, rho))
+
+
+def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(4096, 70)).astype(np.float32)  # a block that is worth sharing
+    labels = X[:, 0] + random.normal(size=len(X)) > 0.0
+    features = pa.FixedSizeListArray.from_arrays(X.ravel(), X.shape[1])
+    pq.write_table(pa.table({"label": labels, "features": features}), tmp_path / "rows.parquet")
+    fit(tmp_path / "rows.parquet", model=tmp_path / "m", machine=Machine(threads=1))
+
+    def proofs(threads: int) -> tuple[list[Proof], set[str]]:
+        names = set[str]()
+        kept = partial(
+            certify,
+            machine=Machine(threads=threads),
+            listen=lambda _: names.update(thread.name for thread in threading.enumerate()),
+        )
+        found = [kept(tmp_path / "m"), kept(tmp_path / "m", tmp_path / "rows.parquet")]
+        return found, {name for name in names if name.startswith("streamtron-learner")}
+
+    (alone, none), (shared, helpers) = proofs(1), proofs(3)
+    assert alone == shared
+    assert helpers
+    assert not none
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])

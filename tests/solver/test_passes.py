@@ -83,6 +83,7 @@ def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(
     v = np.random.default_rng(0).normal(size=31)
     factors = np.random.default_rng(1).normal(size=200)
     factors[np.arange(200) % 6 > 0] = 0.0
+    monkeypatch.setattr(passes, "SHORT", 0)
     for cut in (7, CUT, 10**4):
         monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
         few, own = passes.gathered(rows, factors)
