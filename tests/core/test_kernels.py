@@ -27,7 +27,7 @@ from streamtron.core.losses import LOSSES
 from streamtron.core.rows import Rows, freeze
 from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
-from streamtron.data.formats import text_kernels
+from streamtron.data.formats import word_kernels
 from tests.helpers.examples import examples
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen
 from tests.helpers.losses import (
@@ -587,7 +587,7 @@ def letters() -> NDArray[np.uint32]:
     table = np.arange(0x110000, dtype=np.uint32)
     for code in range(0x110000):
         lower = chr(code).lower() if len(chr(code).lower()) == 1 else chr(code)
-        table[code] = ord(lower) | (text_kernels.WORD if lower.isalnum() or lower == "_" else 0)
+        table[code] = ord(lower) | (word_kernels.WORD if lower.isalnum() or lower == "_" else 0)
     table.setflags(write=False)
     return table
 
@@ -611,7 +611,7 @@ def split(documents: list[str]) -> Words:
         np.full(len(text) * 3 // 2 + len(documents), 7, np.uint8),
         np.full(most, -7), np.full(most, -7), np.full(len(documents) + 1, -7),
     )  # fmt: skip
-    text_kernels.split_words(text, offsets, letters(), *words)
+    word_kernels.split_words(text, offsets, letters(), *words)
     return words
 
 
@@ -645,7 +645,7 @@ LEAST = b"U\x07o\x83"
 def test_hash_words_equals_its_plain_oracle_bit_for_bit(words: list[bytes], bits: int) -> None:
     mask, stops = 2**bits - 1, np.cumsum([len(word) + 1 for word in words], dtype=np.int64)
     columns, negative = np.full(len(words), -7), np.zeros(len(words), bool)
-    text_kernels.hash_words(
+    word_kernels.hash_words(
         np.frombuffer(b"".join(word + b" " for word in words), np.uint8),
         frozen([0, *stops][: len(words)], np.int64), frozen([*(stops - 1)], np.int64),
         mask, columns, negative,
