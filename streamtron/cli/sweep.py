@@ -37,8 +37,6 @@ Rows = Sequence[Mapping[str, Any]]
               "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.")  # fmt: skip
 @click.option("--table", type=click.Path(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
-@click.option("--plot", type=click.Path(dir_okay=False),
-              help="File for a plot of the metric against C, .png or .svg.")  # fmt: skip
 @click.option("--model", type=click.Path(dir_okay=False), help="File for the best model.")
 @click.option("--report", type=click.Path(dir_okay=False), help="File for its JSON report.")
 @click.option("--witness", type=click.Path(dir_okay=False), help="File for its witness.")
@@ -51,7 +49,7 @@ Rows = Sequence[Mapping[str, Any]]
 @options.verbose_option
 def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], metric: str | None, table: str | None,
-    plot: str | None, model: str | None, report: str | None, witness: str | None,
+    model: str | None, report: str | None, witness: str | None,
     log: str | None, config: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Fit all combinations of --loss, --C (or --delta), --rho and --l1-ratio on SHARDS, measure
@@ -68,17 +66,14 @@ def sweep(
     }
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
-    from streamtron.model.plot import check_plot, plot_sweep
     from streamtron.runs.directory import run_directory
     from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
     if table:
         check_table(table)
-    if plot:
-        check_plot(plot)
     check_files(
-        {"table": table, "plot": plot, **files, "log": log},
+        {"table": table, **files, "log": log},
         [*shards, *valid, config, settings.vocabulary, given["scheduler"]],
         directories={"run directory": model and (machine.run_dir or run_directory(model))},
         cache=machine.cache_dir,
@@ -95,8 +90,6 @@ def sweep(
     rows, proven = result.rows(), result.report
     if table:
         write_table(table, rows)
-    if plot:
-        plot_sweep(plot, rows, result.metric)
     places = place_lines(model, machine) if model else ()
     terminal.say([*_summary(rows, result.metric, proven), *places])
     if result.exit_code == STOPPED:

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "update": (("shards",), ("report",)),
     "forget": (("shards", "rows"), ("report",)),
     "sweep": (("shards", "valid", "config", "vocabulary"),
-              ("table", "plot", "model", "report", "witness")),
+              ("table", "model", "report", "witness")),
     "predict": (("model", "shards"), ("output",)),
     "export": (("model",), ("output",)),
     "report": (("run", "valid"), ("output",)),

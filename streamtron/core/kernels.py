@@ -1,4 +1,4 @@
-"""Every numba loop but those of ``data.formats.text_kernels``, and the only ``import numba``.
+"""Every numba loop but those of ``data.formats``, and the only ``import numba``.
 
 Conventions: values float32, sums and weights float64, column numbers uint32, offsets int64,
 counts int32. The caller allocates; permutations come in as arrays; nothing is checked here (a

@@ -7,16 +7,9 @@ from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import Skipped
 from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
 from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.readers import open_reader, resolve_reading, unused_columns
 from streamtron.data.row_batch import RowBatch, ShardReader
-from streamtron.data.source import (
-    ShardSource,
-    SourceFacts,
-    facts_of,
-    open_reader,
-    open_shards,
-    resolve_reading,
-    unused_columns,
-)
+from streamtron.data.source import ShardSource, SourceFacts, facts_of, open_shards
 
 __all__ = [
     "Cache",

@@ -34,7 +34,7 @@ from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.source import file_reader
+from streamtron.data.readers import file_reader
 
 MOST = 1 << 19
 """Names that are kept, those that occur most often: while they are counted, up to three times as

@@ -11,7 +11,7 @@ from streamtron.data.discover import ShardFile
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.source import file_reader
+from streamtron.data.readers import file_reader
 from streamtron.data.writers.predictions import PREDICTED
 
 

@@ -23,7 +23,7 @@ from streamtron.data.formats.tables import TableReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.source import file_reader
+from streamtron.data.readers import file_reader
 
 _log = logging.getLogger(__name__)
 

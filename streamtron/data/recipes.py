@@ -19,7 +19,7 @@ from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
 from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
-from streamtron.data.source import file_reader
+from streamtron.data.readers import file_reader
 
 if TYPE_CHECKING:
     from streamtron.data.formats.layouts import Columns, Spot

@@ -7,21 +7,16 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
-
-from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.errors import DataError, MachineError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Block, Chunk, Label
+from streamtron.data import readers
 from streamtron.data.cache.flat_file import GroupReader
-from streamtron.data.deletions import Deletions, RowFilter
-from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile, find_shards
+from streamtron.data.deletions import Deletions
+from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import (
     ChunkEvent,
     DatasetInfo,
@@ -30,10 +25,10 @@ from streamtron.data.first_reading import (
     first_reading,
     joined_info,
 )
-from streamtron.data.manifest import Manifest, check_all_unchanged, check_unchanged
+from streamtron.data.manifest import Manifest, check_all_unchanged
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
-from streamtron.data.reader_config import ALL, ReaderConfig
-from streamtron.data.row_batch import FileReader, ShardReader
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import ShardReader
 from streamtron.data.storage import is_uri
 
 SHORT_BYTES = 1 << 20
@@ -63,71 +58,6 @@ def open_shards(
     return ShardSource(
         find_shards(paths), reading or ReaderConfig(), cache_dir=cache_dir, **options
     )
-
-
-def open_reader(
-    shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
-) -> ShardReader:
-    """Open a shard with the reader of its format, without the rows that have deletions or are not
-    in the share that is read."""
-    reader = file_reader(shard, reading, threads, scratch)
-    if shard.without is None and reading.share == ALL:
-        return reader
-    return RowFilter(reader, shard.without, reading.share, shard.name)
-
-
-def file_reader(
-    shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
-) -> FileReader:
-    """Open a shard with the reader of its format, with all its rows."""
-    format_ = FORMATS[shard.format]
-    given = shard.name == ROWS_GIVEN
-    module = import_module(f"streamtron.data.formats.{'given' if given else format_.module}")
-    reader: FileReader = getattr(module, "GivenReader" if given else format_.reader)(
-        shard.path, shard.name, reading, scratch, threads
-    )
-    return reader
-
-
-def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
-    """Complete a reading by the columns of the first shard; refuse what does not suit it."""
-    return file_reader(shard, reading).resolve()
-
-
-def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
-    """Return the columns of a table that this reading leaves aside, and their types."""
-    return file_reader(shard, reading).unused()
-
-
-def rows_with(
-    shard: ShardFile, column: str, values: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the rows of a table, rising, whose column equals one of the values, and
-    which of the values that is.
-
-    Only that column is read, whether or not the run reads it. The values are text, and are turned
-    into what it holds; a null equals nothing. A shard that is not as it was read is refused.
-    """
-    check_unchanged(shard)
-    places = [np.zeros(0, np.int64)]
-    for array in file_reader(shard, ReaderConfig()).column(column):
-        cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-        try:
-            typed = pa.array(values, pa.string()).cast(cells.type)
-            places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise SettingsError(
-                f"{shard.name}: column {column!r} holds {cells.type}, and --value is none "
-                f"({reason}). Give a value as the column has it, or name the rows with --rows FILE."
-            ) from error
-    check_unchanged(shard)
-    place = np.concatenate(places)
-    rows = np.flatnonzero(place >= 0)
-    return rows, place[rows]
-
-
-_open_reader = open_reader  # the name of a parameter below
 
 
 class SourceFacts(NamedTuple):
@@ -191,7 +121,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._resolved = open_reader is not None  # it knows the layout of its shards
         if open_reader is None:
             threads = threads or available_processors()
-            open_reader = partial(_open_reader, threads=threads, scratch=cache_dir)
+            open_reader = partial(readers.open_reader, threads=threads, scratch=cache_dir)
         self._plan = Plan(tuple(shards), reading, open_reader, cache_dir, **options)
         names = {shard.name for shard in shards}
         self._skipped = tuple(shard for shard in skipped if shard.name not in names)
@@ -416,7 +346,7 @@ def _resolve_by_first(plan: Plan) -> ReaderConfig:
     refused: DataError | None = None
     for shard in plan.shards if plan.on_bad_shard == "skip" else plan.shards[:1]:
         try:
-            return resolve_reading(shard, plan.reading)
+            return readers.resolve_reading(shard, plan.reading)
         except DataError as error:
             refused = refused or error
     assert refused is not None

@@ -155,38 +155,18 @@ def histogram(
     bars = ""
     for low, high, count, colour in zip(edges, edges[1:], counts, colours, strict=False):
         left, right, top = x_axis.place(low), x_axis.place(high), y_axis.place(count)
-        bars += _rectangle(colour, left, top, right - left - 0.5, BOTTOM - top)
+        place = f'x="{left:.1f}" y="{top:.1f}"'
+        size = f'width="{right - left - 0.5:.1f}" height="{BOTTOM - top:.1f}"'
+        bars += f'<rect class="{colour}" {place} {size}>'
         bars += f"<title>{short(low)} to {short(high)}: {count:,}</title></rect>"
     return _figure(title, _axes(x_axis, y_axis, x_name, "rows") + bars, legend, note)
 
 
-def heat_map(
-    title: str, xs: Sequence[float], ys: Sequence[float], cells: dict[tuple[float, float], float],
-    best: tuple[float, float], x_name: str, y_name: str,
-) -> str:  # fmt: skip
-    """Draw a cell for each (x, y) that has a value, the darker the higher, and frame the best."""
-    wide, high = (RIGHT - LEFT) / len(xs), (BOTTOM - TOP) / len(ys)
-    least, most = min(cells.values()), max(cells.values())
-    drawing = _axis_names(x_name, y_name)
-    for (x, y), value in cells.items():
-        left, top = LEFT + wide * xs.index(x), BOTTOM - high * (ys.index(y) + 1)
-        shade = 0.08 + 0.57 * ((value - least) / (most - least) if most > least else 1.0)
-        words = escape(f"{x_name} {short(x)}, {y_name} {short(y)}: {value:.6g}")
-        drawing += '<g class="best">' if (x, y) == best else "<g>"
-        drawing += _rectangle("heat", left + 1, top + 1, wide - 2, high - 2, shade) + "</rect>"
-        drawing += f'<text class="cell" x="{left + wide / 2:.1f}" y="{top + high / 2 + 4:.1f}">'
-        drawing += f"{short(value)}</text><title>{words}</title></g>"
-    for number, x in enumerate(xs):
-        drawing += _text(LEFT + wide * (number + 0.5), BOTTOM + 16, "middle", short(x))
-    for number, y in enumerate(ys):
-        drawing += _text(LEFT - 6, BOTTOM - high * (number + 0.5) + 4, "end", short(y))
-    return _figure(title, drawing)
-
-
 def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
-    """Draw the axes with their names and ticks, and a grid of horizontal lines."""
+    """Draw the axes with their names, below to the right and above to the left, and ticks, and a
+    grid of horizontal lines."""
     across = f'x1="{x_axis.start:g}" x2="{x_axis.end:g}"'
-    drawing = _axis_names(x_name, y_name)
+    drawing = _text(RIGHT, HEIGHT - 5, "end", x_name) + _text(4, 12, "start", y_name)
     for y, label in y_axis.labels():
         drawing += f'<line class="grid" {across} y1="{y:g}" y2="{y:g}"/>'
         drawing += _text(x_axis.start - 6, y + 4, "end", label)
@@ -195,20 +175,8 @@ def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
     return f'{drawing}<line class="axis" {across} y1="{BOTTOM}" y2="{BOTTOM}"/>'
 
 
-def _axis_names(x_name: str, y_name: str) -> str:
-    """Name the axes: below to the right, and above to the left."""
-    return _text(RIGHT, HEIGHT - 5, "end", x_name) + _text(4, 12, "start", y_name)
-
-
 def _text(x: float, y: float, anchor: str, words: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _rectangle(
-    kind: str, x: float, y: float, width: float, height: float, opacity: float = 1.0
-) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-    return f'<rect class="{kind}" {place} fill-opacity="{opacity:.2f}">'
 
 
 def _figure(

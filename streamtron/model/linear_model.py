@@ -377,18 +377,16 @@ class LinearModel:
         """Read a model that ``save`` wrote; a DataError unless every bit of it is intact."""
         content, tensors = read_sealed(path)
         version = content.get("format_version")
-        if version not in (1, 2, FORMAT_VERSION):
+        if version != FORMAT_VERSION:
             raise DataError(
-                f"{path}: model format version {version}, this streamtron reads 1 to "
-                f"{FORMAT_VERSION}. Use the streamtron that wrote it, or fit again."
+                f"{path}: model format version {version}, this streamtron reads {FORMAT_VERSION}. "
+                "Use the streamtron that wrote it, or fit again."
             )
         try:
             parts = {name: content[name] for name in _CONTENT}
             parts |= {"calibration": content.get("calibration"), "bias": tensors["bias"]}
             parts["offsets"] = tensors.get("offsets")
-            if version == FORMAT_VERSION:
-                return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
-            return cls(tensors["weights"], **parts)
+            return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
         except _NO_MODEL as error:
             raise FileDamaged(
                 f"{path}: sealed, but what it holds is no model ({error}). Fit again."

@@ -1,109 +1,29 @@
-"""Plots of a sweep, of a certificate and of margins. Only this module imports matplotlib."""
+"""Plots of a certificate and of margins. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamtron.core.config import meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.extras import library
-from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.rows import Label
-from streamtron.core.text import metric_words, up
 from streamtron.model.mistakes import margins_by_code
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
-MARKERS = "osD^v"
-"""Markers of the lines in their order, so that both show where two lines meet."""
-
 Row = Mapping[str, Any]
-
-
-def check_plot(path: str | os.PathLike[str]) -> None:
-    """Refuse a plot that is neither PNG nor SVG, or without matplotlib, by a SettingsError."""
-    if not os.fspath(path).endswith((".png", ".svg")):
-        raise SettingsError(f"{path}: a plot is PNG or SVG. Name it .png or .svg.")
-    library("matplotlib.figure", "plot", f"{path}: a plot", ", or leave --plot out")
-
-
-def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
-    """Draw a metric of a sweep's table against C, one line a loss and ρ, and mark the best.
-
-    A hollow point is a candidate that was dropped, or whose tolerance was not certified. Candidates
-    of the hard margin, which have no C, and those without the metric are left out. Equal tables
-    give equal files.
-    """
-    check_plot(path)
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    shown = [row for row in rows if row["C"] is not None and row[metric] is not None]
-    with matplotlib.rc_context({"svg.hashsalt": "streamtron"}):
-        figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")  # inches
-        _draw(figure.subplots(), shown, metric)
-        if shown:  # above the axes, where it covers no point
-            figure.legend(loc="outside upper left", ncols=3, fontsize="small", frameon=False)
-        kind = os.fspath(path)[-3:]
-        file = io.BytesIO()
-        # a date would make every file different
-        figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    write_atomically(path, [file.getvalue()])
-
-
-def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
-    hollow = [row for row in rows if row["dropped"] or not _is_proven(row)]
-    kinds = sorted({(row["loss"], row["rho"]) for row in rows})
-    for number, (loss, rho) in enumerate(kinds):
-        of_kind = [row for row in rows if (row["loss"], row["rho"]) == (loss, rho)]
-        line = sorted(of_kind, key=lambda row: row["C"])
-        style = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)]}
-        label = f"ρ = {rho:g}" if rho else "ρ = 0 (no bias)"
-        if kinds[0][0] != kinds[-1][0]:
-            label = f"{loss}, {label}"
-        axes.plot(*_points(line, metric), **style, linewidth=1.2, markersize=5, label=label)
-        some = [row for row in line if row in hollow]
-        axes.plot(*_points(some, metric), **style, linestyle="", markersize=5, **_HOLLOW)
-    if hollow:
-        axes.plot([], [], "o", color="gray", markersize=5, **_HOLLOW, label="not to the tolerance")
-    for row in rows:
-        if row["best"]:
-            _mark(axes, row, metric)
-    axes.set_xscale("log")
-    axes.set(xlabel="C", ylabel=metric_words(metric))
-    axes.grid(alpha=0.3)
-    axes.margins(y=0.12)
-
 
 _HOLLOW = {"markerfacecolor": "white"}
 
 
-def _points(rows: Sequence[Row], y: str, x: str = "C") -> tuple[list[float], list[float]]:
-    return [row[x] for row in rows], [row[y] for row in rows]
-
-
-def _is_proven(row: Row) -> bool:
-    return meets(row, row["relative_duality_gap"], row["stop_reason"])
-
-
-def _mark(axes: Any, row: Row, metric: str) -> None:
-    proven = f"{'largest ' if 'class' in row else ''}gap {up(row['relative_duality_gap'], 2)}"
-    if not _is_proven(row):
-        proven = f"NOT certified, {proven}"
-    title = f"best: {row[metric]:.4g} at C = {row['C']:g}, {proven}"
-    axes.set_title(title, loc="left", fontsize="small")
-    axes.plot(
-        *_points([row], metric), "o", color="black", markersize=11, markerfacecolor="none",
-        label="best",
-    )  # fmt: skip
+def _points(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
+    return [row["reading"] for row in rows], [row[name] for row in rows]
 
 
 def plot_certificate(model: LinearModel, label: Label | None = None, axes: Any = None) -> Any:
@@ -144,9 +64,9 @@ def _draw_history(history: Sequence[Row], tol: float | None, top: Any, bottom: A
         style = {"color": color, "marker": marker}
         known = [row for row in history if row[name] is not None]
         label = "gap" if name == "gap" else f"{name} bound"
-        panel.plot(*_points(known, name, "reading"), **style, linewidth=1.2, label=label)
+        panel.plot(*_points(known, name), **style, linewidth=1.2, label=label)
         guessed = [row for row in known if not row["proven"]]
-        panel.plot(*_points(guessed, name, "reading"), **style, linestyle="", **_HOLLOW)
+        panel.plot(*_points(guessed, name), **style, linestyle="", **_HOLLOW)
     top.set_visible(any(row["upper"] is not None for row in history))
     if any(not row["proven"] for row in history):
         top.plot([], [], "o", color="gray", **_HOLLOW, label="estimate")

@@ -14,7 +14,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import ShardFile
 from streamtron.data.deletions import Deletions, in_share, listed_rows
 from streamtron.data.reader_config import ALL
-from streamtron.data.source import rows_with
+from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.runs.change import EditableRun
 

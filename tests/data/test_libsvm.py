@@ -818,6 +818,3 @@ NAMED_SO: dict[str | None, str] = {
 def test_a_name_is_libsvm_text_unless_another_format_claims_it() -> None:
     for format_, names in NAMED_SO.items():
         assert {format_of(name) for name in names.split()} == {format_}
-
-
-# --- real data ---

@@ -29,7 +29,7 @@ from streamtron.data import (
     storage,
 )
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
-from streamtron.data.source import open_reader, resolve_reading
+from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
 from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard

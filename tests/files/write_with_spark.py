@@ -3,7 +3,8 @@
     pip install pyspark==4.3.0 numpy        # and a Java runtime, 17 or later
     python write_with_spark.py
 
-Tests read the files; nothing here is imported by them. The rows stand in tests/test_spark.py too.
+Tests read the files; nothing here is imported by them. The rows stand in
+tests/data/test_spark.py too.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from streamtron.core.errors import StreamtronError
 
 DIGITS = Context(prec=250, Emin=-99999, Emax=99999)
+
+ONE, NOTHING = Decimal(1), Decimal(0)
 
 SOLVED = Decimal(10) ** -100
 """The relative duality gap at which the optimum counts as found."""
@@ -40,19 +43,17 @@ class Problem:
     epochs: int
 
     @property
-    def patterns(self) -> list[Vector]:
-        """l_k (x_k, ρ) of the rows that weigh something."""
+    def objective(self) -> Objective:
+        """Of the rows that weigh something: x_k are l_k (x_k, ρ)."""
         rows = zip(self.X.tolist(), self.y.tolist(), self.weights.tolist(), strict=True)
-        return [
+        patterns = [
             [Decimal(sign) * Decimal(value) for value in (*row, self.rho)]
             for row, sign, weight in rows
             if weight
         ]
-
-    @property
-    def costs(self) -> Vector:
-        """C_k of the same rows."""
-        return [Decimal(self.C) * Decimal(weight) for weight in self.weights.tolist() if weight]
+        costs = [Decimal(self.C) * Decimal(weight) for weight in self.weights.tolist() if weight]
+        ones = [ONE] * len(costs)
+        return Objective(patterns, ones, costs, [ONE] * len(patterns[0]), "squared_hinge")
 
 
 @dataclass(frozen=True)
@@ -64,97 +65,131 @@ class Optimum:
     primal: Decimal
 
 
-def optimum(problem: Problem) -> Optimum:
-    """Solve by Newton's method with an exact line search, which ends after finitely many steps."""
-    with localcontext(DIGITS):
-        patterns, costs = problem.patterns, problem.costs
-        v = [Decimal(0)] * len(patterns[0])
-        for _ in range(300):
-            slacks = _slacks(patterns, v)
-            primal, dual = _primal(costs, slacks, v), _dual(patterns, costs, slacks)
-            if primal - dual <= SOLVED * primal:
-                return Optimum(v, dual, primal)
-            target = _newton_point(patterns, costs, slacks)
-            v = _line_search(patterns, costs, v, target)
-        raise ArithmeticError("Newton's method did not end")
+@dataclass(frozen=True)
+class Objective:
+    """P(v) = Σ p_j v_j²/2 + Σ C_k φ(x_k·v − t_k). ``penalties`` are p_j."""
 
+    X: Sequence[Vector]
+    t: Vector
+    costs: Vector
+    penalties: Vector
+    loss: str
+    epsilon: Decimal = NOTHING
 
-def primal(problem: Problem, v: Sequence[Decimal]) -> Decimal:
-    """P(v)."""
-    with localcontext(DIGITS):
-        return _primal(problem.costs, _slacks(problem.patterns, v), v)
+    def phi(self, r: Decimal) -> tuple[Decimal, Decimal, Decimal]:
+        """φ, φ' and φ''; the squared hinge of a margin is that of 1 below it."""
+        size, sign, epsilon = abs(r), ONE if r > 0 else -ONE, self.epsilon
+        if self.loss == "squared_error" or (self.loss == "huber" and size <= epsilon):
+            return r * r / 2, r, ONE
+        if self.loss == "huber":
+            return epsilon * size - epsilon * epsilon / 2, sign * epsilon, NOTHING
+        slack = -r if self.loss == "squared_hinge" else size - epsilon
+        if slack <= 0:
+            return NOTHING, NOTHING, NOTHING
+        if self.loss == "epsilon_insensitive":
+            return slack, sign, NOTHING
+        return slack * slack, 2 * sign * slack, 2 * ONE
 
+    def residuals(self, v: Vector) -> Vector:
+        return [dot(x, v) - t for x, t in zip(self.X, self.t, strict=True)]
 
-def _dot(u: Sequence[Decimal], v: Sequence[Decimal]) -> Decimal:
-    return sum((a * b for a, b in zip(u, v, strict=True)), Decimal(0))
+    def primal(self, v: Vector) -> Decimal:
+        penalty = dot([p * a for p, a in zip(self.penalties, v, strict=True)], v) / 2
+        return penalty + dot(self.costs, [self.phi(r)[0] for r in self.residuals(v)])
 
+    def lower(self, v: Vector) -> Vector:
+        """A Newton step from v with an exact line search: P is a quadratic between bends."""
+        terms = [self.phi(r) for r in self.residuals(v)]
+        step = self._step(v, terms)
+        length = self._length(v, step)
+        return [a + length * b for a, b in zip(v, step, strict=True)]
 
-def _slacks(patterns: Sequence[Vector], v: Sequence[Decimal]) -> Vector:
-    return [max(Decimal(0), 1 - _dot(pattern, v)) for pattern in patterns]
-
-
-def _primal(costs: Vector, slacks: Vector, v: Sequence[Decimal]) -> Decimal:
-    return _dot(v, v) / 2 + sum((c * z * z for c, z in zip(costs, slacks, strict=True)), Decimal(0))
-
-
-def _dual(patterns: Sequence[Vector], costs: Vector, slacks: Vector) -> Decimal:
-    """max over θ of D(θ α), α_k = 2 C_k z_k."""
-    alphas = [2 * c * z for c, z in zip(costs, slacks, strict=True)]
-    a = [_dot(alphas, column) for column in zip(*patterns, strict=True)]
-    total = sum(alphas, Decimal(0))
-    square = _dot(a, a) + sum(
-        (alpha * alpha / (2 * c) for alpha, c in zip(alphas, costs, strict=True)), Decimal(0)
-    )
-    return total * total / (2 * square) if square else Decimal(0)
-
-
-def _newton_point(patterns: Sequence[Vector], costs: Vector, slacks: Vector) -> Vector:
-    """The least of the quadratic whose rows with a slack are the present ones."""
-    d = len(patterns[0])
-    matrix = [[Decimal(i == j) for j in range(d)] + [Decimal(0)] for i in range(d)]
-    for pattern, cost, slack in zip(patterns, costs, slacks, strict=True):
-        if slack > 0:
+    def _step(self, v: Vector, terms: list[tuple[Decimal, Decimal, Decimal]]) -> Vector:
+        d = len(v)
+        gradient = [p * a for p, a in zip(self.penalties, v, strict=True)]
+        matrix = [[self.penalties[i] if i == j else NOTHING for j in range(d)] for i in range(d)]
+        for x, c, (_, slope, bend) in zip(self.X, self.costs, terms, strict=True):
             for i in range(d):
-                for j in range(d):
-                    matrix[i][j] += 2 * cost * pattern[i] * pattern[j]
-                matrix[i][d] += 2 * cost * pattern[i]
+                gradient[i] += c * slope * x[i]
+            for i, j in product(range(d), repeat=2):
+                matrix[i][j] += c * bend * x[i] * x[j]
+        return solved(matrix, [-g for g in gradient])
+
+    def _length(self, v: Vector, step: Vector) -> Decimal:
+        residuals, slopes = self.residuals(v), [dot(x, step) for x in self.X]
+        penalised = [p * a for p, a in zip(self.penalties, step, strict=True)]
+
+        def slope_at(theta: Decimal) -> Decimal:
+            there = [a + theta * b for a, b in zip(v, step, strict=True)]
+            rows = zip(self.costs, residuals, slopes, strict=True)
+            return dot(penalised, there) + sum(
+                (c * self.phi(r + theta * s)[1] * s for c, r, s in rows), NOTHING
+            )
+
+        bends = [self.epsilon, -self.epsilon]
+        pairs = product(zip(residuals, slopes, strict=True), bends)
+        borders = sorted({(b - r) / s for (r, s), b in pairs if s and (b - r) / s > 0})
+        low = NOTHING
+        for high in [*borders, None]:
+            piece = (low + 3 if high is None else high) - low
+            begin, end = low + piece / 3, low + 2 * piece / 3
+            first, last = slope_at(begin), slope_at(end)
+            root = begin - first * (end - begin) / (last - first) if last != first else begin
+            if high is None or 2 * last >= first:  # the slope at high is not below 0
+                return max(root, low)
+            low = high
+        return low
+
+
+def dot(u: Sequence[Decimal], v: Sequence[Decimal]) -> Decimal:
+    return sum((a * b for a, b in zip(u, v, strict=True)), NOTHING)
+
+
+def solved(matrix: list[Vector], right: Vector) -> Vector:
+    """The solution of equations; the right side where they have none."""
+    d, table = len(right), [[*row, b] for row, b in zip(matrix, right, strict=True)]
     for i in range(d):
-        pivot = max(range(i, d), key=lambda row: abs(matrix[row][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        pivot = max(range(i, d), key=lambda row: abs(table[row][i]))
+        table[i], table[pivot] = table[pivot], table[i]
+        if not table[i][i]:
+            return right
         for row in range(i + 1, d):
-            factor = matrix[row][i] / matrix[i][i]
-            if factor:
-                matrix[row] = [a - factor * b for a, b in zip(matrix[row], matrix[i], strict=True)]
-    v = [Decimal(0)] * d
+            factor = table[row][i] / table[i][i]
+            table[row] = [a - factor * b for a, b in zip(table[row], table[i], strict=True)]
+    v = [NOTHING] * d
     for i in reversed(range(d)):
-        known = _dot(matrix[i][i + 1 : d], v[i + 1 :])
-        v[i] = (matrix[i][d] - known) / matrix[i][i]
+        v[i] = (table[i][d] - dot(table[i][i + 1 : d], v[i + 1 :])) / table[i][i]
     return v
 
 
-def _line_search(patterns: Sequence[Vector], costs: Vector, v: Vector, target: Vector) -> Vector:
-    """The least of P on the ray from v through ``target``: P' is linear between breakpoints."""
-    step = [b - a for a, b in zip(v, target, strict=True)]
-    margins = [_dot(pattern, v) for pattern in patterns]
-    slopes = [_dot(pattern, step) for pattern in patterns]
-    borders = sorted(
-        (1 - m) / s for m, s in zip(margins, slopes, strict=True) if s and (1 - m) / s > 0
-    )
-    low = Decimal(0)
-    for high in [*borders, None]:
-        middle = (low + high) / 2 if high is not None else low + 1
-        linear, square = _dot(v, step), _dot(step, step)
-        for m, s, c in zip(margins, slopes, costs, strict=True):
-            if m + middle * s < 1:
-                linear -= 2 * c * s * (1 - m)
-                square += 2 * c * s * s
-        if not square:
-            break
-        theta = -linear / square
-        if high is None or theta <= high:
-            return [a + max(theta, low) * b for a, b in zip(v, step, strict=True)]
-        low = high
-    return target
+def optimum(problem: Problem) -> Optimum:
+    """Solve by Newton's method with an exact line search, which ends after finitely many steps."""
+    with localcontext(DIGITS):
+        exact = problem.objective
+        v = [NOTHING] * len(exact.X[0])
+        for _ in range(300):
+            primal, dual = exact.primal(v), _dual(exact, v)
+            if primal - dual <= SOLVED * primal:
+                return Optimum(v, dual, primal)
+            v = exact.lower(v)
+        raise ArithmeticError("Newton's method did not end")
+
+
+def primal(problem: Problem, v: Vector) -> Decimal:
+    """P(v)."""
+    with localcontext(DIGITS):
+        return problem.objective.primal(v)
+
+
+def _dual(exact: Objective, v: Vector) -> Decimal:
+    """max over θ of D(θ α), α_k = −C_k φ'."""
+    rows = zip(exact.costs, exact.residuals(v), strict=True)
+    alphas = [-c * exact.phi(r)[1] for c, r in rows]
+    a = [dot(alphas, column) for column in zip(*exact.X, strict=True)]
+    pairs = zip(alphas, exact.costs, strict=True)
+    square = dot(a, a) + sum((alpha * alpha / (2 * c) for alpha, c in pairs), NOTHING)
+    total = sum(alphas, NOTHING)
+    return total * total / (2 * square) if square else NOTHING
 
 
 # --- what is claimed ------------------------------------------------------------------------------
@@ -181,7 +216,7 @@ def false_claims(
         away = [a - b for a, b in zip(weights, best.v, strict=True)]
         # v* itself is known to √(2 (P − D)) of this arithmetic
         unsure = max(2 * (best.primal - best.dual), Decimal(0)).sqrt()
-        far = np.isfinite(radius) and _dot(away, away).sqrt() - unsure > Decimal(radius)
+        far = np.isfinite(radius) and dot(away, away).sqrt() - unsure > Decimal(radius)
         gap = (own - best.primal) / own if own else Decimal(0)
         claims = {
             "the lower bound is above the best margin": 2 * best.dual * lower**2 > 1,

@@ -177,11 +177,8 @@ BAD = {
 def test_a_calibration_that_cannot_be_one_is_refused(tmp_path: Path, calibration: Any) -> None:
     model = make_model()
     assert "calibration" in refused(lambda: model.but(calibration=calibration), SettingsError)
-    names = ("classes", "settings", "certificate", "reading")
-    content = {name: getattr(model, name) for name in names}
-    content |= {"calibration": calibration, "format_version": 1}
-    tensors = {"bias": np.array(model.bias), "weights": model.weights}
-    write_sealed(tmp_path / "m", content, tensors)
+    content, tensors = model._parts()
+    write_sealed(tmp_path / "m", {**content, "calibration": calibration}, tensors)
     refused(lambda: LinearModel.load(tmp_path / "m"), FileDamaged)
 
 

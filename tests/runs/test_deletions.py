@@ -14,7 +14,7 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
 from streamtron.data.deletions import Deletions
-from streamtron.data.source import rows_with
+from streamtron.data.readers import rows_with
 
 
 def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_theirs(

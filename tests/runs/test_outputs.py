@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     for name in ("a.svm", "b.svm"):
         (tmp_path / "data" / name).write_text(ROWS.replace("2:1", f"2:{ord(name[0])}"))
-    for link in ("link", "table.csv", "plot.png"):
+    for link in ("link", "table.csv"):
         (tmp_path / link).symlink_to("data/a.svm")
     os.link(tmp_path / "data" / "b.svm", tmp_path / "duplicate")
     (tmp_path / "settings.toml").write_text("tol = 0.1\n")
@@ -60,7 +60,6 @@ FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
         FIT + "--run-dir n",
         FIT + "--cache-dir n",
         SWEEP + "--table table.csv",
-        SWEEP + "--plot plot.png",
         SWEEP + "--model n.csv --table n.csv",
         SWEEP + "--table t.csv --witness t.csv",
         "update m duplicate --report duplicate",
@@ -78,7 +77,7 @@ WRITES = {
     "fit": ("fit data --model n {}", ("--model", "--report", "--witness", "--log")),
     "sweep": (
         "sweep data --valid held --C 1 --model n {}",
-        ("--model", "--report", "--witness", "--log", "--table", "--plot"),
+        ("--model", "--report", "--witness", "--log", "--table"),
     ),
     "update": ("update m more {}", ("--report", "--log")),
     "forget": ("forget m a.svm {}", ("--report", "--log")),
@@ -150,7 +149,7 @@ def test_no_command_writes_over_what_it_reads_or_into_the_directory_of_a_run(
     path = tmp_path / {"--table": "link.csv"}.get(output, "link.png")
     if link == "hard link" and not name.startswith("m.run"):
         os.link(whole / name, path)
-    elif output in ("--table", "--plot"):  # whose suffix is checked before
+    elif output == "--table":  # whose suffix is checked before
         path.symlink_to(whole / name)
     else:
         path = whole / name

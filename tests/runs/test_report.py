@@ -18,6 +18,7 @@ from sklearn import metrics
 import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
+from streamtron.model.candidates_page import candidates_section
 from streamtron.model.charts import Axis, Series, line_chart, short
 from streamtron.model.metrics import Scores
 from tests.helpers.models import refused
@@ -328,12 +329,25 @@ def test_the_best_model_of_a_sweep_shows_every_candidate(run: Run, place: Path) 
         (C, rho) for C in (0.01, 0.1, 1.0, 10.0) for rho in (0.0, 1.0)
     ]
     assert sum(row[-1] == "best" for row in rows) == 1
-    drawing = text.split('aria-label="Accuracy by C and ρ"')[1].split("</svg>")[0]
-    assert drawing.count('class="heat"') == 8
-    assert drawing.count('class="best"') == 1
     lines = text.split('aria-label="Accuracy by C"')[1].split("</svg>")[0]
     assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', lines)] == [4, 4]
     assert len(json.loads((place / "swept.json").read_text())["sweep"]["candidates"]) == 8
+
+
+def test_candidates_of_several_losses_have_a_line_for_each_loss_and_rho() -> None:
+    common = {"relative_duality_gap": 0.005, "tol": 0.01, "readings": 2.0, "seconds": 1.0,
+              "dropped": None, "stop_reason": "certified", "best": False}  # fmt: skip
+    rows = [
+        {**common, "loss": loss, "rho": rho, "C": C, "accuracy": 0.5 + rho / 4}
+        for loss in ("hinge", "log_loss") for rho in (0.0, 1.0) for C in (0.1, 1.0, 10.0, 100.0)
+    ]  # fmt: skip
+    rows[0]["dropped"] = "pruned by rank"
+    page = "".join(candidates_section("accuracy", rows))
+    legend = re.findall(r'<i class="(k\d)"></i>([^<]*)', page)
+    names = [f"{loss}, ρ = {rho}" for loss in ("hinge", "log_loss") for rho in (0, 1)]
+    assert legend == [(f"k{key}", name) for key, name in enumerate(names, 1)]
+    assert re.findall(r'class="hollow (k\d)"', page) == ["k1"]
+    assert "<svg" not in "".join(candidates_section("accuracy", rows[:3])), "three points"
 
 
 def test_a_sweep_over_folds_keeps_its_candidates_too(run: Run, place: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -26,7 +25,6 @@ from streamtron.core.executor import serial
 from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.plot import plot_sweep
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate, evaluate_many
 from streamtron.sweeps.folds import folds_of
@@ -55,8 +53,7 @@ def swept(run: Run, place: Path) -> Rows:
     """The table of a sweep over six candidates, which has written everything it can write."""
     done = run(
         "sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table",
-        "results.parquet", "--plot", "results.svg", "--model", "best", "--report", "best.json",
-        "--witness", "best.witness",
+        "results.parquet", "--model", "best", "--report", "best.json", "--witness", "best.witness",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     (place / "stdout.txt").write_text(done.stdout)
@@ -132,7 +129,6 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--loss=", "loss is ''"),
         ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
         ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
-        ("--plot results.gif", "results.gif: a plot is PNG or SVG"),
     ],
 )
 def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
@@ -218,18 +214,12 @@ def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_doe
     assert LinearModel.load(tmp_path / "best").settings["loss"] == swept.best.settings.loss
 
 
-def test_the_loss_stands_in_the_lines_and_the_plot_where_there_are_several(
-    run: Run, place: Path, tmp_path: Path
-) -> None:
-    plot, words = tmp_path / "p.svg", ["--valid", "held-out", "--C", "0.1,1"]
-    told = run("sweep", "train", *words, "--loss", "hinge,log_loss", "--plot", str(plot)).stdout
+def test_the_loss_stands_in_the_lines_where_there_are_several(run: Run) -> None:
+    words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--loss")
+    told = run(*words, "hinge,log_loss").stdout
     assert told.split()[:2] == ["loss", "C"]
     assert "best (*)           hinge, C" in told or "best (*)           log_loss, C" in told
-    assert "hinge, ρ = 1" in plot.read_text()
-    assert "log_loss, ρ = 1" in plot.read_text()
-    told = run("sweep", "train", *words, "--loss", "hinge", "--plot", str(plot)).stdout
-    assert "loss" not in told
-    assert "hinge, ρ = 1" not in plot.read_text()
+    assert "loss" not in run(*words, "hinge").stdout
 
 
 def test_the_best_has_the_highest_metric_whichever_is_asked_for(
@@ -538,66 +528,6 @@ def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None
     halving = Halving(2, "accuracy")
     loose = [halving.settings(iteration, Settings(tol=0.0), None).tol for iteration in range(3)]
     assert loose == [0.016, 0.004, 0.0]
-
-
-# --- plot ----------------------------------------------------------------------------------------
-
-
-def test_the_plot_marks_the_best_and_has_a_line_a_rho(place: Path, swept: Rows) -> None:
-    drawn = (place / "results.svg").read_text()
-    best = the_best(swept)
-    assert f"best: {best['accuracy']:.4g} at C = {best['C']:g}, gap" in drawn
-    assert "ρ = 0 (no bias)" in drawn
-    assert "ρ = 1 " in drawn
-    assert "not to the tolerance" not in drawn
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_the_same_table_in_any_order_is_the_same_picture(
-    suffix: str, swept: Rows, tmp_path: Path
-) -> None:
-    path = tmp_path / f"p.{suffix}"
-    pictures = []
-    for rows, metric in ((swept, "roc_auc"), (swept[::-1], "roc_auc"), (swept, "f1")):
-        plot_sweep(path, rows, metric)
-        pictures.append(path.read_bytes())
-    assert pictures[0] == pictures[1] != pictures[2]
-    assert b"10^{-1}" in pictures[0] or suffix == "png"  # the label of a logarithmic tick
-
-
-def test_the_plot_says_of_which_candidates_the_tolerance_was_not_certified(
-    swept: Rows, tmp_path: Path
-) -> None:
-    early = {"stop_reason": "epoch limit", "relative_duality_gap": 0.5}
-    stopped = [{**row, **early} if row["best"] else row for row in swept]
-    plot_sweep(tmp_path / "p.svg", stopped, "accuracy")
-    assert "NOT certified" in (tmp_path / "p.svg").read_text()
-    assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
-    halved = [row if row["best"] else {**row, "dropped": "pruned by rank"} for row in swept]
-    plot_sweep(tmp_path / "p.svg", halved, "accuracy")
-    assert "NOT certified" not in (tmp_path / "p.svg").read_text()
-    assert "not to the tolerance" in (tmp_path / "p.svg").read_text()
-
-
-def test_a_plot_of_what_has_no_c_or_no_metric_is_empty_and_no_error(
-    swept: Rows, tmp_path: Path
-) -> None:
-    plot_sweep(tmp_path / "p.svg", [{**row, "C": None} for row in swept], "accuracy")
-    assert "best:" not in (tmp_path / "p.svg").read_text()
-    plot_sweep(tmp_path / "q.svg", [{**row, "accuracy": None} for row in swept], "accuracy")
-    assert "best:" not in (tmp_path / "q.svg").read_text()
-
-
-def test_without_matplotlib_the_sentence_says_what_to_install_before_anything_is_fitted(
-    monkeypatch: pytest.MonkeyPatch, run: Run, place: Path
-) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = run("sweep", "train", "--model", "unplotted", "--plot", "p.png")
-    one_sentence(done, 2, "matplotlib", "streamtron[plot]")
-    assert not list(place.glob("unplotted*"))
-    assert run("sweep", "train", "--valid", "held-out", "--tol", 0.5).returncode == 0
 
 
 # --- the process and Python ----------------------------------------------------------------------

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.formats import is_few, word_kernels
 from streamtron.data.row_batch import offsets_of
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
@@ -196,7 +196,7 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     words = np.empty(size * 3 // 2 + count, np.uint8)
     starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
     indptr = np.empty(count + 1, np.int64)
-    text_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
+    word_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
     found = int(indptr[-1])
     return Words(words, starts[:found], stops[:found], indptr)
 
@@ -270,6 +270,6 @@ def _letters(lowercase: bool) -> NDArray[np.uint32]:
     is_word = np.zeros(_CODE_POINTS, bool)
     for run in re.finditer(r"\w+", every):
         is_word[run.start() : run.end()] = True
-    table |= np.where(is_word[table], text_kernels.WORD, np.uint32(0))
+    table |= np.where(is_word[table], word_kernels.WORD, np.uint32(0))
     table.setflags(write=False)
     return table
