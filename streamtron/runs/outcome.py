@@ -198,7 +198,12 @@ def write_report(
     outcome: Outcome, *, run: str | os.PathLike[str] | None, report: str | os.PathLike[str] | None
 ) -> None:
     """Write the report into the run directory and where it is named."""
-    text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n"
+    report_of, learners = {**outcome.report}, outcome.report.get("learners", [])
+    if learners:  # a line each: json indents slowly
+        report_of["learners"] = []
+    text = json.dumps(report_of, indent=2, allow_nan=False) + "\n"
+    lines = ",\n    ".join(json.dumps(learner, allow_nan=False) for learner in learners)
+    text = text.replace('"learners": []', f'"learners": [\n    {lines}\n  ]')
     for path in (run and Path(run) / REPORT, report):
         if path is not None:
             write_atomically(path, [text.encode()])

@@ -61,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("visit", "visit_ascent_batch", "dot_batch"):
+    for name in ("visit", "margins", "visit_ascent_batch", "dot_batch"):
         monkeypatch.setattr(kernels, name, counted(name))
     return counter
 
@@ -132,13 +132,14 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
 ) -> None:
     candidates = MANY[:count]
     expected = by_themselves(candidates, WIDE)
-    visits = calls["visit"]
+    visits, looks = calls["visit"], calls["margins"]
     assert not calls["visit_ascent_batch"] + calls["dot_batch"]
     assert together(candidates, WIDE, threads=threads) == expected
     batches_expected = count >= batched.LEAST * threads
     assert (calls["visit_ascent_batch"] > 0) == batches_expected
     assert (calls["dot_batch"] > 0) == (-(-count // threads) >= batched.LEAST)
     assert (calls["visit"] - visits < visits) == batches_expected
+    assert (calls["margins"] - looks < looks) == batches_expected
 
 
 @pytest.mark.parametrize("threads", [1, 2])
