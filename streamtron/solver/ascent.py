@@ -273,7 +273,8 @@ class _Ascent:
 
     def _remember(self) -> None:
         running, scale = self.problem.running, 1.0 / self.problem.rule.b
-        self.total += running.augmented(scale)
+        kernels.add_scaled(running.w, scale, self.total)
+        self.total[-1] += running.bias * scale
         self.summed += 1
 
     def _forget_average(self) -> None:

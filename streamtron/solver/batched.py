@@ -7,6 +7,7 @@ batches save, and what the constants do to that.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -36,6 +37,9 @@ VISITS = 1 << 12
 many at a time, and weights too: what is not in the processor's cache takes twice as long."""
 
 Vector = NDArray[np.float64]
+
+Rooms = threading.local
+"""Where each thread keeps the memory of weights side by side: new memory costs as much again."""
 
 
 class PendingSolve:
@@ -76,23 +80,24 @@ def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
     return batches
 
 
-def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
+def dots(
+    chunk: Chunk, scanning: Sequence[Learner], threads: Threads, rooms: Rooms
+) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows for learners that scan them, where summing together pays."""
     many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
     sums_of: dict[Learner, Vector] = {}
 
     def sum_together(batch: Sequence[Learner]) -> None:
         w = [learner.frozen.w for learner in batch if learner.frozen is not None]
-        sums_of.update(zip(batch, _products(chunk.rows, w), strict=True))
+        sums_of.update(zip(batch, _products(chunk.rows, w, rooms), strict=True))
 
     threads.work(sum_together, [batch for batch in many if _fits(chunk, batch)])
     return sums_of
 
 
-def _products(rows: Rows, w: Sequence[Vector]) -> Vector:
+def _products(rows: Rows, w: Sequence[Vector], rooms: Rooms) -> Vector:
     """x_k·w of every row with each of at most BATCH_WIDTH vectors, shape (vectors, rows)."""
-    lanes = _side_by_side(w)
-    sums = np.empty((len(rows.indptr) - 1, kernels.BATCH_WIDTH))
+    lanes, sums = _side_by_side(w, rooms), np.empty((len(rows.indptr) - 1, kernels.BATCH_WIDTH))
     for some, found in passes.parts(rows, sums, share=kernels.BATCH_WIDTH):
         kernels.dot_batch(some, lanes, found)
     return np.ascontiguousarray(sums.T[: len(w)])
@@ -104,7 +109,7 @@ def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
     return chunk.width <= columns <= chunk.nonzeros // DENSE
 
 
-def step(solves: Sequence[PendingSolve]) -> None:
+def step(solves: Sequence[PendingSolve], rooms: Rooms) -> None:
     """Go on with solves, none of which has ended: begin one that has not begun, or make the
     mini-epochs of those furthest behind, several at once where they are over the same rows; where
     all wait for a look at the rows, these looks."""
@@ -118,7 +123,7 @@ def step(solves: Sequence[PendingSolve]) -> None:
     for pending in behind:
         crowds.setdefault(_kind(pending.step), []).append(pending.step)
     for crowd in crowds.values():
-        _make(crowd)
+        _make(crowd, rooms)
     for pending in behind:
         pending.go_on()
 
@@ -135,25 +140,25 @@ def _kind(step: Step | None) -> object:
     return (*alike, step.live is None) if isinstance(step, MiniEpoch) else alike
 
 
-def _make(crowd: list[Any]) -> None:
+def _make(crowd: list[Any], rooms: Rooms) -> None:
     """Make steps of one kind, together where that is faster."""
     if isinstance(crowd[0], Look):
-        _look(crowd)
+        _look(crowd, rooms)
     elif (order := _common_order(crowd)) is not None:
-        _make_together(crowd, order)
+        _make_together(crowd, order, rooms)
     else:
         for epoch in crowd:
             epoch.make()
 
 
-def _look(looks: Sequence[Look]) -> None:
+def _look(looks: Sequence[Look], rooms: Rooms) -> None:
     """Make at most BATCH_WIDTH looks."""
     active, vectors = looks[0].problem.active, [look.v[:-1] for look in looks]
     if len(looks) < LEAST or DENSE * max(map(len, vectors)) > active.nonzeros:
         for look in looks:
             look.make()
         return
-    for look, products in zip(looks, _products(active.rows, vectors), strict=True):
+    for look, products in zip(looks, _products(active.rows, vectors, rooms), strict=True):
         look.take(products)
 
 
@@ -178,12 +183,12 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
     return turn.some(union)
 
 
-def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
+def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: Rooms) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
     running, active = [problem.running for problem in problems], problems[0].active
     signs = [_signs(epoch) for epoch in crowd]
-    w = _side_by_side([state.w for state in running])
+    w = _side_by_side([state.w for state in running], rooms)
     rules = _side_by_side(
         [
             np.array((problem.rule.rho, problem.rule.b, problem.rule.scale(problem.running)))
@@ -222,12 +227,17 @@ def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     return visited
 
 
-def _side_by_side(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _side_by_side(vectors: Sequence[NDArray[Any]], rooms: Rooms | None = None) -> NDArray[Any]:
     """Shape (longest, BATCH_WIDTH): a vector a lane, 0 where there is none. It begins with a cache
-    line of 64 bytes, so that what one thread writes at every visit is in no line of another's."""
+    line of 64 bytes, so that what one thread writes at every visit is in no line of another's.
+    ``rooms`` : has the memory that was filled last, which is filled again."""
     shape, dtype = (max(map(len, vectors)), kernels.BATCH_WIDTH), vectors[0].dtype
     size = shape[0] * shape[1] * dtype.itemsize
-    place = np.empty(size + 128, np.uint8)
+    place = np.empty(0, np.uint8) if rooms is None else vars(rooms).get("place", np.empty(0, "u1"))
+    if len(place) < size + 128:
+        place = np.empty(size + 128, np.uint8)
+    if rooms is not None:
+        rooms.place = place
     first = -place.ctypes.data % 64
     lanes = place[first : first + size].view(dtype).reshape(shape)
     lanes[:, len(vectors) :] = 0

@@ -207,7 +207,7 @@ def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less: int)
         width = 7 if k == 0 else chunk.width - less
         learner.frozen = Frozen(chance.normal(size=width), 0.0, 1.0, 0.0)
     with open_threads(1) as threads:
-        sums_of = batched.dots(chunk, learners, threads)
+        sums_of = batched.dots(chunk, learners, threads, batched.Rooms())
     assert set(sums_of) == (set() if less else set(learners))
     X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
     for learner, sums in sums_of.items():
