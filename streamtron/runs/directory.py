@@ -46,8 +46,7 @@ MAY_CHANGE = ("tol", "max_epochs")
 """Settings that may differ when a run is resumed."""
 
 WORTH_KEEPING = 30.0
-"""Seconds of reading after which a checkpoint is written before a solve, whatever the interval; and
-at least ten times what the last one took: that of 500 labels takes seconds."""
+"""Seconds of work, and tenfold those of the last one, after which a checkpoint precedes a solve."""
 
 RUN_SUFFIX = ".run"
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"

@@ -98,8 +98,8 @@ def dots(
 def _products(rows: Rows, w: Sequence[Vector], rooms: Rooms) -> Vector:
     """x_k·w of every row with each of at most BATCH_WIDTH vectors, shape (vectors, rows)."""
     lanes, sums = _side_by_side(w, rooms), np.empty((len(rows.indptr) - 1, kernels.BATCH_WIDTH))
-    for some, found in passes.parts(rows, sums, share=kernels.BATCH_WIDTH):
-        kernels.dot_batch(some, lanes, found)
+    for part in passes.parts(rows, sums, share=kernels.BATCH_WIDTH):
+        kernels.dot_batch(part[0], lanes, part[1])
     return np.ascontiguousarray(sums.T[: len(w)])
 
 
