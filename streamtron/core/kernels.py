@@ -984,6 +984,13 @@ def dot(u, v):
     return total
 
 
+@kernel(types.void(_REALS, types.float64, _F8))
+def add_scaled(vector, scale, total):
+    """``scale`` times a vector is added to the first numbers of ``total`` in place."""
+    for j in range(len(vector)):
+        total[j] += vector[j] * scale
+
+
 @kernel(types.void(_F8, _F8))
 def move(source, total):
     """``source`` is added to ``total``, and is 0 then."""

@@ -290,8 +290,8 @@ def highest(
             f"the model is of {'numbers' if model.regression else 'two classes'}, and has one "
             "decision a row: there are no highest ones. Leave top out."
         )
-    if not 1 <= k <= most:
-        raise SettingsError(f"top is {k}, and the model has {most} classes: give 1 to {most}.")
+    if type(k) is bool or not isinstance(k, (int, np.integer)) or not 1 <= k <= most:
+        raise SettingsError(f"top is {k!r}, and the model has {most} classes: give 1 to {most}.")
     codes, decisions = np.empty((X.shape[0], k), np.intp), np.empty((X.shape[0], k))
     step = max(1, AT_ONCE // most)
     for start in range(0, X.shape[0], step):

@@ -45,8 +45,8 @@ CHECKPOINT_VERSION = 10
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that may differ when a run is resumed."""
 
-WORTH_KEEPING = 10.0
-"""Seconds of reading after which a checkpoint is written before a solve, whatever the interval."""
+WORTH_KEEPING = 30.0
+"""Seconds of work, and tenfold those of the last one, after which a checkpoint precedes a solve."""
 
 RUN_SUFFIX = ".run"
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
@@ -229,7 +229,7 @@ class CheckpointWriter:
 
     def before_solves(self, state: Callable[[], State]) -> None:
         """Save what was read: a process killed amid a solve loses the solve alone."""
-        if self._since() >= WORTH_KEEPING:
+        if self._since() >= max(WORTH_KEEPING, 10.0 * self._took):
             self._save(state)
 
     def checkpoint_due(self) -> bool:

@@ -199,9 +199,19 @@ def write_report(
 ) -> None:
     """Write the report into the run directory and where it is named."""
     paths = [path for path in (run and Path(run) / REPORT, report) if path is not None]
-    text = json.dumps(outcome.report, indent=2, allow_nan=False) + "\n" if paths else ""
+    text = _report_text(outcome.report) if paths else ""
     for path in paths:
         write_atomically(path, [text.encode()])
+
+
+def _report_text(report: dict[str, Any]) -> str:
+    """Return a report as JSON, indented; learners of many classes a line each, for json indents
+    slowly."""
+    learners = [json.dumps(learner, allow_nan=False) for learner in report.get("learners", [])]
+    plain = {**report, "learners": []} if learners else report
+    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    lines = ",\n    ".join(learners)
+    return text.replace('"learners": []', f'"learners": [\n    {lines}\n  ]') if learners else text
 
 
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:

@@ -1,11 +1,11 @@
 """The rows in memory, solved: dual coordinate ascent while it pays, then Newton's method.
 
-A solve is a generator that yields every mini-epoch it needs: its caller makes them, so that several
-learners can share one pass over the rows (see ``batched``). What visits and Newton's method would
-cost is counted before either is begun, in mini-epochs: visits of every nonzero held. Counts alone
-enter, and what a nonzero of each kernel costs beside that of a visit: no clock, so that a model is
-the same on every machine. ``benchmarks/certified.py`` shows what the constants do to the time of a
-fit, with ``--active-set`` also those of blocks.
+A solve is a generator that yields every mini-epoch it needs, and every look at the rows: its caller
+makes them, so that several learners can share one pass over the rows (see ``batched``). What visits
+and Newton's method would cost is counted before either is begun, in mini-epochs: visits of every
+nonzero held. Counts alone enter, and what a nonzero of each kernel costs beside that of a visit: no
+clock, so that a model is the same on every machine. ``benchmarks/certified.py`` shows what the
+constants do to the time of a fit, with ``--active-set`` also those of blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.subproblem import RELAXATION, MiniEpoch, Solution, Subproblem, Turns, Vector
+from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Turns, Vector
 from streamtron.solver.targets import largest_counts, relax_counts
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
 
@@ -103,7 +103,7 @@ def solve(
     best: Vector | None = None,
     exact: bool = False,
     newton_only: bool = False,
-) -> Generator[MiniEpoch, None, Solution]:
+) -> Generator[Step, None, Solution]:
     """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
     are spent.
 
@@ -118,12 +118,12 @@ def solve(
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
     ascent.newton_first = newton_only or (ascent.direct and problem.running.steps > 0)
     if best is not None:
-        ascent.consider(best)
+        yield from ascent.consider(best)
     yield from ascent.run()
     if ascent.solution.newton and problem.objective_at_b < objective:
         problem.rule = rule
         problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
-    ascent.finish()
+    yield from ascent.finish()
     if problem.rest is not None:
         _over_relax(problem, counts, objective)
     return ascent.solution
@@ -138,7 +138,7 @@ def solve_hard(
     target: float,
     mini_epochs: int,
     hardest: float,
-) -> Generator[MiniEpoch, None, Solution]:
+) -> Generator[Step, None, Solution]:
     """Solve the hard margin through ever smaller Δ², down to ``hardest``, which costs a tenth of
     what is wanted: at the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0
     all the same. Every row with a count is held."""
@@ -155,7 +155,7 @@ def solve_hard(
     return Solution(rule.b, v=best, mini_epochs=spent, newton_steps=steps)
 
 
-def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[MiniEpoch, None, int]:
+def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[Step, None, int]:
     """Mini-epochs over all rows held, until one makes no update; returns how many."""
     for number in range(mini_epochs):
         updates = problem.running.updates
@@ -185,14 +185,14 @@ class _Ascent:
         self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
         self.summed = 0
 
-    def run(self) -> Generator[MiniEpoch, None, None]:
+    def run(self) -> Generator[Step, None, None]:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
         if self.newton_first:
-            self.consider(running.augmented(self.problem.rule.scale(running)))
+            yield from self.consider(running.augmented(self.problem.rule.scale(running)))
             if not self.problem.loss.loss.quadratic:  # whose scale may be far from the best one
-                self.consider(np.zeros(len(self.total)))
-            self._step_by_newton()
+                yield from self.consider(np.zeros(len(self.total)))
+            yield from self._step_by_newton()
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = yield from self._round(promise=1.0 if first else PASSING)
@@ -200,44 +200,46 @@ class _Ascent:
                 primal = self._estimated_primal()
                 self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
             else:
-                self._consider_last_and_average()
+                yield from self._consider_last_and_average()
                 if solution.gap <= self.target:
                     return
                 stuck = not self.moved and not self._last_round()
                 if stuck and not self.problem.refine(self._finer()):
                     if self.problem.loss.loss.quadratic or solution.newton:
                         return
-                    self._step_by_newton()
+                    yield from self._step_by_newton()
                 elif not stuck and self._hopeless(spent):
-                    self._step_by_newton()
+                    yield from self._step_by_newton()
                 else:
                     self.gaps.append(solution.gap)
             first = False
 
-    def finish(self) -> None:
+    def finish(self) -> Generator[Step, None, None]:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
         if problem.rest is None and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
                 v, alpha = problem.minimise_narrowed(solution.v, EXACT**2)
-                self.consider(v, newton.FLAT)
+                yield from self.consider(v, newton.FLAT)
                 if problem.loss.loss.zone:  # whose α the weights do not tell
                     problem.round_dual(alpha)
             elif self.target <= EXACT and problem.loss.loss.quadratic:
                 v, _ = problem.minimise(solution.v, EXACT**2, proven=True)
-                self.consider(v, newton.FLAT)
+                yield from self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):
             self._measure()
         solution.a, solution.b = problem.weights, problem.rule.b
         solution.mini_epochs, solution.newton_steps = math.ceil(self.visited), problem.newton_steps
 
-    def consider(self, v: Vector, rounding: float = 0.0) -> None:
+    def consider(self, v: Vector, rounding: float = 0.0) -> Generator[Step, None, None]:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
-        primal, theta = self.problem.primal(v)
+        look = Look(self.problem, v)
+        yield look
+        primal, theta = self.problem.primal(v, look.margins)
         if primal < (1.0 + rounding) * self.solution.primal:
             self.solution.primal, self.solution.v = primal, theta * v
 
-    def _round(self, promise: float) -> Generator[MiniEpoch, None, float]:
+    def _round(self, promise: float) -> Generator[Step, None, float]:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
         estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
         problem, running = self.problem, self.problem.running
@@ -262,7 +264,7 @@ class _Ascent:
             self._remember()
         return self.visited - visited
 
-    def _mini_epoch(self, live: NDArray[np.int64] | None) -> Generator[MiniEpoch, None, None]:
+    def _mini_epoch(self, live: NDArray[np.int64] | None) -> Generator[Step, None, None]:
         epoch = self.problem.mini_epoch(live)
         yield epoch
         self.visits += 1
@@ -271,7 +273,8 @@ class _Ascent:
 
     def _remember(self) -> None:
         running, scale = self.problem.running, 1.0 / self.problem.rule.b
-        self.total += running.augmented(scale)
+        kernels.add_scaled(running.w, scale, self.total)
+        self.total[-1] += running.bias * scale
         self.summed += 1
 
     def _forget_average(self) -> None:
@@ -281,12 +284,12 @@ class _Ascent:
     def _last_round(self) -> bool:
         return self.visited + 2.0 > self.mini_epochs
 
-    def _consider_last_and_average(self) -> None:
+    def _consider_last_and_average(self) -> Generator[Step, None, None]:
         """The average costs another look at all rows: only where the last a is not good enough."""
-        self.consider(self.problem.weights)
+        yield from self.consider(self.problem.weights)
         self._measure()
         if self.solution.gap > self.target:
-            self.consider(self.total / self.summed)
+            yield from self.consider(self.total / self.summed)
             self._measure()
 
     def _measure(self) -> None:
@@ -333,7 +336,7 @@ class _Ascent:
         factor = math.sqrt(max(self.solution.gap, 0.0) / self.target)
         return round(min(max(factor, REFINEMENT[0]), REFINEMENT[1]))
 
-    def _step_by_newton(self) -> None:
+    def _step_by_newton(self) -> Generator[Step, None, None]:
         """Newton's method from the best weights: first until P is good enough, which visits then
         make up for in D; then until D is too. Counts come from the slacks: c_k = b slack_k / Δ_k².
         """
@@ -345,7 +348,7 @@ class _Ascent:
         precision = EXACT**2 if self.refined else 0.9 * self.target
         v, margins = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
-        self.consider(v)
+        yield from self.consider(v)
         alpha = problem.loss.alpha(margins)
         all_held = problem.rest is None
         if all_held and problem.choose_resolution(alpha, self.target * solution.primal):

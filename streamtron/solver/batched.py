@@ -7,6 +7,7 @@ batches save, and what the constants do to that.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -15,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Chunk
+from streamtron.core.rows import Chunk, Rows
 from streamtron.core.threads import Threads
+from streamtron.solver import passes
 from streamtron.solver.learner import Learner
-from streamtron.solver.subproblem import MiniEpoch, Solve
+from streamtron.solver.subproblem import Look, MiniEpoch, Solve, Step
 
 T = TypeVar("T")
 
@@ -32,18 +34,21 @@ DENSE = 4
 
 VISITS = 1 << 12
 """Visits of one kernel call: what the learners have beside the weights is put side by side for so
-many at a time."""
+many at a time, and weights too: what is not in the processor's cache takes twice as long."""
 
 Vector = NDArray[np.float64]
 
+Rooms = threading.local
+"""Where each thread keeps the memory of weights side by side: new memory costs as much again."""
+
 
 class PendingSolve:
-    """A learner's solve, which ``begin`` gives, and the mini-epoch that it wants next: ``epoch``;
-    None before it has begun, and when it has ended."""
+    """A learner's solve, which ``begin`` gives, and the ``step`` that it wants next; None before it
+    has begun, and when it has ended."""
 
     def __init__(self, learner: Learner, begin: Callable[[Learner], Solve]) -> None:
         self.learner = learner
-        self.epoch: MiniEpoch | None = None
+        self.step: Step | None = None
         self._begin = begin
         self._solve: Solve | None = None
 
@@ -55,13 +60,13 @@ class PendingSolve:
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self.begun and self.epoch is None
+        return self.begun and self.step is None
 
     def go_on(self) -> None:
-        """Begin, or go on when ``epoch`` has been made, to the next mini-epoch or the end."""
+        """Begin, or go on when ``step`` has been made, to the next one or the end."""
         if self._solve is None:
             self._solve = self._begin(self.learner)
-        self.epoch = next(self._solve, None)
+        self.step = next(self._solve, None)
 
 
 def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
@@ -75,19 +80,27 @@ def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
     return batches
 
 
-def dots(chunk: Chunk, scanning: Sequence[Learner], threads: Threads) -> Mapping[Learner, Vector]:
+def dots(
+    chunk: Chunk, scanning: Sequence[Learner], threads: Threads, rooms: Rooms
+) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows for learners that scan them, where summing together pays."""
     many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
     sums_of: dict[Learner, Vector] = {}
 
     def sum_together(batch: Sequence[Learner]) -> None:
-        w = _side_by_side([learner.frozen.w for learner in batch if learner.frozen is not None])
-        sums = np.empty((len(chunk), kernels.BATCH_WIDTH))
-        kernels.dot_batch(chunk.rows, w, sums)
-        sums_of.update(zip(batch, np.ascontiguousarray(sums.T[: len(batch)]), strict=True))
+        w = [learner.frozen.w for learner in batch if learner.frozen is not None]
+        sums_of.update(zip(batch, _products(chunk.rows, w, rooms), strict=True))
 
     threads.work(sum_together, [batch for batch in many if _fits(chunk, batch)])
     return sums_of
+
+
+def _products(rows: Rows, w: Sequence[Vector], rooms: Rooms) -> Vector:
+    """x_k·w of every row with each of at most BATCH_WIDTH vectors, shape (vectors, rows)."""
+    lanes, sums = _side_by_side(w, rooms), np.empty((len(rows.indptr) - 1, kernels.BATCH_WIDTH))
+    for part in passes.parts(rows, sums, share=kernels.BATCH_WIDTH):
+        kernels.dot_batch(part[0], lanes, part[1])
+    return np.ascontiguousarray(sums.T[: len(w)])
 
 
 def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
@@ -96,34 +109,57 @@ def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
     return chunk.width <= columns <= chunk.nonzeros // DENSE
 
 
-def step(solves: Sequence[PendingSolve]) -> None:
+def step(solves: Sequence[PendingSolve], rooms: Rooms) -> None:
     """Go on with solves, none of which has ended: begin one that has not begun, or make the
-    mini-epochs of those furthest behind, several at once where they are over the same rows."""
+    mini-epochs of those furthest behind, several at once where they are over the same rows; where
+    all wait for a look at the rows, these looks."""
     for pending in solves:
         if not pending.begun:
             pending.go_on()
             return
-    waiting = [(pending, pending.epoch) for pending in solves if pending.epoch is not None]
-    first = min(epoch.turn.when for _, epoch in waiting)
-    behind = [(pending, epoch) for pending, epoch in waiting if epoch.turn.when == first]
-    _make([epoch for _, epoch in behind])
-    for pending, _ in behind:
+    turns = [pending.step.turn.when for pending in solves if isinstance(pending.step, MiniEpoch)]
+    behind = [pending for pending in solves if _when(pending.step) == min(turns, default=None)]
+    crowds: dict[object, list[Any]] = {}
+    for pending in behind:
+        crowds.setdefault(_kind(pending.step), []).append(pending.step)
+    for crowd in crowds.values():
+        _make(crowd, rooms)
+    for pending in behind:
         pending.go_on()
 
 
-def _make(epochs: Sequence[MiniEpoch]) -> None:
-    """Make mini-epochs of the same turn: together where they are over the same rows."""
-    crowds: dict[object, list[MiniEpoch]] = {}
-    for epoch in epochs:
-        kind = epoch.problem.active.place, epoch.live is None, epoch.problem.rule.loss.sharp
-        crowds.setdefault(kind, []).append(epoch)
-    for crowd in crowds.values():
-        order = _common_order(crowd)
-        if order is not None:
-            _make_together(crowd, order)
-            continue
+def _when(step: Step | None) -> tuple[int, int] | None:
+    return step.turn.when if isinstance(step, MiniEpoch) else None
+
+
+def _kind(step: Step | None) -> object:
+    """What is the same of steps that may share a pass."""
+    assert step is not None
+    problem = step.problem
+    alike = type(step), problem.active.place, problem.rule.loss.sharp
+    return (*alike, step.live is None) if isinstance(step, MiniEpoch) else alike
+
+
+def _make(crowd: list[Any], rooms: Rooms) -> None:
+    """Make steps of one kind, together where that is faster."""
+    if isinstance(crowd[0], Look):
+        _look(crowd, rooms)
+    elif (order := _common_order(crowd)) is not None:
+        _make_together(crowd, order, rooms)
+    else:
         for epoch in crowd:
             epoch.make()
+
+
+def _look(looks: Sequence[Look], rooms: Rooms) -> None:
+    """Make at most BATCH_WIDTH looks."""
+    active, vectors = looks[0].problem.active, [look.v[:-1] for look in looks]
+    if len(looks) < LEAST or DENSE * max(map(len, vectors)) > active.nonzeros:
+        for look in looks:
+            look.make()
+        return
+    for look, products in zip(looks, _products(active.rows, vectors, rooms), strict=True):
+        look.take(products)
 
 
 def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
@@ -147,12 +183,12 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
     return turn.some(union)
 
 
-def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None:
+def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: Rooms) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
     running, active = [problem.running for problem in problems], problems[0].active
     signs = [_signs(epoch) for epoch in crowd]
-    w = _side_by_side([state.w for state in running])
+    w = _side_by_side([state.w for state in running], rooms)
     rules = _side_by_side(
         [
             np.array((problem.rule.rho, problem.rule.b, problem.rule.scale(problem.running)))
@@ -176,8 +212,8 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64]) -> None
         for k, problem in enumerate(problems):
             problem.counts[some] = counts[:, k]
             problem.moved[some] |= moved[:, k]
+    _take_apart(w, [state.w for state in running])
     for k, state in enumerate(running):
-        state.w[:] = w[: len(state.w), k]
         state.scalars[:], state.tallies[:] = scalars[:, k], tallies[:, k]
 
 
@@ -191,14 +227,31 @@ def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     return visited
 
 
-def _side_by_side(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _side_by_side(vectors: Sequence[NDArray[Any]], rooms: Rooms | None = None) -> NDArray[Any]:
     """Shape (longest, BATCH_WIDTH): a vector a lane, 0 where there is none. It begins with a cache
-    line of 64 bytes, so that what one thread writes at every visit is in no line of another's."""
+    line of 64 bytes, so that what one thread writes at every visit is in no line of another's.
+    ``rooms`` : has the memory that was filled last, which is filled again."""
     shape, dtype = (max(map(len, vectors)), kernels.BATCH_WIDTH), vectors[0].dtype
     size = shape[0] * shape[1] * dtype.itemsize
-    place = np.zeros(size + 128, np.uint8)
+    place = np.empty(0, np.uint8) if rooms is None else vars(rooms).get("place", np.empty(0, "u1"))
+    if len(place) < size + 128:
+        place = np.empty(size + 128, np.uint8)
+    if rooms is not None:
+        rooms.place = place
     first = -place.ctypes.data % 64
     lanes = place[first : first + size].view(dtype).reshape(shape)
-    for k, vector in enumerate(vectors):
-        lanes[: len(vector), k] = vector
+    lanes[:, len(vectors) :] = 0
+    for start in range(0, len(lanes), VISITS):
+        for k, vector in enumerate(vectors):
+            some = vector[start : start + VISITS]
+            lanes[start : start + len(some), k] = some
+            lanes[start + len(some) : start + VISITS, k] = 0
     return lanes
+
+
+def _take_apart(lanes: NDArray[Any], vectors: Sequence[NDArray[Any]]) -> None:
+    """Write the lanes back to vectors, in place."""
+    for start in range(0, len(lanes), VISITS):
+        for k, vector in enumerate(vectors):
+            some = vector[start : start + VISITS]
+            some[:] = lanes[start : start + len(some), k]

@@ -62,6 +62,8 @@ NOT_BEGUN = -1
 
 Arrays = dict[str, Any]
 
+_PLAIN, _ARRAYS, _LISTS = (bool, str, int), (np.ndarray, SparseVector), (list, tuple)
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -276,13 +278,13 @@ class Encoder:
 
     def encode(self, value: Any) -> Any:
         """The value as JSON, its arrays by name; TypeError: it is of no known class."""
-        if value is None or isinstance(value, bool | str | int):
+        if value is None or isinstance(value, _PLAIN):
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": str(value)}
-        if isinstance(value, np.ndarray | SparseVector):
+        if isinstance(value, _ARRAYS):
             return {"array": self._name(value)}
-        if isinstance(value, list | tuple):
+        if isinstance(value, _LISTS):
             return [self.encode(item) for item in value]
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}

@@ -228,7 +228,7 @@ class Learner:
 
     def copy_for(self, positive: Label, weights: Mapping[Label, float] | None) -> Learner:
         """A learner of another class that has read the same rows, all of them negative so far."""
-        constant = (self.settings, self.pool, self.targets.labels)
+        constant = (self.settings, self.pool, self.targets.labels, self.progress.plan)
         memo = {id(part): part for part in constant} | {id(self.active): self.active.copy()}
         learner = copy.deepcopy(self, memo)
         learner.targets.positive, learner.targets.class_weights = positive, weights

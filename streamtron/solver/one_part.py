@@ -68,7 +68,7 @@ class OnePart(Data):
     ) -> None:
         super().__init__(learners, settings, listen, checkpointer, group)
         self._source, self._threads, self._new_classes = source, threads, new_classes
-        self._has_room, self._can_batch = has_room, can_batch
+        self._has_room, self._can_batch, self._rooms = has_room, can_batch, batched.Rooms()
 
     def observe(self) -> None:
         """Read all rows beforehand where the procedure is the paper's, which fixes b from them."""
@@ -147,7 +147,7 @@ class OnePart(Data):
         scanning = [learner for learner in learners if learner.frozen is not None]
         if len(scanning) < batched.LEAST or not self._can_batch(self.learners):
             return {}
-        return batched.dots(chunk, scanning, self._threads)
+        return batched.dots(chunk, scanning, self._threads, self._rooms)
 
     def solve(
         self,
@@ -181,7 +181,7 @@ class OnePart(Data):
         """Run a batch of solves until too few are left to share a pass."""
         least = min(len(batch), batched.LEAST)
         while len(busy := [solve for solve in batch if not solve.ended]) >= least:
-            batched.step(busy)
+            batched.step(busy, self._rooms)
 
     def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
         """Batches of solves over the same rows; else each by itself."""

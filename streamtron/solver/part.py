@@ -246,7 +246,7 @@ class Part:
             groups = order.reading_order(self.settings, self._reading, self.source)
         for chunk in self.source.chunks(groups):
             together = len(learners) >= batched.LEAST
-            dots = batched.dots(chunk, learners, ONE_THREAD) if together else {}
+            dots = batched.dots(chunk, learners, ONE_THREAD, batched.Rooms()) if together else {}
             positions = None
             if visited:
                 positions = order.visiting_order(self.settings, self._reading, chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
 from streamtron.solver.stages import finer_resolution, resolution_of
-from streamtron.solver.targets import round_counts
+from streamtron.solver.targets import less_t, round_counts
 from streamtron.solver.vectors import ColumnSubset, mark_columns
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
@@ -115,12 +115,14 @@ class Subproblem:
         """The next mini-epoch, over the rows at positions ``live``, or over all."""
         return MiniEpoch(self, self._turns(), live)
 
-    def primal(self, v: Vector) -> tuple[float, float]:
-        """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count."""
-        margins, loss = self.loss.margins_of(v), replace(self.loss.loss, zone=0.0)
+    def primal(self, v: Vector, margins: Vector) -> tuple[float, float]:
+        """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count. ``margins`` :
+        m_i at v."""
+        loss = replace(self.loss.loss, zone=0.0)
         at_best = self.rest is None and self.loss.loss.quadratic
         theta = best_scale(self.loss, v, margins) if at_best else 1.0
-        primal = 0.5 * kernels.square_sum(theta * v - self.center)
+        off = theta * v if self.rest is None else theta * v - self.center
+        primal = 0.5 * kernels.square_sum(off)
         primal += float(kernels.dot(self.loss.cost, losses.values(loss, theta * margins)))
         if self.rest is not None:
             primal += self.rest.objective_at(self.rule.b)
@@ -211,9 +213,31 @@ class MiniEpoch:
         )  # fmt: skip
 
 
-def run_mini_epochs(solve: Generator[MiniEpoch, None, T]) -> T:
+@dataclass(slots=True)
+class Look:
+    """A look at all rows held that is to be made: for their ``margins`` at weights v, augmented."""
+
+    problem: Subproblem
+    v: Vector
+    margins: Vector = field(default_factory=lambda: np.zeros(0))
+
+    def make(self) -> None:
+        """Find them."""
+        self.margins = self.problem.loss.margins_of(self.v)
+
+    def take(self, products: Vector) -> None:
+        """Take them from x_i·w of each row, with the bits of ``make``."""
+        held, bias = self.problem.active, self.problem.rule.rho * self.v[-1]
+        self.margins = less_t(held.signs * (products + bias), held.t)
+
+
+Step = MiniEpoch | Look
+"""What a solve yields: its caller makes it, so that several learners can share a pass over rows."""
+
+
+def run_mini_epochs(solve: Generator[Step, None, T]) -> T:
     """Run a solve by itself; return what it returns."""
-    return drive(solve, MiniEpoch.make)
+    return drive(solve, lambda step: step.make())
 
 
 FEW = 4

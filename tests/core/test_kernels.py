@@ -687,12 +687,15 @@ numbers = st.floats(-1e100, 1e100)
 @prove
 @given(st.lists(st.tuples(numbers, numbers), max_size=30))
 @example([(1e16, 1.0), (1.0, 1e-8), (3.0, 3.0), (-1.0, 1e-8)])
-def test_sums_of_squares_and_of_squared_differences_are_added_from_the_first_to_the_last(
+def test_squares_squared_differences_and_multiples_are_added_from_the_first_to_the_last(
     pairs: list[tuple[float, float]],
 ) -> None:
     u, v = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
     assert kernels.square_sum(u) == sum_in_order(a * a for a, _ in pairs)
     assert kernels.square_distance(u, v) == sum_in_order((a - b) * (a - b) for a, b in pairs)
+    total = np.append(v, 7.0)
+    kernels.add_scaled(u, 0.1, total)
+    assert total.tolist() == [*(b + a * 0.1 for a, b in pairs), 7.0]
 
 
 @prove

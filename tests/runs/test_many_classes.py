@@ -182,6 +182,7 @@ def test_a_third_class_starts_one_against_the_rest_without_being_asked(
                        parts=parts, **names)  # fmt: skip
         report = json.loads((tmp_path / f"{path}.run" / "report.json").read_text())
         readings.append(report["readings"])
+        assert [*map(type, report["learners"])] == [dict] * 3
     assert (tmp_path / "without").read_bytes() == (tmp_path / "with").read_bytes()
     assert readings[0] > readings[1] or parts  # the reading for two classes counts
     assert len([*(tmp_path / "without.run" / "cache").glob("*.cache")]) == len(shards)

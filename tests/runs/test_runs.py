@@ -493,12 +493,12 @@ def test_a_signal_waits_for_the_border_and_writes_a_checkpoint_there(
 
 
 class SlowDisk(Run):
-    """Every checkpoint takes two seconds of a clock that only it and its test move."""
+    """Every checkpoint takes some seconds of a clock that only it and its test move."""
 
-    now, saved = 0.0, 0
+    now, saved, takes = 0.0, 0, 2.0
 
     def save(self, checkpoint: Any) -> None:
-        self.now += 2.0
+        self.now += self.takes
         self.saved += 1
 
 
@@ -521,10 +521,11 @@ def test_what_took_long_to_read_is_saved_before_a_solve_however_rare_checkpoints
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SlowDisk(tmp_path)
+    disk.takes = 5.0
     monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: disk.now))
     saver = runs.CheckpointWriter(disk, 1e9, lambda state: Checkpoint(state, [], 0, 0, 0.0, {}))
     saved = []
-    for seconds in (9.0, 0.9, 0.2, 9.0, 99.0):  # of reading before each solve
+    for seconds in (29.0, 0.9, 0.2, 49.0, 1.1):  # of reading before each solve
         disk.now += seconds
         saver.checkpoint(lambda: State(0, 0, {}, {}))
         saver.before_solves(lambda: State(0, 0, {}, {}))

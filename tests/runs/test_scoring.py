@@ -179,6 +179,9 @@ def test_of_two_classes_or_more_than_there_are_there_are_no_highest_decisions(co
         next(predict(_model(), corpus, top=1))
     with pytest.raises(SettingsError, match="top is 4, and the model has 3 classes"):
         next(predict(_many(("a", "b", "c")), corpus, top=4))
+    for odd in (0, True, 1.5, "2"):
+        with pytest.raises(SettingsError, match="give 1 to 3"):
+            next(predict(_many(("a", "b", "c")), corpus, top=odd))
     with pytest.raises(SettingsError, match="leave proba and certain out"):
         next(predict(_many(("a", "b", "c")), corpus, top=1, proba=True))
 

@@ -61,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("visit", "visit_ascent_batch", "dot_batch"):
+    for name in ("visit", "margins", "visit_ascent_batch", "dot_batch"):
         monkeypatch.setattr(kernels, name, counted(name))
     return counter
 
@@ -132,13 +132,14 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
 ) -> None:
     candidates = MANY[:count]
     expected = by_themselves(candidates, WIDE)
-    visits = calls["visit"]
+    visits, looks = calls["visit"], calls["margins"]
     assert not calls["visit_ascent_batch"] + calls["dot_batch"]
     assert together(candidates, WIDE, threads=threads) == expected
     batches_expected = count >= batched.LEAST * threads
     assert (calls["visit_ascent_batch"] > 0) == batches_expected
     assert (calls["dot_batch"] > 0) == (-(-count // threads) >= batched.LEAST)
     assert (calls["visit"] - visits < visits) == batches_expected
+    assert (calls["margins"] - looks < looks) == batches_expected
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -206,7 +207,7 @@ def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less: int)
         width = 7 if k == 0 else chunk.width - less
         learner.frozen = Frozen(chance.normal(size=width), 0.0, 1.0, 0.0)
     with open_threads(1) as threads:
-        sums_of = batched.dots(chunk, learners, threads)
+        sums_of = batched.dots(chunk, learners, threads, batched.Rooms())
     assert set(sums_of) == (set() if less else set(learners))
     X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
     for learner, sums in sums_of.items():
