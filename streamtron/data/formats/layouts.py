@@ -177,11 +177,10 @@ def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     if not pa.types.is_map(array.type):
         key, value = pair_fields(array.type.value_type) or (key, value)
     indptr, structs = _items(array, column, spot)
-    keys, values = structs.field(key), structs.field(value)
+    keys, values = decoded(structs.field(key)), decoded(structs.field(value))
     for items in (keys, values):
         no_null_items(items, indptr, column, spot)
-    numbers = float32(indptr, _numbers(decoded(values)), spot)
-    return Entries(indptr, _keys(decoded(keys)), numbers)
+    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -338,12 +337,31 @@ def decoded(array: pa.Array) -> pa.Array:
 
 
 def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose strings are no views, as polars writes them: pyarrow's functions take
-    these but rarely."""
+    """Return rows whose strings, in lists too, are no views, as polars writes them: pyarrow's
+    functions take these but rarely."""
     for k, field in enumerate(batch.schema):
-        if pa.types.is_string_view(plain(field.type)):
-            batch = batch.set_column(k, field.name, decoded(batch.column(k)))
+        if (type_ := _without_views(field.type)) != field.type:
+            batch = batch.set_column(k, field.name, batch.column(k).cast(type_))
     return batch
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    """Return a type with large strings in place of views."""
+    types = pa.types
+    if types.is_string_view(type_):
+        return pa.large_string()
+    if types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
+    if types.is_map(type_):
+        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in type_])
+    if not is_list(type_):
+        return type_
+    item = type_.value_field.with_type(_without_views(type_.value_type))
+    if types.is_fixed_size_list(type_):
+        return pa.list_(item, type_.list_size)
+    return pa.large_list(item) if types.is_large_list(type_) else pa.list_(item)
 
 
 def _keys(array: pa.Array) -> Any:

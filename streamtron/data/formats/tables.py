@@ -164,9 +164,11 @@ def table_errors(name: str, kind: str) -> Iterator[None]:
                 raise OSError(error.errno, os.strerror(error.errno)) from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise DataError(
-            f"{name}: not {kind}, or a damaged one ({reason}). Write or fetch it again."
-        ) from error
+        if isinstance(error, pa.ArrowNotImplementedError):  # as 128-bit integers in Parquet
+            sentence = f"holds what pyarrow cannot read ({reason}). Write it with other types."
+        else:
+            sentence = f"not {kind}, or a damaged one ({reason}). Write or fetch it again."
+        raise DataError(f"{name}: {sentence}") from error
 
 
 @contextmanager
