@@ -222,6 +222,6 @@ def cells_of(array: Any) -> list[Any]:
     try:
         return list(array.cast("string").to_pylist())
     except (NotImplementedError, ValueError):  # within a list; a zone that is none
-        whole = {"skip_new_lines": True, "window": 1 << 30, "container_window": 1 << 30}
+        unabridged = {"skip_new_lines": True, "window": 1 << 30, "container_window": 1 << 30}
         pieces = (array[k : k + 1] for k in range(len(array)))
-        return [None if cell.null_count else cell.to_string(**whole)[1:-1] for cell in pieces]
+        return [None if cell.null_count else cell.to_string(**unabridged)[1:-1] for cell in pieces]

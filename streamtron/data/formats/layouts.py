@@ -336,34 +336,6 @@ def decoded(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if is_dictionary else array
 
 
-def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose strings, in lists too, are no views, as polars writes them: pyarrow's
-    functions take these but rarely."""
-    for k, field in enumerate(batch.schema):
-        if (type_ := _without_views(field.type)) != field.type:
-            batch = batch.set_column(k, field.name, batch.column(k).cast(type_))
-    return batch
-
-
-def _without_views(type_: pa.DataType) -> pa.DataType:
-    """Return a type with large strings in place of views."""
-    types = pa.types
-    if types.is_string_view(type_):
-        return pa.large_string()
-    if types.is_dictionary(type_):
-        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
-    if types.is_map(type_):
-        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
-    if types.is_struct(type_):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in type_])
-    if not is_list(type_):
-        return type_
-    item = type_.value_field.with_type(_without_views(type_.value_type))
-    if types.is_fixed_size_list(type_):
-        return pa.list_(item, type_.list_size)
-    return pa.large_list(item) if types.is_large_list(type_) else pa.list_(item)
-
-
 def _keys(array: pa.Array) -> Any:
     return _numbers(array) if pa.types.is_integer(array.type) else array
 
