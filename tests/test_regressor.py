@@ -97,6 +97,20 @@ def test_several_numbers_a_row_are_refused_with_how_to_predict_them() -> None:
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
 
 
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [
+        ([1.0, None, 3.0], "row 1 has nan"),
+        (np.array([1.0, 2.0, np.inf], object), "row 2 has inf"),
+        ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
+        ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
+    ],
+)
+def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        StreamtronRegressor().fit([[0.0], [1.0], [2.0]], y)
+
+
 @pytest.mark.parametrize("loss", REGRESSION)
 def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(loss: str) -> None:
     X, y, _ = _rows()

@@ -401,7 +401,8 @@ class ScanSums:
         at = int(np.argmin(primal))
         if not primal[at] < np.inf:
             return math.inf, scale
-        return float(primal[at]), float(s[at])
+        matters = curvature.any() or lasso  # as of weights that are all 0 it does not
+        return float(primal[at]), float(s[at]) if matters else scale
 
     def _primal_at_scale(self, sq_weights: float, lasso: float) -> float:
         n, losses = float(self.totals[kernels.ROWS]), _compensated(self.sums, kernels.LOSSES)

@@ -214,8 +214,14 @@ def format_size(size: float) -> str:
 
 
 def cells_of(array: Any) -> list[Any]:
-    """Return the cells of an Arrow array, as text where Python has no such date."""
+    """Return the cells of an Arrow array, as text where Python has no such date or time zone."""
     try:
         return list(array.to_pylist())
     except (OverflowError, ValueError):
+        pass
+    try:
         return list(array.cast("string").to_pylist())
+    except (NotImplementedError, ValueError):  # within a list; a zone that is none
+        unabridged = {"skip_new_lines": True, "window": 1 << 30, "container_window": 1 << 30}
+        pieces = (array[k : k + 1] for k in range(len(array)))
+        return [None if cell.null_count else cell.to_string(**unabridged)[1:-1] for cell in pieces]

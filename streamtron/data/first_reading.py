@@ -312,7 +312,7 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
         )
     rows = info.manifest.rows
     if not rows and not plan.allow_empty:
-        raise no_rows(plan.shards)
+        raise no_rows(plan.shards, plan.reading.share)
     for name, fingerprint in info.seen.items():
         if plan.fingerprints.get(name, fingerprint) != fingerprint:
             usual = f"{name}: as large and as old as the shard of the run, its bytes are others."

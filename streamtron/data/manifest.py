@@ -13,6 +13,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.files import parse_json, reading_from, regular, write_atomically
 from streamtron.data.discover import FORMATS, ShardFile
 from streamtron.data.prefetch import in_order, raise_if_cancelled
+from streamtron.data.reader_config import ALL
 from streamtron.data.storage import REQUESTS, StoreError, is_uri, stamp
 
 _log = logging.getLogger("streamtron")
@@ -145,8 +146,13 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
         row += shard.rows
 
 
-def no_rows(shards: Sequence[ShardFile]) -> DataError:
-    """Make the error where no shard has a row."""
+def no_rows(shards: Sequence[ShardFile], share: tuple[float, float] = ALL) -> DataError:
+    """Make the error where no shard has a row, or none within a share of the rows."""
+    if share != ALL:
+        return DataError(
+            f"{shards[0].name}: no row, in {len(shards)} shard(s), is in the share of "
+            f"{share[1] - share[0]:.3g} of the rows that is wanted. Hold out another share."
+        )
     return DataError(
         f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
     )

@@ -75,7 +75,10 @@ class ColumnProfile:
             self.words = 1.0 + (pc.mean(blanks).as_py() or 0.0)
         self.rows += len(array)
         if self.distinct is not None:
-            self._distinct.update(cells_of(pc.unique(values)))
+            try:
+                self._distinct.update(cells_of(pc.unique(values)))
+            except pa.ArrowNotImplementedError:  # of small decimals and of extensions
+                self._distinct.update(map(str, cells_of(values)))
             self.are_distinct = len(self._distinct) == self.rows - self.nulls
 
     def guess(self) -> tuple[str | None, str]:

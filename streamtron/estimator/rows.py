@@ -88,7 +88,13 @@ def checked_matrix(
             "column, as sklearn.multioutput.MultiOutputRegressor does."
         )
     else:
-        y = column_or_1d(y, warn=True, dtype=np.float64)
+        is_integer, y = y.dtype.kind in "iu", column_or_1d(y, warn=True, dtype=np.float64)
+        # scikit-learn lets None pass, and integers that are rounded
+        wrong = ~np.isfinite(y) | (is_integer & (np.abs(y) >= 2.0**53))
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise DataError(f"y: row {row} has {y[row]}. Wanted are finite numbers, integers below "
+                            "2**53.")  # fmt: skip
     return canonical(X) if sparse.issparse(X) else X, y
 
 

@@ -18,6 +18,7 @@ from streamtron.core.files import absolute, reading_from, regular
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.validation import HUGE
 
 _LIBLINEAR_CLASSIFIERS = {
     *("L2R_LR", "L2R_LR_DUAL", "L1R_LR", "L2R_L1LOSS_SVC_DUAL"),
@@ -150,8 +151,8 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
             "Wanted one vector of numbers, or one row a class for three classes or more."
         )
     numbers = np.asarray(array, dtype=np.float64)
-    if not np.isfinite(numbers).all():
-        raise DataError(f"{path}: holds nan or inf. Coefficients must be finite.")
+    if not (np.abs(numbers) <= HUGE).all():
+        raise DataError(f"{path}: holds nan or inf, or a coefficient beyond {HUGE:g}. Rescale it.")
     return numbers.ravel() if is_vector else numbers
 
 
@@ -177,10 +178,10 @@ def _finite(path: Path, line: int, words: Sequence[str]) -> Iterator[float]:
             number = float(word)
         except ValueError:
             number = math.nan
-        if not math.isfinite(number) or "_" in word:
+        if not abs(number) <= HUGE or "_" in word:
             raise DataError(
-                f"{path}, line {line}: {word[:40]!r}. Wanted a finite number; give a LIBLINEAR "
-                "model or coefficients, not data."
+                f"{path}, line {line}: {word[:40]!r}. Wanted a finite number, at most {HUGE:g} in "
+                "size; give a LIBLINEAR model or coefficients, not data."
             )
         yield number
 
@@ -234,7 +235,9 @@ def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float],
         labels = [float(int(label)) for label in ([] if numeric else head["label"].split())]
         columns, augmentation = int(head["nr_feature"]), float(head["bias"])
         alike = numeric or len(set(labels)) == len(labels) == int(classes) > 0
-        if not alike or columns < 0 or not math.isfinite(augmentation) or "w" not in head:
+        alike &= all(abs(label) < 2.0**53 for label in labels)  # beyond, it would be another one
+        likely = -math.inf < augmentation <= 0.0 or 1e-30 <= augmentation <= 1e30
+        if not alike or columns < 0 or not likely or "w" not in head:
             raise ValueError
     except (KeyError, ValueError, OverflowError) as error:
         raise DataError(
@@ -252,6 +255,11 @@ def _table(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator
             raise DataError(
                 f"{path}, line {number}: {len(words)} weights. Wanted {width}, one a class; the "
                 "file is cut short or edited, write it again."
+            )
+        if words and not line.endswith("\n"):  # as LIBLINEAR ends all lines
+            raise DataError(
+                f"{path}, line {number}: the file ends with {words[-1]:.40} and no newline. If it "
+                "is whole, end the line, else write it again."
             )
         yield from _finite(path, number, words)
 

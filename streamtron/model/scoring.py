@@ -5,7 +5,6 @@ Values stay float64 as given, where shards are rounded to float32.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +17,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Rows
 from streamtron.core.text import some
+from streamtron.model.validation import HUGE
 
 if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe
@@ -59,8 +59,11 @@ def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
         )
     # a CSR product sums in one thread and in one order: dense X must not go through BLAS
     csr = sparse.csr_array(matrix)
-    if not np.isfinite(csr.data).all():
-        raise DataError("X: holds nan or inf. Values must be finite; remove or fill them.")
+    if not float(np.abs(csr.data).max(initial=0)) <= HUGE:  # as a nan is not
+        raise DataError(
+            f"X: holds nan or inf, or a value beyond {HUGE:g}. Values must be finite; remove, fill "
+            "or rescale them."
+        )
     return csr
 
 
@@ -175,7 +178,10 @@ def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
     features = model.feature_names[: model.columns]  # later ones never occurred, and weigh 0
     columns = []
     for name in features:
-        column = np.asarray(X[name])
+        try:
+            column = np.asarray(X[name])
+        except (ValueError, NotImplementedError, OverflowError, LookupError) as error:
+            raise DataError(f"X: column {name!r} ({error}). Wanted are numbers.") from error
         if column.dtype.kind not in "biuf":
             raise DataError(f"X: column {name!r} holds {column.dtype}. Wanted are numbers.")
         columns.append(column.astype(np.float64))
@@ -251,9 +257,13 @@ def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
 
 
 def _number(value: Any, name: str, row: int) -> float:
-    if isinstance(value, bool | int | float | np.number | np.bool_) and math.isfinite(value):
-        return float(value)
-    raise DataError(f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number.")
+    number = value.item() if isinstance(value, np.generic) else value
+    if isinstance(number, bool | int | float) and abs(number) <= HUGE:
+        return float(number)
+    raise DataError(
+        f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number, at most {HUGE:g} "
+        "in size."
+    )
 
 
 SPARSE = 8

@@ -21,6 +21,9 @@ Kind = Literal["two classes", "multiclass", "multilabel", "regression"]
 WIDEST = 1 << 32
 """Columns at most: their numbers have 32 bits."""
 
+HUGE = 1e140
+"""Weights of other programs, and values of rows in memory, are no larger: no decision overflows."""
+
 _ANY = (-1.7e308, 1.7e308)
 _CERTIFICATE = {
     **dict.fromkeys(("primal_objective", "dual_objective", "relative_duality_gap"), _ANY),

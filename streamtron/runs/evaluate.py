@@ -123,7 +123,7 @@ def score_shards(
         read += len(rows.truth)
         yield rows
     if not read:
-        raise no_rows(list(files))
+        raise no_rows(list(files), share)
 
 
 def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iterator[ScoredRows]:

@@ -35,6 +35,9 @@ from streamtron.runs.inputs import (
     reading_to_score,
 )
 
+DIGITS = 767
+"""Significant digits that a float64 has at most."""
+
 
 class Scores(NamedTuple):
     """Predictions for some consecutive rows.
@@ -208,6 +211,7 @@ def write_predictions(
             raise SettingsError(f"{name}: Parquet holds numbers whole. Leave --digits out.")
         written = parquet_predictions(counted(), model.classes, model.kind == "multilabel")
     else:
+        digits = None if digits is None else min(digits, DIGITS)
         written = text_predictions(counted(), model.classes, TextForm(delimiter, header, digits))
     if isinstance(output, str | os.PathLike):
         check_outputs({"output": output}, as_paths(shards))

@@ -15,8 +15,8 @@ from streamtron.core.errors import DataError
 from streamtron.core.losses import NO_NUMBERS, Loss, loss_of
 from streamtron.core.rows import Chunk, Label
 
-LEAST = 1e-50
-"""Labels that are numbers are 0 or at least so far from it."""
+LEAST, MOST = 1e-50, 1e50
+"""Labels that are numbers are 0, or so far from it at least and at most."""
 
 
 def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -246,11 +246,13 @@ class Extent:
 
 
 def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:
-    """Refuse labels so small that P* may be less than what keeps rounding from being nothing."""
-    small = np.flatnonzero((chunk.codes != 0.0) & (np.abs(chunk.codes) < LEAST) & (signs != 0))
-    if len(small):
-        row = int(small[0])
+    """Refuse labels so small that P* may be less than what keeps rounding from being nothing, and
+    those so large that it overflows."""
+    sizes = np.abs(chunk.codes)
+    out = np.flatnonzero(((sizes != 0.0) & (sizes < LEAST) & (signs != 0)) | (sizes > MOST))
+    if len(out):
+        row = int(out[0])
         raise DataError(
             f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}: wanted "
-            f"0, or at least {LEAST:g} in size. Multiply all labels by the same number."
+            f"0, or {LEAST:g} to {MOST:g} in size. Multiply all labels by the same number."
         )

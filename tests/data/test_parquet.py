@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -282,14 +283,25 @@ def test_a_bad_row_is_refused_in_a_sentence_that_names_it(
     assert refusal(write(sample(**changed)), weight_column=weight) == place + sentence
 
 
-def test_a_null_label_that_hides_in_a_dictionary_is_refused() -> None:
+def test_a_null_that_hides_in_a_dictionary_is_refused() -> None:
     labels = pa.DictionaryArray.from_arrays([0, 1], ["a", None])
-    batch = pa.record_batch({"i": pa.array([[1], [2]]), "y": labels})
+    pairs = pa.StructArray.from_arrays([labels, pa.array([1.0, 2.0])], ["index", "value"])
+    batch = pa.record_batch(
+        {"i": [[1], [2]], "p": pa.ListArray.from_arrays([0, 1, 2], pairs), "y": labels}
+    )
     assert labels.null_count == 0
-    with pytest.raises(DataError, match=r"f, row group 4, row 31: null in column 'y'"):
-        make_batch(
-            batch, Columns("y", "lists", ("i",)), Spot("f", "row group 4", 30), ReaderConfig()
-        )
+    for columns, place in (
+        (Columns("y", "lists", ("i",)), "null in column 'y'"),
+        (Columns(None, "pairs of names", ("p",)), "a null in the list of column 'p'"),
+    ):
+        with pytest.raises(DataError, match=f"f, row group 4, row 31: {place}"):
+            make_batch(batch, columns, Spot("f", "row group 4", 30), ReaderConfig())
+
+
+def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    polars.DataFrame({"f0": [1, 2]}, schema={"f0": polars.Int128}).write_parquet(path)
+    assert refusal(str(path)).startswith("rows.parquet: holds what pyarrow cannot read (Integers")
 
 
 def test_a_repeated_column_is_found_behind_other_rows_that_merely_need_sorting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from decimal import Decimal
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,24 @@ def test_every_format_gives_the_same_rows_and_the_same_decisions(name: str, plac
     assert scores.decisions.tolist() == decided.tolist()
 
 
+@pytest.mark.parametrize("kind", ["list", "pairs", "map"])
+def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(
+    kind: str, tmp_path: Path
+) -> None:
+    models = []
+    for text in (pa.string(), pa.string_view()):
+        pair = pa.struct([("name", text), ("value", pa.float64())])
+        type_, item = {
+            "list": (pa.large_list(text), str), "pairs": (pa.list_(pair), lambda x: (x, 2.0)),
+            "map": (pa.map_(text, pa.float64()), lambda x: (x, 2.0)),
+        }[kind]  # fmt: skip
+        rows = pa.array([[*map(item, "ab")], [item("b")], [], None], type_)
+        write_arrow(pa.table({"y": [1, -1, 1, -1], "t": rows}), tmp_path / "a.arrow")
+        models.append(streamtron.fit(tmp_path / "a.arrow", columns=["t:list,null=0"]))
+    assert models[0].weights.tolist() == models[1].weights.tolist()
+    assert models[0].recipe == models[1].recipe
+
+
 def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: Path) -> None:
     model = streamtron.load(place / "m")
     strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
@@ -469,6 +488,26 @@ def test_inspect_shows_any_table_and_fit_takes_the_file_of_columns_that_it_print
     explained = here(place, "explain", tmp_path / "auto").stdout
     assert "city=Oslo" in explained
     assert "city:category,null=column" in here(place, "inspect", tmp_path / "auto").stdout
+
+
+ODD_COLUMNS = {
+    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16] * 2, pa.binary(16))),
+    "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.eye(2)[None].repeat(2, 0)),
+    "decimal of 32 bits": pa.array([Decimal(1), Decimal(2)], pa.decimal32(9, 2)),
+    "dates far off": pa.array([[2**31 - 1], None], pa.list_(pa.date32())),
+    "no zone": pa.array([1, None], pa.timestamp("us", "Mars/Phobos")),
+}
+
+
+@pytest.mark.parametrize("name", ODD_COLUMNS)
+def test_inspect_shows_a_column_of_any_type(name: str, tmp_path: Path) -> None:
+    column = ODD_COLUMNS[name]
+    write_arrow(pa.table({"y": [1, -1], "x": column}), tmp_path / "t.arrow")
+    done = here(tmp_path, "inspect", "t.arrow", "--json")
+    assert done.returncode == 0, done.stderr
+    known = json.loads(done.stdout)["table"][1]
+    assert (known["type"], known["nulls"]) == (str(column.type), column.null_count)
+    assert known["examples"]
 
 
 def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> None:

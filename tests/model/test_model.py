@@ -94,6 +94,7 @@ def test_a_column_below_the_base_is_refused():
         (np.array([["a", "b", "c"]]), "<U1 of shape (1, 3)"),
         (np.array([[0, np.nan, 0]]), "holds nan or inf"),
         (sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+        (np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
     ],
 )
 def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):

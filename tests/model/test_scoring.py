@@ -236,6 +236,12 @@ def test_rows_of_json_are_decided_as_the_table_that_they_were(tmp_path):
         (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
         (WORDS, [["age", 3]], "X, row 0: the name 3. A name is text"),
         (WORDS, [{"age": "x"}], "X, row 0: 'age' is 'x'. Wanted is a finite number"),
+        (WORDS, [{"age": 10**400}], "Wanted is a finite number, at most 1e+140 in size"),
+        (
+            TABLE,
+            pa.table(FRAME).set_column(0, "age", pa.array([1, 2, 3], pa.time64("ns"))),
+            "X: column 'age' (Value 1 has non-zero nanoseconds). Wanted are numbers",
+        ),
         (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
         (HASHED, [{3: 1.0}], "the name 3"),
         (HASHED, pa.table(FRAME), "the model hashes names of features"),

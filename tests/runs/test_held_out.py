@@ -99,6 +99,10 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(
     for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
         assert (done.returncode, message in done.stderr) == (2, True)
+    for bad in ("0.0000001%", "99.9999999%"):
+        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--overwrite")
+        assert done.returncode == 3
+        assert "a.svm: no row, in 1 shard(s), is in the share of 1e-09 of the rows" in done.stderr
 
 
 def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(place: Path) -> None:

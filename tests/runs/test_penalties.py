@@ -247,6 +247,15 @@ def test_a_model_is_proven_again_by_its_witness_and_without_it(
     assert searched.zero_columns > 0
 
 
+def test_a_run_whose_weights_are_all_0_is_proven_again(tmp_path: Path) -> None:
+    X, signs = drawn(5)
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    fitted = streamtron.fit(shards, penalty="l1", C=1e-6, model=model)
+    assert not fitted.weights.any()
+    proven = streamtron.certify(model).certificate
+    assert proven.relative_duality_gap == fitted.certificate["relative_duality_gap"] < 1e-4
+
+
 def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path: Path) -> None:
     X, signs = drawn(6)
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -384,6 +385,13 @@ def test_of_two_classes_a_csv_table_has_a_label_and_a_decision(tmp_path: Path) -
     [scores] = predict(_model(), tmp_path / "rows")
     line = f"{int(scores.labels[0])},{float(scores.decisions[0])!r}"
     assert (tmp_path / "out.csv").read_text() == f"label,decision\n{line}\n"
+
+
+def test_more_digits_than_a_number_has_are_all_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "rows.svm").write_text("1 1:1\n")
+    model = LinearModel(np.array([0.1]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out", digits=2**62)
+    assert (tmp_path / "out").read_text() == f"1\t{Decimal.from_float(0.1)}\n"
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])

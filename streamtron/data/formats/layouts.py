@@ -177,11 +177,10 @@ def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     if not pa.types.is_map(array.type):
         key, value = pair_fields(array.type.value_type) or (key, value)
     indptr, structs = _items(array, column, spot)
-    keys, values = structs.field(key), structs.field(value)
+    keys, values = decoded(structs.field(key)), decoded(structs.field(value))
     for items in (keys, values):
         no_null_items(items, indptr, column, spot)
-    numbers = float32(indptr, _numbers(decoded(values)), spot)
-    return Entries(indptr, _keys(decoded(keys)), numbers)
+    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -335,15 +334,6 @@ def decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_string_view(plain(type_)):
         array = array.cast(pa.dictionary(type_.index_type, string) if is_dictionary else string)
     return array.dictionary_decode() if is_dictionary else array
-
-
-def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose strings are no views, as polars writes them: pyarrow's functions take
-    these but rarely."""
-    for k, field in enumerate(batch.schema):
-        if pa.types.is_string_view(plain(field.type)):
-            batch = batch.set_column(k, field.name, decoded(batch.column(k)))
-    return batch
 
 
 def _keys(array: pa.Array) -> Any:

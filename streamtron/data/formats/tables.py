@@ -18,7 +18,7 @@ from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import some
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
-from streamtron.data.formats.layouts import Columns, Spot, without_views
+from streamtron.data.formats.layouts import Columns, Spot, is_list
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
@@ -140,9 +140,37 @@ def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts whose spots know how many rows are before them."""
     start = 0
     for part in parts:
-        spot, rows = part.spot._replace(rows_before=start), without_views(part.rows)
+        spot, rows = part.spot._replace(rows_before=start), _plain_rows(part.rows)
         yield part._replace(rows=rows, spot=spot)
         start += len(part.rows)
+
+
+def _plain_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose strings, in lists too, are no views, as polars writes them: pyarrow's
+    functions take these but rarely."""
+    for k, field in enumerate(batch.schema):
+        if (type_ := _without_views(field.type)) != field.type:
+            batch = batch.set_column(k, field.name, batch.column(k).cast(type_))
+    return batch
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    """Return a type with large strings in place of views."""
+    types = pa.types
+    if types.is_string_view(type_):
+        return pa.large_string()
+    if types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
+    if types.is_map(type_):
+        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in type_])
+    if not is_list(type_):
+        return type_
+    item = type_.value_field.with_type(_without_views(type_.value_type))
+    if types.is_fixed_size_list(type_):
+        return pa.list_(item, type_.list_size)
+    return pa.large_list(item) if types.is_large_list(type_) else pa.list_(item)
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:
@@ -164,9 +192,11 @@ def table_errors(name: str, kind: str) -> Iterator[None]:
                 raise OSError(error.errno, os.strerror(error.errno)) from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise DataError(
-            f"{name}: not {kind}, or a damaged one ({reason}). Write or fetch it again."
-        ) from error
+        if isinstance(error, pa.ArrowNotImplementedError):  # as 128-bit integers in Parquet
+            sentence = f"holds what pyarrow cannot read ({reason}). Write it with other types."
+        else:
+            sentence = f"not {kind}, or a damaged one ({reason}). Write or fetch it again."
+        raise DataError(f"{name}: {sentence}") from error
 
 
 @contextmanager
