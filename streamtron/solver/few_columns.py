@@ -159,14 +159,15 @@ def begin(learner: Learner) -> None:
 
 def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
-    columns are many: those with a weight in v, and the largest |Σ α_k l_k x_kj|, which a weight
-    needs to be r; None where columns are few."""
-    sizes = np.abs(learner.running.w)
-    if not learner.settings.ratio or len(sizes) < HEAD:
+    columns are many, or some are proven to weigh 0: of all others those with a weight in v, and the
+    largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all that occur."""
+    sizes, zeros = np.abs(learner.running.w), learner.zeros
+    if not learner.settings.ratio or (len(sizes) < HEAD and not len(zeros)):
         return None
     sizes[v[:-1] != 0.0] = math.inf
-    most = min(len(sizes), SPARSE)
-    return np.sort(np.argpartition(sizes, -most)[-most:])
+    sizes[zeros] = -math.inf
+    most = min(len(sizes) - len(zeros), SPARSE)
+    return np.sort(np.argpartition(-sizes, most - 1)[:most])
 
 
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
@@ -252,16 +253,17 @@ def minimise_held(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
-    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(outside.subset)
-    places = outside.subset.places
-    none, ratio = np.zeros(len(places)), learner.settings.ratio
+    subset, ratio = outside.subset, learner.settings.ratio
+    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(subset)
+    start, none = outside.v[subset.places], np.zeros(len(subset.places))
     best: HeldPoint | Optimum
     if ratio:
-        objective = Objective(loss, Penalty.of(ratio), none, outside=outside)
-        best = objective.minimise(outside.v[places], precision)
+        zeros = subset.find(learner.zeros)
+        objective = Objective(loss, Penalty.of(ratio), none, zeros, outside=outside)
+        best = objective.minimise(start, precision)
     else:
-        best = HeldObjective(loss, none, outside).minimise(outside.v[places], precision)
-    return outside.subset.widen(best.v), best.steps
+        best = HeldObjective(loss, none, outside).minimise(start, precision)
+    return subset.widen(best.v), best.steps
     yield
 
 
