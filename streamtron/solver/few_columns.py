@@ -196,7 +196,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho = learner.outside, learner.augmentation
     first, number = 0, len(targets.signs)
-    loss, steep = learner.loss, learner.settings.ratio > 0.0
+    loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):
         end_quadratic(learner)
@@ -213,7 +213,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop], steep=steep)
+        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
@@ -231,18 +231,18 @@ def make_room(learner: Learner) -> None:
     quadratic; a reading that trains solves them first."""
     outside, active = learner.outside, learner.active
     assert outside is not None
-    scanning, steep = learner.frozen is not None, learner.settings.ratio > 0.0
+    scanning = learner.frozen is not None
     if not scanning:
         drive(solve(learner), lambda _: None)
     margins = margins_at(active.rows, active, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    room = KEPT[steep] * active.budget
+    room = KEPT[learner.settings.ratio > 0.0] * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins, active.t, steep=steep)
+    terms = losses.expansion(learner.loss, margins, active.t)
     outside.add(active.rows, active.signs, cost, learner.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0

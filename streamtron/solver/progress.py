@@ -314,8 +314,8 @@ class BestWeights:
     drift_repaired: float = 0.0
     """the largest drift of the running weights that was repaired"""
     zeros: NDArray[np.uint8] | None = None
-    """marks of columns that are proven to weigh 0 at the optimum; None before a scan, and at the
-    end"""
+    """marks of columns that are proven to weigh 0 at the optimum; None before a scan, and once the
+    run has ended: its rows may change then"""
 
     def note_drift(self, drift: float) -> bool:
         """Note that the running weights had drifted so far; return whether never as far before."""
@@ -362,7 +362,7 @@ class BestWeights:
 
     def forget_proof(self) -> None:
         """Forget what is proven: the rows, or the weights, are no longer those."""
-        self.certificate, self.gap_before, self.zeros = None, math.inf, None
+        self.certificate, self.gap_before = None, math.inf
 
     @property
     def augmented(self) -> Vector:
