@@ -226,45 +226,27 @@ def curvatures(loss: Loss, margins: Vector) -> Vector:
     return _at(loss, 2, margins)
 
 
-def steep_curvatures(loss: Loss, margins: Vector) -> Vector:
-    """Return φ''(m), shape (rows,); of the logistic loss the geometric mean of it and of
-    tanh(m/2)/(2m), with which the expansion is above φ everywhere (Jaakkola and Jordan, Statist.
-    Comput. 10, 2000): far from 0 φ'' says little about φ where a step leads, and the bound makes
-    steps short.
-
-    >>> steep_curvatures(LOG_LOSS, np.array([0.0, 4.0])).round(3)
-    array([0.25 , 0.046])
-    """
-    curvature = curvatures(loss, margins)
-    if not loss.logistic:
-        return curvature
-    sizes = np.maximum(np.abs(margins), 1e-8)
-    return np.sqrt(curvature * np.tanh(0.5 * sizes) / (2.0 * sizes))
-
-
 def slopes_expanded(loss: Loss, base: Vector, margins: Vector) -> Vector:
-    """Return −φ'(m), shape (rows,), of the ``steep`` expansion at the margins ``base``, cut to
+    """Return −φ'(m), shape (rows,), expanded at the margins ``base`` to first order, and cut to
     where φ* is finite.
 
     >>> slopes_expanded(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]), np.array([0.0, 3.0, 0.0]))
     array([2., 0., 0.])
     """
-    linear = slopes(loss, base) + steep_curvatures(loss, base) * (base - margins)
+    linear = slopes(loss, base) + curvatures(loss, base) * (base - margins)
     least = -loss.most if loss.numbers else 0.0
     return np.clip(linear, least, loss.most)
 
 
-def expansion(
-    loss: Loss, margins: Vector, t: Vector = NO_NUMBERS, *, steep: bool = False
-) -> tuple[Vector, Vector, Vector]:
+def expansion(loss: Loss, margins: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
     """Return k, g and c, shape (rows,), of φ(m) ≈ ½ k m² − g m + c, Taylor's polynomial at the
     margins; on their side of the bend it is a quadratic loss itself. Where labels are numbers
-    ``t``, m of the polynomial is z = m + t. ``steep`` : by ``steep_curvatures``.
+    ``t``, m of the polynomial is z = m + t.
 
     >>> [terms.tolist() for terms in expansion(SQUARED_HINGE, np.array([-1.0, 2.0]))]
     [[2.0, 0.0], [2.0, 0.0], [1.0, 0.0]]
     """
-    curvature = (steep_curvatures if steep else curvatures)(loss, margins)
+    curvature = curvatures(loss, margins)
     if loss.quadratic:
         return curvature, loss.bend * curvature, 0.5 * loss.bend**2 * curvature
     slope, place = slopes(loss, margins), margins + t if len(t) else margins

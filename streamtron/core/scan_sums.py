@@ -270,12 +270,13 @@ class ScanSums:
         largest = sums.largest + off if lasso else 0.0
         return sums, min(1.0, (1.0 - FEW) / largest) if largest else 1.0, off
 
-    def _zero_columns(self, primal: float, dual: float) -> int:
-        """Count the columns of the rows that weigh 0 at the optimum, see ``core.penalty``.
-        ``dual`` : that of v; where it is 0 it is not."""
+    def zero_columns(self, primal: float, dual: float) -> NDArray[np.bool_]:
+        """Mark the columns of the rows that weigh 0 at the optimum, see ``core.penalty``.
+        ``primal`` : at least P*; ``dual`` : that of v; where it is 0 it is not."""
+        zero = np.zeros(len(self.fresh), dtype=bool)
         if self.sq_columns is None or not dual > 0.0:
-            return 0
-        (_, scale, off), n, proven = self._dual_point(), float(self.totals[kernels.ROWS]), 0
+            return zero
+        (_, scale, off), n = self._dual_point(), float(self.totals[kernels.ROWS])
         radius = penalty.radius(self.loss.steepest, primal - dual) * (1.0 + FEW)
         roundings = FEW + 2.0 * n * UNIT_ROUNDOFF
         with np.errstate(all="ignore"):  # what is no number is not below r
@@ -284,9 +285,8 @@ class ScanSums:
                 squares = self.sq_columns[part]
                 lengths = np.sqrt(squares * (1.0 + roundings) + n * kernels.UNDERFLOW)
                 most = scale * (np.abs(self.fresh[part]) / self.b + off) + radius * lengths
-                zero = (squares > 0.0) & (most * (1.0 + FEW) < self.ratio)
-                proven += int(np.count_nonzero(zero))
-        return proven
+                zero[part] = (squares > 0.0) & (most * (1.0 + FEW) < self.ratio)
+        return zero
 
     def _gain_terms(self, gains: float) -> float:
         """Return what the terms of the gains add up to; where labels are numbers they are of both
@@ -438,7 +438,7 @@ class ScanSums:
         dual, rounding = self.dual(primal)
         drift = self.distance(w if running is None else running)
         rows = int(self.totals[kernels.ROWS])
-        zeros = self._zero_columns(primal, dual)
+        zeros = int(np.count_nonzero(self.zero_columns(primal, dual)))
         return Certificate(directional, primal, dual, rows, scale, drift, rounding, margins, zeros)
 
     def _sizes(self, w: Vector, bias: float) -> tuple[float, float]:

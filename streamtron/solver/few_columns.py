@@ -159,14 +159,15 @@ def begin(learner: Learner) -> None:
 
 def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
-    columns are many: those with a weight in v, and the largest |Σ α_k l_k x_kj|, which a weight
-    needs to be r; None where columns are few."""
-    sizes = np.abs(learner.running.w)
-    if not learner.settings.ratio or len(sizes) < HEAD:
+    columns are many, or some are proven to weigh 0: of all others those with a weight in v, and the
+    largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all that occur."""
+    sizes, zeros = np.abs(learner.running.w), learner.zeros
+    if not learner.settings.ratio or (len(sizes) < HEAD and not len(zeros)):
         return None
     sizes[v[:-1] != 0.0] = math.inf
-    most = min(len(sizes), SPARSE)
-    return np.sort(np.argpartition(sizes, -most)[-most:])
+    sizes[zeros] = -math.inf
+    most = min(len(sizes) - len(zeros), SPARSE)
+    return np.sort(np.argpartition(-sizes, most - 1)[:most])
 
 
 def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
@@ -195,7 +196,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     False: columns are no longer few."""
     outside, rho = learner.outside, learner.augmentation
     first, number = 0, len(targets.signs)
-    loss, steep = learner.loss, learner.settings.ratio > 0.0
+    loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):
         end_quadratic(learner)
@@ -212,7 +213,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
             stop += 1
-        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop], steep=steep)
+        terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
@@ -230,18 +231,18 @@ def make_room(learner: Learner) -> None:
     quadratic; a reading that trains solves them first."""
     outside, active = learner.outside, learner.active
     assert outside is not None
-    scanning, steep = learner.frozen is not None, learner.settings.ratio > 0.0
+    scanning = learner.frozen is not None
     if not scanning:
         drive(solve(learner), lambda _: None)
     margins = margins_at(active.rows, active, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    room = KEPT[steep] * active.budget
+    room = KEPT[learner.settings.ratio > 0.0] * active.budget
     fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins, active.t, steep=steep)
+    terms = losses.expansion(learner.loss, margins, active.t)
     outside.add(active.rows, active.signs, cost, learner.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
@@ -252,16 +253,17 @@ def minimise_held(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
-    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(outside.subset)
-    places = outside.subset.places
-    none, ratio = np.zeros(len(places)), learner.settings.ratio
+    subset, ratio = outside.subset, learner.settings.ratio
+    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(subset)
+    start, none = outside.v[subset.places], np.zeros(len(subset.places))
     best: HeldPoint | Optimum
     if ratio:
-        objective = Objective(loss, Penalty.of(ratio), none, outside=outside)
-        best = objective.minimise(outside.v[places], precision)
+        zeros = subset.find(learner.zeros)
+        objective = Objective(loss, Penalty.of(ratio), none, zeros, outside=outside)
+        best = objective.minimise(start, precision)
     else:
-        best = HeldObjective(loss, none, outside).minimise(outside.v[places], precision)
-    return outside.subset.widen(best.v), best.steps
+        best = HeldObjective(loss, none, outside).minimise(start, precision)
+    return subset.widen(best.v), best.steps
     yield
 
 

@@ -253,7 +253,7 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         return
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
     if ratio := learner.settings.ratio:
-        solution = yield from minimise_penalised(Penalty.of(ratio), v, precision)
+        solution = yield from minimise_penalised(Penalty.of(ratio), v, learner.zeros, precision)
     else:
         if progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
@@ -268,16 +268,18 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 
-def minimise_penalised(penalty: Penalty, v: Vector, precision: float) -> Rounds[JointPoint]:
+def minimise_penalised(
+    penalty: Penalty, v: Vector, zeros: NDArray[np.int64], precision: float
+) -> Rounds[JointPoint]:
     """Minimise R and the loss of the rows in memory of all parts, see ``proximal_newton``: a step
     is a round for P, its gradient and H on the weights that might move before; and one for H on
     those that may move, where others do. Of more than SPARSE those farthest from their
     optimum move."""
-    head = np.zeros(0, dtype=np.int64)
+    head, v[zeros] = np.zeros(0, dtype=np.int64), 0.0
     terms: LossTerms = yield HeldLoss.look, (v, head)
     for steps in range(STEPS + 1):
         primal, pull = penalty.value(v) + terms.loss, -terms.gradient
-        earned = terms.loss + float(kernels.dot(pull, v))
+        pull[zeros], earned = 0.0, terms.loss + float(kernels.dot(pull, v))
         gap = 1.0 - penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
         here = JointPoint(v, primal, terms.gradient, v, steps, terms)
         yield GapEstimate(gap)

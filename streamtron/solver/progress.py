@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
+from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
 from streamtron.solver.stages import ASCENT, Stage
 from streamtron.solver.vectors import SparseVector, dense
@@ -311,6 +312,9 @@ class BestWeights:
     """the relative duality gap of the scan before the last; ∞ before the second"""
     drift_repaired: float = 0.0
     """the largest drift of the running weights that was repaired"""
+    zeros: NDArray[np.uint8] | None = None
+    """marks of columns that are proven to weigh 0 at the optimum; None before a scan, and once the
+    run has ended: its rows may change then"""
 
     def note_drift(self, drift: float) -> bool:
         """Note that the running weights had drifted so far; return whether never as far before."""
@@ -331,6 +335,15 @@ class BestWeights:
             self.w, self.scale, self.bias = w, proof.scale, proof.scale * bias
         else:
             self.certificate = replace(proof, primal=known.primal, scale=known.scale)
+
+    def take_zeros(self, scan_sums: ScanSums) -> None:
+        """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
+        proof, before = self.certificate, self.zeros
+        assert proof is not None
+        self.zeros = scan_sums.zero_columns(proof.primal, proof.dual).view(np.uint8)
+        if before is not None:
+            self.zeros[: len(before)] |= before[: len(self.zeros)]
+        self.certificate = replace(proof, zero_columns=int(np.count_nonzero(self.zeros)))
 
     def propose(self, v: Vector) -> None:
         """Have the next scan certify augmented weights, at scale 1."""

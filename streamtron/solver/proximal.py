@@ -53,7 +53,8 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
         start = penalty.weights(problem.weights + pull)
     else:
         start = np.zeros(len(center))
-    objective = Objective(problem.loss, penalty, center + pull, gains)
+    zeros = narrowed.find(learner.zeros)
+    objective = Objective(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)
     if problem.rest is None and (largest := float(np.abs(alpha).max(initial=0.0))):

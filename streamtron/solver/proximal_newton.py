@@ -67,14 +67,15 @@ class Optimum(NamedTuple):
 
 class Objective:
     """P of rows in memory. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other rows.
-    ``outside`` : or the loss of all other rows."""
+    ``outside`` : or the loss of all other rows. ``zeros`` : places of weights that are 0 for good.
+    """
 
     def __init__(
-        self, loss: HeldLoss, penalty: Penalty, tilt: Vector, gains: float = 0.0,
-        outside: Outside | None = None,
+        self, loss: HeldLoss, penalty: Penalty, tilt: Vector, zeros: NDArray[np.int64],
+        gains: float = 0.0, outside: Outside | None = None,
     ) -> None:  # fmt: skip
         self._loss, self._penalty, self._tilt, self._gains = loss, penalty, tilt, gains
-        self._outside = outside
+        self._outside, self._zeros = outside, zeros
         lengths = np.diff(loss.held.rows.indptr) + 1
         direct = outside is not None or solved_directly(lengths, len(tilt))
         self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
@@ -82,6 +83,7 @@ class Objective:
     def minimise(self, v: Vector, precision: float) -> Optimum:
         """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P
         falls no more."""
+        v[self._zeros] = 0.0
         loss, margins, steps = self._loss, self._loss.margins_of(v), 0
         while True:
             alpha, primal = loss.alpha(margins), self.value(v, margins)
@@ -90,6 +92,7 @@ class Objective:
             if self._outside is not None:
                 lost, gradient = self._outside.value_and_gradient(v)
                 pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
+            pull[self._zeros] = 0.0  # nothing is to be said of them, nor paid for them
             gap = 1.0 - self._penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
             here = Optimum(v, margins, primal, gap, steps)
             if gap <= precision or steps >= STEPS:

@@ -119,6 +119,8 @@ def certify(learner: Learner, frozen: Frozen) -> None:
     """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
     proof = frozen.certificate(hard=learner.settings.hard)
     learner.best.take(frozen.w, frozen.bias, proof)
+    if learner.settings.ratio:
+        learner.best.take_zeros(frozen.scan_sums)
     drift = proof.drift or 0.0
     drifted = drift > LARGE_DRIFT and not learner.unsummed
     if drifted:

@@ -271,6 +271,10 @@ class Narrowed:
         """Return an augmented vector, 0 on all others, on these columns."""
         return v if self._subset is None else v[self._subset.places]
 
+    def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places that columns, which rise, have among these."""
+        return columns if self._subset is None else self._subset.find(columns)
+
     def settle(self) -> None:
         """Take the running weights over from the solve."""
         if self._subset is not None:

@@ -116,6 +116,10 @@ class ColumnSubset:
         """The places of these columns, and of the bias, in an augmented vector of all."""
         return np.append(self.columns, self.width)
 
+    def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places among these of those that are in ``columns``."""
+        return np.flatnonzero(np.isin(self.columns, columns))
+
     def widen(self, v: Vector) -> Vector:
         """Return an augmented vector on these columns as one on all, 0 elsewhere."""
         wide = np.zeros(self.width + 1)

@@ -21,6 +21,7 @@ from streamtron.cli import main
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
 from streamtron.solver import joint
+from streamtron.solver.learner import Learner
 from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS, COLUMNS = 4, 100, 60
@@ -151,6 +152,24 @@ def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_a_handful_of_readin
 
 
 @problems
+@pytest.mark.parametrize("how", [{}, {"active_set": 8_000}, {"parts": 3}], ids=str)
+def test_no_solve_moves_a_column_that_is_taken_for_0_and_the_proof_counts_it_still(
+    loss: str, ratio: float, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, signs = drawn(12)
+    costs, out = np.ones(len(X)), np.array([2, 5])
+    monkeypatch.setattr(Learner, "zeros", property(lambda _: out + 1))  # as the shards number them
+    settings = settings_of(loss, ratio, tol=1e-6, max_epochs=4, **how)
+    found = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
+    assert not found.model.weights[out].any()
+    certificate, optimum = found.report["certificate"], least(X, costs, signs, loss, ratio)
+    without = least(np.delete(X, out, axis=1), costs, signs, loss, ratio)
+    assert without.primal > 1.01 * optimum.primal
+    assert certificate["primal_objective"] == pytest.approx(without.primal, rel=1e-3)
+    assert (certificate["dual_objective"] or 0.0) <= optimum.primal
+
+
+@problems
 @pytest.mark.parametrize("C", [0.1, 3.0])
 def test_parts_find_the_optimum_of_all_rows(
     loss: str, ratio: float, C: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,16 +223,21 @@ def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
     loss: str, ratio: float, tmp_path: Path
 ) -> None:
     X, signs = drawn(3)
+    X[: 3 * ROWS, 50] *= 0.01
+    X[3 * ROWS :, 50] = signs[3 * ROWS :]  # a column that is proven to weigh 0 without these
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    settings = settings_of(loss, ratio, tol=1e-4)
-    streamtron.run(shards[:3], settings, model=model)
+    settings = settings_of(loss, ratio, tol=1e-6, C=0.1)
+    fitted = streamtron.run(shards[:3], settings, model=model)
+    assert fitted.report["certificate"]["zero_columns"]
+    assert not fitted.model.weights[50]
     updated = streamtron.update(model, shards[3:])
-    costs = np.ones(len(X))
-    check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-4)
+    costs = np.full(len(X), 0.1)
+    check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-6)
+    assert updated.model.weights[50]
     gone = list_rows(tmp_path / "gone", {"0.svm": [*range(39)]})
     forgotten = streamtron.forget(model, rows=gone)
     costs[:39] = 0.0
-    check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-4)
+    check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-6)
 
 
 @losses
