@@ -36,7 +36,8 @@ def check_plot(path: str | os.PathLike[str]) -> None:
 
 
 def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -> None:
-    """Draw a metric of a sweep's table against C, one line a loss and ρ, and mark the best.
+    """Draw a metric of a sweep's table against C, one line a loss, ρ and r, and mark the best.
+    Where the penalty has a 1-norm, a point has the number of weights that are not 0 beside it.
 
     A hollow point is a candidate that was dropped, or whose tolerance was not certified. Candidates
     of the hard margin, which have no C, and those without the metric are left out. Equal tables
@@ -61,14 +62,15 @@ def plot_sweep(path: str | os.PathLike[str], rows: Sequence[Row], metric: str) -
 
 def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
     hollow = [row for row in rows if row["dropped"] or not _is_proven(row)]
-    kinds = sorted({(row["loss"], row["rho"]) for row in rows})
-    for number, (loss, rho) in enumerate(kinds):
-        of_kind = [row for row in rows if (row["loss"], row["rho"]) == (loss, rho)]
+    kinds = sorted(set(map(_kind, rows)))
+    for number, (loss, rho, ratio) in enumerate(kinds):
+        of_kind = [row for row in rows if _kind(row) == (loss, rho, ratio)]
         line = sorted(of_kind, key=lambda row: row["C"])
         style = {"color": f"C{number % 10}", "marker": MARKERS[number % len(MARKERS)]}
         label = f"ρ = {rho:g}" if rho else "ρ = 0 (no bias)"
         if kinds[0][0] != kinds[-1][0]:
             label = f"{loss}, {label}"
+        label += f", l1_ratio = {ratio:g}" if ratio else ""
         axes.plot(*_points(line, metric), **style, linewidth=1.2, markersize=5, label=label)
         some = [row for row in line if row in hollow]
         axes.plot(*_points(some, metric), **style, linestyle="", markersize=5, **_HOLLOW)
@@ -77,10 +79,18 @@ def _draw(axes: Any, rows: Sequence[Row], metric: str) -> None:
     for row in rows:
         if row["best"]:
             _mark(axes, row, metric)
+        if "nonzero_weights" in row:
+            text = f"{row['nonzero_weights']:,}"
+            place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(text, (row["C"], row[metric]), fontsize="x-small", **place)
     axes.set_xscale("log")
     axes.set(xlabel="C", ylabel=metric_words(metric))
     axes.grid(alpha=0.3)
     axes.margins(y=0.12)
+
+
+def _kind(row: Row) -> tuple[str, float, float]:
+    return row["loss"], row["rho"], row.get("l1_ratio", 0.0)
 
 
 _HOLLOW = {"markerfacecolor": "white"}
