@@ -224,8 +224,8 @@ def _explain_path(
             )
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: no report that tells when features come in ({error!r}). Take that of the "
-            "best model of a sweep over C with --valid, and --penalty l1 or elasticnet."
+            f"{path}: no report that tells when features come in. Take that of the best model of "
+            "a sweep over C with --valid, and --penalty l1 or elasticnet."
         ) from error
     return Explanation(directions=directions)
 
