@@ -120,6 +120,8 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
     if "loss" in names:
         price = f"{best['loss']}, {price}"
+    if "l1 ratio" in names:
+        price = f"{price}, l1_ratio = {best['l1_ratio']:g}"
     yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
     if report is not None:
         yield ""

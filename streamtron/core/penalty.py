@@ -6,8 +6,8 @@ sum of a dual point is v = Σ α_k l_k (x_k, ρ),
 
     D(α) = −Σ C_k φ*(−α_k/C_k) − R*(v),   R*(v) = Σ_j (|v_j| − r)₊² / (2 (1 − r)) + ½ v_bias².
 
-At r = 1 R* is ∞ unless all |v_j| ≤ 1: there s α with s = min(1, 1/max |v_j|) is a dual point, and
-earns at least s times as much as α, for −φ* is concave and 0 at 0.
+At r = 1 R* is ∞ unless all |v_j| ≤ 1: there s α with s = min(1, r/max |v_j|) is a dual point, and
+earns at least s times as much as α, for −φ* is concave and 0 at 0; near r = 1 it is often better.
 
 Where φ'' ≤ L, −C φ*(−α/C) is strongly concave: D(α) ≤ P* − Σ (α_k − α*_k)²/(2 L C_k) at any dual
 point α, and with Cauchy and Schwarz |v*_j − v_j| ≤ √(2 L (P − D(α))) √(Σ C_k x_kj²). Where that
@@ -82,17 +82,18 @@ class Penalty(NamedTuple):
         return lasso + 0.5 * self.ridge * kernels.square_sum(w) + 0.5 * bias * bias
 
     def dual(self, gains: float, v: Vector) -> float:
-        """Return D, at r = 1 of s α, but for its rounding: ``gains`` is −Σ C_k φ*(−α_k/C_k), and
+        """Return D, that of α or s α, but for its rounding: ``gains`` is −Σ C_k φ*(−α_k/C_k), and
         ``v`` the sum of the dual point, augmented.
 
         >>> [Penalty.of(r).dual(10.0, np.array([2.0, 0.25, 1.0])) for r in (0.5, 1.0)]
         [7.25, 4.875]
         """
         sums, bias = soft_sums(v[:-1], 1.0, self.lasso), float(v[-1])
+        scale = 1.0 / max(sums.largest / self.lasso, 1.0)
+        scaled = scale * gains - 0.5 * (scale * bias) ** 2
         if self.ridge == 0.0:
-            scale = 1.0 / max(sums.largest / self.lasso, 1.0)
-            return scale * gains - 0.5 * (scale * bias) ** 2
-        return gains - 0.5 * sums.squares / self.ridge - 0.5 * bias * bias
+            return scaled
+        return max(scaled, gains - 0.5 * sums.squares / self.ridge - 0.5 * bias * bias)
 
     def weights(self, v: Vector) -> Vector:
         """Return the augmented weights that belong to the sum ``v`` of a dual point at the optimum,

@@ -220,9 +220,9 @@ class ScanSums:
         upper, rounding = self.upper_bound()
         if upper is None:
             return 0.0, 0.0
-        price = self._unbalanced * self._largest_bias(primal) if self.free else 0.0
         if self.ratio:
-            return self._dual_of_penalty(price / self.b)
+            return self._dual_of_penalty(primal)[:2]
+        price = self._price(primal)
         if self.loss.quadratic:
             part = max(1.0 - price / self.steps, 0.0)
             return 0.5 * part / upper * part / upper * (1.0 - FEW), rounding
@@ -239,36 +239,35 @@ class ScanSums:
             lost = min(lost, self._price_of_ridge(primal, gains - allowance - square))
         return max(gains - allowance - square - lost, 0.0), allowance + square - exact
 
-    def _dual_of_penalty(self, price: float) -> tuple[float, float]:
-        """Return what ``dual`` does where the penalty has a 1-norm, see ``core.penalty``."""
+    def _price(self, primal: float) -> float:
+        return self._unbalanced * self._largest_bias(primal) if self.free else 0.0
+
+    def _dual_of_penalty(self, primal: float) -> tuple[float, float, float, float]:
+        """Return what ``dual`` does where the penalty has a 1-norm, see ``core.penalty``: the
+        better of v and, what L1 needs, s v with s max |v_j| ≤ r; the factor, and the length of
+        what v is off by at most, as in ``upper_bound``, and so its largest coordinate, and the
+        vector (|v_j| − r)₊."""
         ratio, b, n = self.ratio, self.b, float(self.totals[kernels.SUPPORT])
         earned, lost = _compensated(self.sums, kernels.GAINS), 0.0
         if self.loss.quadratic:
             earned, lost = self.steps / b, 0.5 * self.sq_extension / b / b
         if not earned > lost:
-            return 0.0, 0.0  # also −∞: some α is above C
+            return 0.0, 0.0, 1.0, 0.0  # also −∞: some α is above C
         gains = earned - lost
         allowance = self._gain_terms(earned + lost) * (FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2)
-        sums, scale, off = self._dual_point()
-        square = 0.0
-        if ratio < 1.0:
-            square = 0.5 * (math.sqrt(sums.squares) + off) ** 2 / (1.0 - ratio)
-        if not self.free:
-            square += 0.5 * (scale * (abs(self.fresh_bias) / b + off)) ** 2
-        dual = scale * (gains - allowance - price * (1.0 + FEW)) - square * (1.0 + FEW)
-        dual -= FEW * abs(dual)
-        return (dual, allowance) if dual > 0.0 else (0.0, 0.0)
-
-    def _dual_point(self) -> tuple[penalty.SoftSums, float, float]:
-        """Return the sums of v, s, and the length of what v is off by at most, as in
-        ``upper_bound``, and so its largest coordinate, and the vector (|v_j| − r)₊."""
-        n, lasso = float(self.totals[kernels.SUPPORT]), self.ratio == 1.0
         roundings = 4.0 + 4.0 * n * n * UNIT_ROUNDOFF + FEW / UNIT_ROUNDOFF
-        off = roundings * UNIT_ROUNDOFF * 1.01 * float(self.sums[kernels.LENGTHS]) / self.b
+        off = roundings * UNIT_ROUNDOFF * 1.01 * float(self.sums[kernels.LENGTHS]) / b
         self.fold()
-        sums = penalty.soft_sums(self.fresh, 1.0 / self.b, 0.0 if lasso else self.ratio)
-        largest = sums.largest + off if lasso else 0.0
-        return sums, min(1.0, (1.0 - FEW) / largest) if largest else 1.0, off
+        sums = penalty.soft_sums(self.fresh, 1.0 / b, ratio)
+        points = [(min(1.0, ratio * (1.0 - FEW) / (sums.largest + off or 1.0)), 0.0)]
+        if ratio < 1.0:
+            points.append((1.0, 0.5 * (math.sqrt(sums.squares) + off) ** 2 / (1.0 - ratio)))
+        gains -= allowance + self._price(primal) / b * (1.0 + FEW)
+        bias, best = 0.0 if self.free else abs(self.fresh_bias) / b + off, (0.0, 0.0, 1.0, off)
+        for scale, square in points:
+            dual = scale * gains - (square + 0.5 * (scale * bias) ** 2) * (1.0 + FEW)
+            best = max(best, (dual - FEW * abs(dual), allowance, scale, off))
+        return best
 
     def zero_columns(self, primal: float, dual: float) -> NDArray[np.bool_]:
         """Mark the columns of the rows that weigh 0 at the optimum, see ``core.penalty``.
@@ -276,7 +275,8 @@ class ScanSums:
         zero = np.zeros(len(self.fresh), dtype=bool)
         if self.sq_columns is None or not dual > 0.0:
             return zero
-        (_, scale, off), n = self._dual_point(), float(self.totals[kernels.ROWS])
+        _, _, scale, off = self._dual_of_penalty(primal)
+        n = float(self.totals[kernels.ROWS])
         radius = penalty.radius(self.loss.steepest, primal - dual) * (1.0 + FEW)
         roundings = FEW + 2.0 * n * UNIT_ROUNDOFF
         with np.errstate(all="ignore"):  # what is no number is not below r

@@ -20,11 +20,15 @@ def candidates_section(metric: str, rows: Sequence[Values]) -> Iterator[str]:
     known = [row for row in rows if row[metric] is not None]
     if len({row[price] for row in known}) >= FEWEST:
         title = f"{words[0].upper()}{words[1:]} by {price}"
-        yield grid([
-            line_chart(title, [*_lines(known, price, metric)], price, words, log_x=price == "C",
-                       hollow="dropped, or not certified")
-        ])  # fmt: skip
-    names = [price, "rho", metric, "relative_duality_gap", "readings", "seconds"]
+        charts = [line_chart(title, [*_lines(known, price, metric)], price, words,
+                             log_x=price == "C", hollow="dropped, or not certified")]  # fmt: skip
+        if "nonzero_weights" in rows[0]:
+            lines = [*_lines(known, price, "nonzero_weights")]
+            charts.append(line_chart(f"Weights that are not 0 by {price}", lines, price, "weights",
+                                     log_x=price == "C"))  # fmt: skip
+        yield grid(charts)
+    names = [price, "rho", "l1_ratio", metric, "nonzero_weights", BOUNDS[2], "readings", "seconds"]
+    names = [name for name in names if name in rows[0]]
     yield table([*map(metric_words, names), "ended because", "best"], [
         [*(gap_cell(row[name]) if name == BOUNDS[2] else numeric(row[name]) for name in names),
          row["dropped"] or row["stop_reason"],
@@ -34,10 +38,10 @@ def candidates_section(metric: str, rows: Sequence[Values]) -> Iterator[str]:
 
 
 def _lines(rows: Sequence[Values], price: str, metric: str) -> Iterator[Series]:
-    """Yield a line for each loss and ρ."""
-    kinds = sorted({(row["loss"], row["rho"]) for row in rows})
-    for key, (loss, rho) in enumerate(kinds):
-        of_kind = (row for row in rows if (row["loss"], row["rho"]) == (loss, rho))
+    """Yield a line for each loss, ρ and r."""
+    kinds = sorted(set(map(_kind, rows)))
+    for key, (loss, rho, ratio) in enumerate(kinds):
+        of_kind = (row for row in rows if _kind(row) == (loss, rho, ratio))
         line = sorted(of_kind, key=lambda row: row[price])
         hollow = frozenset(
             k
@@ -45,5 +49,10 @@ def _lines(rows: Sequence[Values], price: str, metric: str) -> Iterator[Series]:
             if row["dropped"] or not meets(row, row[BOUNDS[2]], row["stop_reason"])
         )
         name = f"{loss}, ρ = {rho:g}" if kinds[0][0] != kinds[-1][0] else f"ρ = {rho:g}"
+        name += f", l1_ratio = {ratio:g}" if ratio else ""
         points = [(row[price], row[metric]) for row in line]
         yield Series(name, points, key % 5 + 1, True, hollow)
+
+
+def _kind(row: Values) -> tuple[str, float, float]:
+    return row["loss"], row["rho"], row.get("l1_ratio", 0.0)

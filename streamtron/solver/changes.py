@@ -32,7 +32,7 @@ from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
 from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.train import tell_done
-from streamtron.solver.vectors import cut
+from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
 
@@ -167,6 +167,8 @@ def narrow(learner: Learner, columns: int) -> None:
 
     running, best, frozen = learner.running, learner.best, learner.frozen
     running.w = narrowed(running.w)
+    if (expansion := learner.expansion) is not None:
+        expansion.v = resized(expansion.v, columns)
     best.cut(narrowed(best.w), columns)
     if frozen is not None:
         sums = frozen.scan_sums

@@ -21,7 +21,7 @@ from streamtron.solver import passes
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.proximal_newton import Objective
-from streamtron.solver.stages import LARGEST_COUNT, resolution_of
+from streamtron.solver.stages import LARGEST_B, LARGEST_COUNT
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import Narrowed, Subproblem
 from streamtron.solver.targets import Targets
@@ -29,9 +29,9 @@ from streamtron.solver.targets import Targets
 Vector = NDArray[np.float64]
 
 PROXIMAL = 1e-3
-"""τ of the proximal term that stands beside the L1 penalty where all rows are not in memory: the
-blocks' dual variables prove nothing without a ridge. On CCAT at C = 0.5 with a tenth of the rows
-and log_loss 0.1 leaves a gap of 0.09 after 9 readings, 0.001 one of 5·10⁻⁴ after 6."""
+"""τ of the proximal term that stands beside L1, or a ridge below τ, where all rows are not in
+memory: the blocks' dual variables prove nothing without a ridge. On CCAT at C = 0.5 with a tenth of
+the rows and log_loss 0.1 leaves a gap of 0.09 after 9 readings, 0.001 one of 5·10⁻⁴ after 6."""
 
 
 def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> None:
@@ -58,7 +58,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)
     if problem.rest is None and (largest := float(np.abs(alpha).max(initial=0.0))):
-        b = min(resolution_of(problem.rule.b, largest), LARGEST_COUNT / largest)
+        b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
         problem.rule = replace(problem.rule, b=b)
     problem.round_dual(alpha)
     narrowed.settle()
@@ -67,14 +67,14 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:
-    """Return R, and 0: of the L1 penalty and a block, with the proximal term ½ τ ‖w − w₀‖² (w₀ the
-    weights that this reading scans), and τ w₀, augmented, by which that tilts P."""
+    """Return R, and 0: with next to no ridge and of a block, with the proximal term ½ τ ‖w − w₀‖²
+    (w₀ the weights that this reading scans), and τ w₀, augmented, by which that tilts P."""
     penalty, pull = Penalty.of(learner.settings.ratio), np.zeros(len(learner.running.w) + 1)
-    if penalty.ridge or not blocks:
+    if penalty.ridge > PROXIMAL or not blocks:
         return penalty, pull
     if (frozen := learner.frozen) is not None:
         pull[: len(frozen.w)] = PROXIMAL * frozen.scan_sums.scale * frozen.w
-    return Penalty(penalty.lasso, PROXIMAL), pull
+    return Penalty(penalty.lasso, penalty.ridge + PROXIMAL), pull
 
 
 def rows_that_matter(learner: Learner, rows: Rows, targets: Targets) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Unpack
 
@@ -42,6 +41,8 @@ from streamtron.sweeps.trial import (
     check_measured,
     mean_trial,
     metrics_of,
+    now,
+    path_of,
     ranked,
 )
 
@@ -193,7 +194,7 @@ def sweep(
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
     wanted = refit or valid is not None
     outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
-    light = tuple(replace(trial, outcome=None) for trial in trials)
+    light = tuple(replace(trial, outcome=None, weights=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
 
@@ -227,7 +228,7 @@ def _write_best(
     table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
     outcome = best.outcome
     if outcome is not None:
-        outcome.report["sweep"] = table
+        outcome.report["sweep"] = table | {"path": path_of(trials, best, outcome.model.index_base)}
         write_outcome(outcome, run=run_dir, **files)
     elif fit is not None:
         outcome = fit(model=files["model"], witness=files["witness"])
@@ -366,7 +367,7 @@ def fit_task(
 def _measured(
     task: Task, machine: Machine, listen: Listener, run_dir: str | None, worker: str
 ) -> list[Trial]:
-    started, candidates = _now(), list(task.candidates.values())
+    started, candidates = now(), list(task.candidates.values())
     outcomes = fit_many(
         task.fold.shards, candidates, machine=machine, listen=listen, cache_dir=task.cache_dir,
         run_dir=run_dir,
@@ -380,7 +381,7 @@ def _measured(
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
     measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True, **how)
-    times, trials = (worker, started, _now()), []
+    times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True
     ):
@@ -392,9 +393,6 @@ def _measured(
             certificate=certificate_of(report), costs=costs,
             stop_reason=outcome.stop_reason, radius=report.get("radius"),
             at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
+            weights=None if task.fold.name or not settings.ratio else outcome.model.sparse_weights,
         ))  # fmt: skip
     return trials
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,8 +8,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
+
+from scipy import sparse
 
 from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
@@ -36,6 +39,9 @@ AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 
 OF_PENALTIES = ("l1_ratio", "nonzero_weights")
 """Columns of candidates whose penalty is not l2."""
+
+MOST_ENTERING = 1000
+"""Features of a class that a path lists, at most."""
 
 COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
@@ -87,6 +93,7 @@ class Trial:
     radius : R of the rows that it was fitted on.
     at_optimum : bounds of its optimum's accuracy on the validation rows, None where unknown.
     outcome : of its fit on all shards, while it can still be the best.
+    weights : of this fit, (classes, columns), if the penalty has a 1-norm; see ``path_of``.
     dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
     """
 
@@ -100,6 +107,7 @@ class Trial:
     at_optimum: tuple[float | None, float | None]
     iteration: int = 0
     outcome: Outcome | None = field(default=None, repr=False)
+    weights: sparse.csr_array | None = field(default=None, repr=False)
     dropped: str | None = None
 
     @property
@@ -132,6 +140,11 @@ class Trial:
             "best": self.candidate == best.candidate,
         }  # fmt: skip
         return {name: values[name] for name in COLUMNS if name in values}
+
+
+def now() -> str:
+    """Return the time in ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def metrics_of(settings: Settings) -> tuple[str, ...]:
@@ -192,6 +205,33 @@ def check_measured(trials: Sequence[Trial], metric: str) -> None:
             f"no candidate has a {metric} on the validation rows: they lack a class or a row, or "
             "nothing is called positive. Choose another metric, or other rows."
         )
+
+
+def path_of(trials: Iterable[Trial], best: Trial, index_base: int) -> list[dict[str, Any]]:
+    """Return the path of each class: ``entering``, how many features have a weight at some C, and
+    the first MOST_ENTERING, by the least C that gave them one and the |weight| there; of the trials
+    that went on to the end and differ from the best in C alone. Empty without a 1-norm, and with
+    folds, whose models are of other rows."""
+    price, path = {"C": best.settings.C, "delta": best.settings.delta}, []
+    alike = [
+        (0.5 / trial.settings.delta2, trial.weights)
+        for trial in sorted(trials, key=lambda trial: trial.settings.delta2)
+        if trial.weights is not None
+        and not trial.dropped
+        and trial.settings.but(**price) == best.settings
+    ]
+    for k in range(0 if best.weights is None else best.weights.shape[0]):
+        entering: dict[int, tuple[float, float]] = {}
+        for C, weights in alike:  # C falls: what the least one has stays
+            pairs = zip(weights[[k]].indices.tolist(), weights[[k]].data.tolist(), strict=True)
+            entering |= {j: (C, weight) for j, weight in pairs}
+        ranking = sorted(entering, key=lambda j: (entering[j][0], -abs(entering[j][1]), j))
+        features = [
+            {"C": entering[j][0], "column": j + index_base, "weight": entering[j][1]}
+            for j in ranking[:MOST_ENTERING]
+        ]
+        path.append({"entering": len(entering), "features": features})
+    return path
 
 
 def mean_trial(settings: Settings, trials: Sequence[Trial]) -> Trial:

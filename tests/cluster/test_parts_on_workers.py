@@ -253,6 +253,19 @@ def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
     assert found.report["rounds"] == rounds
 
 
+@pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
+def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(
+    place: Path, workers: Workers, tmp_path: Path, penalty: Any
+) -> None:
+    settings = Settings(C=2.0, tol=1e-3, parts=SHARDS, penalty=penalty, class_weight="balanced")
+    machine = Machine()
+    alone = fit([place / "train"], settings, model=tmp_path / "alone", machine=machine)
+    killing = disturbed(workers, Killing, at=alone.report["rounds"] // 2)
+    fit([place / "train"], settings, model=tmp_path / "m", machine=machine, open_parts=killing)
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
+    assert alone.report["certificate"]["relative_duality_gap"] <= 1e-3
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
     place: Path, alone: bytes, active_set: int, tmp_path: Path

@@ -88,6 +88,8 @@ def exact_bounds(drawn: Drawn, scale: float) -> tuple[mpmath.mpf, mpmath.mpf]:
     if ratio == 1 and max(map(abs, a), default=0) > 1:
         high = 1 / fraction(max(map(abs, a)))
     ends = dual(high)
+    if ratio < 1 and (largest := max(map(abs, a), default=0)) > ratio:
+        ends = max(ends, dual(fraction(ratio) / fraction(largest)))
     for _ in range(80 if ratio == 1 else 0):
         third = (high - low) / 3
         if dual(low + third) < dual(high - third):
@@ -290,7 +292,8 @@ def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point() -> 
     for ratio in (0.1, 0.5, 0.9):
         penalty = Penalty.of(ratio)
         w = penalty.weights(v)
-        assert penalty.value(w) == pytest.approx(w @ v + penalty.dual(0.0, v), rel=1e-14)
+        conjugate = 1e3 - penalty.dual(1e3, v)
+        assert penalty.value(w) == pytest.approx(w @ v - conjugate, rel=1e-11)
         assert w[1] == 0.0 or ratio < 0.2
 
 
@@ -305,6 +308,15 @@ def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point() -> 
 def test_a_penalty_that_no_solver_has_is_refused(names: dict, wanted: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(SettingsError, match=wanted):
         Settings(penalty="l1", **names)
+
+
+def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge() -> None:
+    ratio, v = 1.0 - 2.0**-30, 1.25
+    assert Penalty.of(ratio).dual(10.0, np.array([v, 0.0])) == pytest.approx(10.0 / v, rel=1e-8)
+    targets = Targets(np.arange(1), np.array([1], np.int8), np.array([0.5]), np.zeros(1))
+    frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
+    frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
+    assert frozen.certificate(hard=False).dual == pytest.approx(0.75 / v, rel=1e-6)
 
 
 def test_nothing_is_proven_where_the_dual_point_is_no_number() -> None:

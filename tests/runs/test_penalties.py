@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import Settings, StreamtronClassifier
 from streamtron.cli import main
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
 from streamtron.solver import joint
 from streamtron.solver.learner import Learner
@@ -140,7 +140,13 @@ def test_the_optimum_is_between_the_bounds(
     assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
 
 
-@pytest.mark.parametrize(("loss", "ratio"), [("squared_hinge", 0.99), ("log_loss", 1.0)])
+NEXT_TO_L1 = 1.0 - 1e-9  # its ridge is next to none
+
+
+@pytest.mark.parametrize(
+    ("loss", "ratio"),
+    [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)],
+)
 def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_a_handful_of_readings(
     loss: str, ratio: float, tmp_path: Path
 ) -> None:
@@ -240,6 +246,21 @@ def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
     check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-6)
 
 
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_a_run_can_change_again_when_the_last_columns_are_forgotten(
+    ratio: float, tmp_path: Path
+) -> None:
+    X, signs = drawn(3)
+    X[: 3 * ROWS, -5:] = 0.0
+    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
+    settings = settings_of("log_loss", ratio, tol=1e-3, active_set=8_000)
+    streamtron.run(shards, settings, model=model)
+    assert streamtron.forget(model, shards[3]).model.columns == COLUMNS - 5
+    updated = streamtron.update(model, shards[3])
+    optimum = least(X, np.ones(len(X)), signs, "log_loss", ratio)
+    check_bounds(updated.report["certificate"], optimum, 1e-3)
+
+
 @losses
 def test_every_class_has_its_own_optimum(loss: str, tmp_path: Path) -> None:
     X, _ = drawn(4)
@@ -309,6 +330,45 @@ def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path: Path)
     table = np.genfromtxt(tmp_path / "t.csv", delimiter=",", names=True, dtype=None, encoding=None)
     assert table["l1_ratio"].tolist() == [0.1, 0.5, 1.0]
     assert sorted(table["nonzero_weights"], reverse=True) == table["nonzero_weights"].tolist()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weight(
+    classes: int, tmp_path: Path
+) -> None:
+    X, signs = drawn(6)
+    labels = signs if classes == 2 else (X[:, :3] + 0.1).argmax(axis=1)
+    shards, model = write(tmp_path, X, labels), str(tmp_path / "m")
+    prices, how = [0.3, 0.02, 0.1], {"multiclass": classes == 3, "tol": 1e-4}
+    swept = streamtron.sweep(
+        shards[:3], valid=shards[3], C=prices, l1_ratio=[0.5, 0.9], penalty="elasticnet",
+        model=model, **how,
+    )  # fmt: skip
+    best, first = swept.best.settings, {}
+    for C in sorted(prices):
+        alone = streamtron.fit(
+            shards[:3], model=str(tmp_path / f"{C}"), **(best.but(C=C).to_dict())
+        )
+        for row, j in zip(*alone.sparse_weights.nonzero(), strict=True):
+            first.setdefault((row, j + 1), (C, alone.sparse_weights[row, j]))
+    explained = streamtron.explain(
+        swept.outcome.model, path=tmp_path / "m.run/report.json", most=99
+    )
+    found = [
+        ((row, f["column"]), (f["C"], f["weight"]))
+        for row, direction in enumerate(explained["directions"])
+        for f in direction["features"]
+    ]
+    assert dict(found) == first
+    assert len(found) == len(first)
+    assert found == sorted(found, key=lambda f: (f[0][0], f[1][0], -abs(f[1][1])))
+    ran = CliRunner().invoke(main.streamtron, ["explain", model, "--path", "--most", "2"])
+    assert f"{found[0][1][1]:+.6g}  column {found[0][0][1]}" in ran.output
+    assert (
+        f"{sum(row == 0 for (row, _), _ in found) - 2} other features come in later" in ran.output
+    )
+    with pytest.raises(DataError, match="no report that tells when features come in"):
+        streamtron.explain(alone, path=f"{tmp_path}/{C}.run/report.json")
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.99])
