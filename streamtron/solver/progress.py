@@ -339,11 +339,11 @@ class BestWeights:
 
     def take_zeros(self, scan_sums: ScanSums) -> None:
         """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
-        proof, before = self.certificate, self.marks
+        proof, known = self.certificate, self.marks
         assert proof is not None
         self.marks = scan_sums.zero_columns(proof.primal, proof.dual).view(np.uint8)
-        if before is not None:
-            self.marks[: len(before)] |= before[: len(self.marks)]
+        if known is not None:
+            self.marks[: len(known)] |= known[: len(self.marks)]
         self.certificate = replace(proof, zero_columns=len(self.zeros))
 
     @property
