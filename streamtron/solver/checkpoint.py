@@ -180,8 +180,8 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
         if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
             raise ValueError("columns that are not there")
-    if (zeros := fields["best"].zeros) is not None:
-        alike.append((zeros, np.zeros(len(running.w), dtype=np.uint8)))
+    if (marks := fields["best"].marks) is not None:
+        alike.append((marks[:0], np.zeros(0, dtype=np.uint8)))
     if fields["expansion"] is not None:
         lengths.append((fields["expansion"].v, len(running.w) + 1))
     if any(left.dtype != right.dtype or left.shape != right.shape for left, right in alike):

@@ -161,7 +161,7 @@ def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.
     """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
     columns are many, or some are proven to weigh 0: of all others those with a weight in v, and the
     largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all that occur."""
-    sizes, zeros = np.abs(learner.running.w), learner.zeros
+    sizes, zeros = np.abs(learner.running.w), learner.best.zeros
     if not learner.settings.ratio or (len(sizes) < HEAD and not len(zeros)):
         return None
     sizes[v[:-1] != 0.0] = math.inf
@@ -258,7 +258,7 @@ def minimise_held(
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
     best: HeldPoint | Optimum
     if ratio:
-        zeros = subset.find(learner.zeros)
+        zeros = subset.find(learner.best.zeros)
         objective = Objective(loss, Penalty.of(ratio), none, zeros, outside=outside)
         best = objective.minimise(start, precision)
     else:

@@ -253,7 +253,8 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         return
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
     if ratio := learner.settings.ratio:
-        solution = yield from minimise_penalised(Penalty.of(ratio), v, learner.zeros, precision)
+        zeros = learner.best.zeros
+        solution = yield from minimise_penalised(Penalty.of(ratio), v, zeros, precision)
     else:
         if progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))

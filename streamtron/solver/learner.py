@@ -113,11 +113,6 @@ class Learner:
         return resized(self.best.augmented, len(self.running.w))
 
     @property
-    def zeros(self) -> NDArray[np.int64]:
-        """Columns that are proven to weigh 0 at the optimum, rising: no solve moves them."""
-        return np.flatnonzero(() if self.best.zeros is None else self.best.zeros)
-
-    @property
     def free(self) -> float:
         """ρ of a bias that is not penalised; 0 where there is none."""
         return self.augmentation if self.settings.free else 0.0
@@ -285,7 +280,7 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     progress = learner.progress
     progress.finished = finished
     if finished:
-        learner.outside = learner.best.zeros = None
+        learner.outside = learner.best.marks = None
     progress.reports[-1].end(
         stop_reason, learner.running, learner.certificate, math.sqrt(learner.extent.sq_radius),
         from_zero=progress.from_zero,
@@ -340,7 +335,7 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
         frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free, ratio)
     else:
         candidate *= b
-        candidate[learner.zeros] = 0.0
+        candidate[learner.best.zeros] = 0.0
         w, bias = candidate[:-1], float(candidate[-1])
         frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free, ratio)
         if len(w) < len(fixed):

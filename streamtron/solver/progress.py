@@ -312,8 +312,8 @@ class BestWeights:
     """the relative duality gap of the scan before the last; ∞ before the second"""
     drift_repaired: float = 0.0
     """the largest drift of the running weights that was repaired"""
-    zeros: NDArray[np.uint8] | None = None
-    """marks of columns that are proven to weigh 0 at the optimum; None before a scan, and once the
+    marks: NDArray[np.uint8] | None = None
+    """of the columns that are proven to weigh 0 at the optimum; None before a scan, and once the
     run has ended: its rows may change then"""
 
     def note_drift(self, drift: float) -> bool:
@@ -338,12 +338,17 @@ class BestWeights:
 
     def take_zeros(self, scan_sums: ScanSums) -> None:
         """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
-        proof, before = self.certificate, self.zeros
+        proof, known = self.certificate, self.marks
         assert proof is not None
-        self.zeros = scan_sums.zero_columns(proof.primal, proof.dual).view(np.uint8)
-        if before is not None:
-            self.zeros[: len(before)] |= before[: len(self.zeros)]
-        self.certificate = replace(proof, zero_columns=int(np.count_nonzero(self.zeros)))
+        self.marks = scan_sums.zero_columns(proof.primal, proof.dual).view(np.uint8)
+        if known is not None:
+            self.marks[: len(known)] |= known[: len(self.marks)]
+        self.certificate = replace(proof, zero_columns=len(self.zeros))
+
+    @property
+    def zeros(self) -> NDArray[np.int64]:
+        """Columns that are proven to weigh 0 at the optimum, rising: no solve moves them."""
+        return np.flatnonzero(() if self.marks is None else self.marks)
 
     def propose(self, v: Vector) -> None:
         """Have the next scan certify augmented weights, at scale 1."""

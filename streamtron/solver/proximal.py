@@ -53,7 +53,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
         start = penalty.weights(problem.weights + pull)
     else:
         start = np.zeros(len(center))
-    zeros = narrowed.find(learner.zeros)
+    zeros = narrowed.find(learner.best.zeros)
     objective = Objective(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)

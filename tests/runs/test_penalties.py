@@ -21,7 +21,7 @@ from streamtron.cli import main
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
 from streamtron.solver import joint
-from streamtron.solver.learner import Learner
+from streamtron.solver.progress import BestWeights
 from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS, COLUMNS = 4, 100, 60
@@ -164,11 +164,11 @@ def test_no_solve_moves_a_column_that_is_taken_for_0_and_the_proof_counts_it_sti
 ) -> None:
     X, signs = drawn(12)
     costs, out = np.ones(len(X)), np.array([2, 5])
-    monkeypatch.setattr(Learner, "zeros", property(lambda _: out + 1))  # as the shards number them
+    monkeypatch.setattr(BestWeights, "zeros", property(lambda _: out + 1))  # of shards from 1
     settings = settings_of(loss, ratio, tol=1e-6, max_epochs=4, **how)
-    found = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
-    assert not found.model.weights[out].any()
-    certificate, optimum = found.report["certificate"], least(X, costs, signs, loss, ratio)
+    fitted = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
+    assert not fitted.model.weights[out].any()
+    certificate, optimum = fitted.report["certificate"], least(X, costs, signs, loss, ratio)
     without = least(np.delete(X, out, axis=1), costs, signs, loss, ratio)
     assert without.primal > 1.01 * optimum.primal
     assert certificate["primal_objective"] == pytest.approx(without.primal, rel=1e-3)
