@@ -50,26 +50,27 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 42_215,
-    "test lines": 39_942,
-    "solver lines": 8_688,
+    "package lines": 42_524,
+    "test lines": 40_060,
+    "solver lines": 8_830,
     "solver modules": 35,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_881,
+    "runs lines": 6_935,
     "functions p90": 20,
     "longest function": 56,
     "most parameters": 11,
     "most public methods": 22,
     "names that are pronouns": 61,
-    "modules over 400 lines": 4,
+    "modules over 400 lines": 3,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
 lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
 faces of estimator, frames and page 640, pipelines 270, numbers as labels 1,100, penalties with a
 1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait
-or change their data 85, sparse models in parts 125, scans on threads and counts in files 95."""
+or change their data 85, sparse models in parts 125, scans on threads and counts in files 95, proven
+columns left out, paths of sparse models, small weights dropped and many labels together 320."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

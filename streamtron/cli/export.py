@@ -51,12 +51,12 @@ def _without_small_weights(model: LinearModel, below: float) -> LinearModel:
     from streamtron.core.text import up
     from streamtron.model.pruning import prune
 
-    before = model.sparse_weights.nnz
+    number = model.sparse_weights.nnz
     model, dropped, changes = prune(model, below)
     most = int(changes.argmax())
     of_class = f", that of {model.classes[most]} the most" if len(changes) > 1 else ""
     click.echo(
-        f"{dropped:,} of {before:,} weights are below {below:g} and left out. No decision changes "
+        f"{dropped:,} of {number:,} weights are below {below:g} and left out. No decision changes "
         f"by more than {up(changes[most], 3)} times the length of its row{of_class}."
     )
     return model

@@ -243,9 +243,9 @@ def _side_by_side(vectors: Sequence[NDArray[Any]], rooms: Rooms | None = None) -
     lanes[:, len(vectors) :] = 0
     for start in range(0, len(lanes), VISITS):
         for k, vector in enumerate(vectors):
-            some = vector[start : start + VISITS]
-            lanes[start : start + len(some), k] = some
-            lanes[start + len(some) : start + VISITS, k] = 0
+            piece = vector[start : start + VISITS]
+            lanes[start : start + len(piece), k] = piece
+            lanes[start + len(piece) : start + VISITS, k] = 0
     return lanes
 
 
@@ -253,5 +253,5 @@ def _take_apart(lanes: NDArray[Any], vectors: Sequence[NDArray[Any]]) -> None:
     """Write the lanes back to vectors, in place."""
     for start in range(0, len(lanes), VISITS):
         for k, vector in enumerate(vectors):
-            some = vector[start : start + VISITS]
-            some[:] = lanes[start : start + len(some), k]
+            piece = vector[start : start + VISITS]
+            piece[:] = lanes[start : start + len(piece), k]

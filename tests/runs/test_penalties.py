@@ -339,7 +339,7 @@ def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weig
     X, signs = drawn(6)
     labels = signs if classes == 2 else (X[:, :3] + 0.1).argmax(axis=1)
     shards, model = write(tmp_path, X, labels), str(tmp_path / "m")
-    prices, how = [0.3, 0.02, 0.1], {"multiclass": classes == 3, "tol": 1e-4}
+    prices, how = [0.3, 0.02, 0.1, 0.05], {"multiclass": classes == 3, "tol": 1e-4}
     swept = streamtron.sweep(
         shards[:3], valid=shards[3], C=prices, l1_ratio=[0.5, 0.9], penalty="elasticnet",
         model=model, **how,
@@ -362,6 +362,10 @@ def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weig
     assert dict(found) == first
     assert len(found) == len(first)
     assert found == sorted(found, key=lambda f: (f[0][0], f[1][0], -abs(f[1][1])))
+    streamtron.report(f"{model}.run", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Weights that are not 0 by C" in page
+    assert f"l1_ratio = {best.l1_ratio:g}" in page
     ran = CliRunner().invoke(main.streamtron, ["explain", model, "--path", "--most", "2"])
     assert f"{found[0][1][1]:+.6g}  column {found[0][0][1]}" in ran.output
     assert (
