@@ -41,7 +41,7 @@ class Fit:
     readings, mini_epochs, ending : as in a report.
     rows, columns, nonzeros : of the data.
     proofs : after every reading that certified.
-    bias : the augmented weight, at the certificate's scale.
+    v : the augmented weights, at the certificate's scale.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class Fit:
     rows: int
     columns: int
     nonzeros: int
-    bias: float
+    v: NDArray[np.float64]
     proofs: list[Proof] = field(default_factory=list)
 
     @property
@@ -72,7 +72,9 @@ class Fit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "gap": self.gap}
+        plain = asdict(self) | {"gap": self.gap}
+        del plain["v"]
+        return plain
 
 
 def fill_cache(paths: list[str], cache: str) -> None:
@@ -114,7 +116,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         return Fit(
             seconds, source.readings, learner.progress.full_epochs, learner.progress.mini_epochs,
             str(learner.progress.finished), source.rows, source.width, source.nonzeros,
-            learner.best.bias, proofs,
+            np.append(learner.best.weights, learner.best.bias), proofs,
         )  # fmt: skip
 
 
