@@ -353,8 +353,7 @@ def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_droppe
     lengths = np.linalg.norm(worst, axis=1)
     changes = np.abs(np.diag(worst @ (weights - small.model.weights).T))
     assert (changes <= small.changes * lengths * (1.0 + 1e-12)).all()
-    assert (small.changes >= lengths).all()
-    assert (small.changes <= lengths * (1.0 + 1e-10)).all()
+    assert ((lengths <= small.changes) & (small.changes <= lengths * (1.0 + 1e-10))).all()
 
 
 def test_export_leaves_small_weights_out_and_says_what_that_can_change(

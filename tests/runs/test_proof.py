@@ -188,8 +188,7 @@ def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(
 def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
     data: Data, tmp_path: Path
 ) -> None:
-    few_rows = 2_000  # bytes: fewer rows in memory leave a gap
-    outcome = fitted(data, tmp_path, C=2.0, tol=0.05, active_set=few_rows)
+    outcome = fitted(data, tmp_path, C=2.0, tol=0.05, active_set=2_000)  # few rows leave a gap
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     exact = fitted(data, tmp_path, C=2.0, tol=0).model
     found = proof.certificate
