@@ -12,6 +12,7 @@ import pytest
 
 from streamtron import Settings
 from streamtron.core import certificate, kernels, penalty, scan_sums
+from streamtron.core.certificate import Certificate
 from streamtron.core.errors import InternalError, SettingsError
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
@@ -51,11 +52,12 @@ def draw_penalised(loss: Loss, seed: int) -> Drawn:
     return drawn._replace(loss=loss, ratio=ratio)
 
 
-def exact_bounds(drawn: Drawn, scale: float) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """P of the weights times ``scale``; and the most that D proves of s α, 0 ≤ s ≤ 1."""
+def exact_bounds(drawn: Drawn, proof: Certificate) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """P of the weights times the proof's scale; and the most that D proves of s α, 0 ≤ s ≤ 1, or
+    as much as the proof claims."""
     ratio, name = Fraction(drawn.ratio), drawn.loss.name
     rows = [[*map(Fraction, row), Fraction(drawn.rho)] for row in drawn.X.tolist()]
-    v = [Fraction(scale) * Fraction(x) for x in (*drawn.w.tolist(), drawn.bias)]
+    v = [Fraction(proof.scale) * Fraction(x) for x in (*drawn.w.tolist(), drawn.bias)]
     signs, cost = drawn.signs.tolist(), [1 / (2 * Fraction(p)) for p in drawn.price.tolist()]
     alpha = [c / Fraction(drawn.b) for c in drawn.counts.tolist()]
     penalties = ratio * sum(map(abs, v[:-1])) + v[-1] ** 2 / 2
@@ -84,13 +86,11 @@ def exact_bounds(drawn: Drawn, scale: float) -> tuple[mpmath.mpf, mpmath.mpf]:
                 gains += share - share * share / (4 * price)
         return gains
 
-    low, high = mpmath.mpf(0), mpmath.mpf(1)
-    if ratio == 1 and max(map(abs, a), default=0) > 1:
-        high = 1 / fraction(max(map(abs, a)))
-    ends = dual(high)
-    if ratio < 1 and (largest := max(map(abs, a), default=0)) > ratio:
-        ends = max(ends, dual(fraction(ratio) / fraction(largest)))
-    for _ in range(80 if ratio == 1 else 0):
+    low, high, ends = mpmath.mpf(0), mpmath.mpf(1), dual(1) if ratio < 1 else 0
+    if (largest := max(map(abs, a), default=0)) > ratio:
+        high = fraction(ratio) / fraction(largest)
+    ends = max(ends, dual(high))
+    for _ in range(80 if ratio == 1 or proof.dual > ends else 0):
         third = (high - low) / 3
         if dual(low + third) < dual(high - third):
             low += third
@@ -110,7 +110,7 @@ def false_claims(loss: Loss, seeds: range) -> dict[int, str]:
             except InternalError:
                 false[seed] = "a lower bound above the upper one"
                 continue
-            primal, dual = exact_bounds(drawn, proof.scale)
+            primal, dual = exact_bounds(drawn, proof)
             if proof.primal < primal:
                 false[seed] = "P is below that of the weights"
             if proof.dual > dual:
