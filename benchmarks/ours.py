@@ -18,7 +18,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.data import open_shards
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
+from streamtron.solver.train import OnePart, train
 
 
 @dataclass
@@ -109,7 +109,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
 
     with open_shards(paths, cache_dir=cache) as source:
         learner = Learner(settings, source.labels)
-        train(source, [learner], settings, note_proof)
+        train(OnePart(source, [learner], settings, note_proof))
         seconds = time.perf_counter() - start
         assert source.rows is not None
         assert source.nonzeros is not None

@@ -37,7 +37,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     from streamtron.core.events import Event, ReadingDone, ReadingStarted
     from streamtron.solver import batched, reading, working_set
     from streamtron.solver.learner import Learner
-    from streamtron.solver.one_part import train_here as train
+    from streamtron.solver.train import OnePart, train
 
     chosen = Settings.from_dict(settings)
     found: list[dict[str, float]] = []
@@ -47,7 +47,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         solved = _timed(reading, "take_solution")
         parts = [
             _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
-            _timed(batched, "step"),
+            _timed(batched, "_step"),
         ]  # fmt: skip
         start = 0.0
 
@@ -67,7 +67,7 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
                     "updates": event.updates,
                 })  # fmt: skip
 
-        train(source, [learner], chosen, note)
+        train(OnePart(source, [learner], chosen, note))
         return {
             "rows": source.rows,
             "columns": source.width,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource
 from streamtron.runs.memory import (
     WEIGHT_BYTES,
@@ -39,12 +40,11 @@ from streamtron.solver.checkpoint import (
     sparsify,
 )
 from streamtron.solver.learner import Learner, hold_in
-from streamtron.solver.one_part import train_here
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import reopen
-from streamtron.solver.train import Checkpointer, Group
+from streamtron.solver.train import Checkpointer, Group, OnePart, Resources, train
 from streamtron.solver.working_set import release_rows
 
 ClassWeights = Mapping[Label, float]
@@ -74,7 +74,7 @@ def train_candidates(
             learners = [Learner(k, source.labels, w, None, pool) for k, w in problems]
             restored = _restored(state, learners)
         resumed = None if state is None else _resumed(state, learners, restored)
-        at_once = training.together(learners, pool, new_classes=classes, resumed=resumed)
+        at_once = training.together(learners, pool, classes, resumed)
         if at_once is None:
             return [[learner] for learner in learners] if classes is None else classes.learners
         state = None
@@ -124,19 +124,28 @@ class Training(Generic[Source]):
     listen: Listener = ignore
     checkpointer: Checkpointer | None = None
 
-    def together(self, learners: Sequence[Learner], pool: Pool, **how: Any) -> int | None:
+    def together(
+        self,
+        learners: Sequence[Learner],
+        pool: Pool,
+        classes: CandidateClasses | None = None,
+        resumed: Resumed | None = None,
+    ) -> int | None:
         """Train learners, which are to share ``pool``, on the same readings. Return None, or how
         many memory has room for, if the first reading shows that it has not for all: they are of no
-        use then. ``how`` : of ``OnePart``."""
+        use then. ``classes`` : makes more of them, see ``OnePart``."""
         for learner in learners:
             hold_in(learner, pool)
         guard = MemoryGuard(self.settings, self.machine, pool)
-        if (resumed := how.get("resumed")) is not None:
+        if resumed is not None:
             guard.shared &= any(held.learner.regime == Regime.ALL_ROWS for held in resumed.held)
-        train_here(
-            self.source, learners, self.settings, self.listen, threads=self.machine.thread_count,
-            checkpointer=self.checkpointer, has_room=guard, can_batch=guard.can_batch, **how,
-        )  # fmt: skip
+        with open_threads(self.machine.thread_count) as threads:
+            data = OnePart(
+                self.source, learners, self.settings, self.listen,
+                Resources(threads, guard, guard.can_batch),
+                new_classes=classes, checkpointer=self.checkpointer,
+            )  # fmt: skip
+            train(data, resumed)
         return guard.at_once
 
     def in_groups(
@@ -168,11 +177,13 @@ class Training(Generic[Source]):
                 hold_in(learner, pool)
             resumed = _resumed_group(state, restored[start:stop])
             begin(group)
-            train_here(
-                self.source, group, self.settings, self.listen, threads=self.machine.thread_count,
-                checkpointer=self.checkpointer, resumed=resumed,
-                group=Group(learners, (start, stop)), can_batch=lambda _: False,
-            )  # fmt: skip
+            with open_threads(self.machine.thread_count) as threads:
+                data = OnePart(
+                    self.source, group, self.settings, self.listen,
+                    Resources(threads, can_batch=lambda _: False),
+                    checkpointer=self.checkpointer, group=Group(learners, (start, stop)),
+                )  # fmt: skip
+                train(data, resumed)
             for learner in group:
                 release_rows(learner)
                 hold_in(learner, Pool())

@@ -202,11 +202,10 @@ def train_on(
             RoundDone(step, rounds, parts.gap_estimate)
         )
         data = ManyParts(
-            parts, learners, training.settings, source.labels, training.listen, checkpointer
-        )
+            parts, learners, training.settings, source.labels, training.listen, checkpointer,
+            ended=lambda: source.take(parts(Part.describe, _facts).facts),
+        )  # fmt: skip
         train(data, resumed)
-        source.take(parts(Part.describe, _facts).facts)
-        data.end()
     return {"parts": len(plans), **_report(parts)}
 
 

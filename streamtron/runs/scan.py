@@ -38,10 +38,9 @@ from streamtron.data import (
 from streamtron.runs.inputs import open_one
 from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner
-from streamtron.solver.reading import begin_reading
+from streamtron.solver.reading import begin_reading, problem_of
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
 from streamtron.solver.targets import Targets
-from streamtron.solver.train import problem_of
 from streamtron.solver.working_set import NEAR, keep_violators
 
 
@@ -120,8 +119,8 @@ class Scans:
     ) -> None:
         """Tell what is proven of a learner's weights after a reading."""
         done = ReadingDone(
-            self.reading, learner.stage.name, mode, 0, mini_epochs, len(learner.active), proven,
-            learner.upper_bound, None if self.rows is None else sum(self.rows),
+            self.reading, learner.progress.stage.name, mode, 0, mini_epochs, len(learner.active),
+            proven, learner.upper_bound, None if self.rows is None else sum(self.rows),
             problem=problem_of(learner),
         )  # fmt: skip
         self.listen(done)
@@ -157,10 +156,10 @@ def scan_request(learner: Learner) -> ScanRequest:
     """Return the scan that a learner's frozen weights ask for."""
     frozen = learner.frozen
     assert frozen is not None
-    rho, scale = learner.augmentation, frozen.scan_sums.scale
+    rho, sums = learner.augmentation, frozen.scan_sums
     return ScanRequest(
-        learner.targets, frozen.w, frozen.bias, rho, scale, frozen.threshold,
-        frozen.scan_sums.b, loss=learner.loss, free=learner.free, ratio=learner.settings.ratio,
+        learner.targets, frozen.w, frozen.bias, rho, sums.scale, frozen.threshold, sums.b,
+        loss=learner.loss, free=sums.free, ratio=sums.ratio,
     )  # fmt: skip
 
 

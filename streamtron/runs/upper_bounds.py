@@ -22,8 +22,9 @@ from streamtron.solver.reading import (
     begin_reading,
     begin_search,
     finish_reading,
+    solve_blocks,
     start_from_slacks,
-    take_and_solve,
+    take_chunk,
 )
 from streamtron.solver.scan import ScanRequest, scan_blocks
 from streamtron.solver.stages import COUNT_OF_C, resolution_of_c
@@ -177,7 +178,7 @@ def _trained(scans: Scans, learners: Sequence[Learner]) -> Generator[Chunk, None
     with closing(scans.source.chunks()) as chunks:
         for chunk in chunks:
             for learner in learners:
-                take_and_solve(learner, chunk, order.file_order(len(chunk)))
+                solve_blocks((learner, take_chunk(learner, chunk, order.file_order(len(chunk)))))
             yield chunk
             scans.passed(len(chunk), chunk.nonzeros)
 

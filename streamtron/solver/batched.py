@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Chunk, Rows
-from streamtron.core.threads import Threads
+from streamtron.core.threads import ONE_THREAD, Threads
 from streamtron.solver import passes
 from streamtron.solver.learner import Learner
 from streamtron.solver.subproblem import Look, MiniEpoch, Solve, Step
@@ -81,7 +81,10 @@ def batches_of(learners: Sequence[T], threads: int) -> list[list[T]]:
 
 
 def dots(
-    chunk: Chunk, scanning: Sequence[Learner], threads: Threads, rooms: Rooms
+    chunk: Chunk,
+    scanning: Sequence[Learner],
+    threads: Threads = ONE_THREAD,
+    rooms: Rooms | None = None,
 ) -> Mapping[Learner, Vector]:
     """x_k·w of a chunk's rows for learners that scan them, where summing together pays."""
     many = [batch for batch in batches_of(scanning, threads.number) if len(batch) >= LEAST]
@@ -95,7 +98,7 @@ def dots(
     return sums_of
 
 
-def _products(rows: Rows, w: Sequence[Vector], rooms: Rooms) -> Vector:
+def _products(rows: Rows, w: Sequence[Vector], rooms: Rooms | None) -> Vector:
     """x_k·w of every row with each of at most BATCH_WIDTH vectors, shape (vectors, rows)."""
     lanes, sums = _side_by_side(w, rooms), np.empty((len(rows.indptr) - 1, kernels.BATCH_WIDTH))
     for part in passes.parts(rows, sums, share=kernels.BATCH_WIDTH):
@@ -109,7 +112,14 @@ def _fits(chunk: Chunk, batch: Sequence[Learner]) -> bool:
     return chunk.width <= columns <= chunk.nonzeros // DENSE
 
 
-def step(solves: Sequence[PendingSolve], rooms: Rooms) -> None:
+def run(batch: Sequence[PendingSolve], rooms: Rooms) -> None:
+    """Run a batch of solves until too few are left to share a pass."""
+    least = min(len(batch), LEAST)
+    while len(busy := [solve for solve in batch if not solve.ended]) >= least:
+        _step(busy, rooms)
+
+
+def _step(solves: Sequence[PendingSolve], rooms: Rooms) -> None:
     """Go on with solves, none of which has ended: begin one that has not begun, or make the
     mini-epochs of those furthest behind, several at once where they are over the same rows; where
     all wait for a look at the rows, these looks."""

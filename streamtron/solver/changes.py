@@ -27,11 +27,10 @@ from streamtron.solver.learner import (
     scan_next,
     train_next,
 )
-from streamtron.solver.reading import solve_block, solve_in_memory, visit_rows
+from streamtron.solver.reading import solve_block, solve_in_memory, tell_done, visit_rows
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.train import tell_done
 from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
@@ -48,7 +47,7 @@ def _scan_holds(learner: Learner) -> bool:
     """Whether the last scan was of the best weights, and of the counts as they are now. If so it is
     prepared to be continued: it shares no array with the running weights."""
     frozen, running, known = learner.frozen, learner.running, learner.best.certificate
-    if frozen is None or known is None or not learner.stage.ascent:
+    if frozen is None or known is None or not learner.progress.stage.ascent:
         return False
     scan_sums = frozen.scan_sums
     proof = frozen.certificate(hard=learner.settings.hard)

@@ -43,7 +43,7 @@ _KNOWN = (
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
-_NOT_STATE = ("settings", "targets", "pool", "active")
+_NOT_STATE = ("settings", "targets", "pool", "active", "keepers")
 """What a learner is made from, and rows, which are read again."""
 
 _PLACES = (

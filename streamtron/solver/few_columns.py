@@ -274,7 +274,7 @@ def solve(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
     mirror(outside.gram)
     precision = SHARE * max(learner.settings.tolerance, ROUNDING_GAP)
     outside.v, steps = yield from minimise(learner, outside, precision)
-    learner.progress.count_newton_steps(steps)
+    learner.progress.count_work(newton_steps=steps)
 
 
 def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:

@@ -4,7 +4,6 @@ No other module assigns a field of a ``Learner``, of its ``Progress`` or of its 
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.losses import PENALISED, Loss, loss_of, solved
-from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
@@ -25,7 +23,7 @@ from streamtron.solver.progress import BestWeights, Progress
 from streamtron.solver.rest_quadratic import Expansion, Outside
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime, Stage
+from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Extent, TargetRule, Targets
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
@@ -33,7 +31,6 @@ from streamtron.solver.weights import Rule, WeightState, consistent, restart
 Vector = NDArray[np.float64]
 
 _log = logging.getLogger(__name__)
-
 
 Mode = Literal["train", "scan"]
 
@@ -73,6 +70,7 @@ class Learner:
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
         self.mode: Mode = "train"  # what the current reading, or the next one, does
+        self.keepers = np.zeros(0, dtype=np.int64)  # rows that it keeps, whatever a scan finds
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
@@ -88,34 +86,11 @@ class Learner:
         return self.best.certificate
 
     @property
-    def weights(self) -> NDArray[np.float64]:
-        """The best weights so far, float64, shape (columns,), at the scale that minimises P."""
-        return self.best.weights
-
-    @property
-    def stage(self) -> Stage:
-        """The current stage."""
-        return self.progress.stage
-
-    @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
         if self.settings.ratio and self.settings.loss == PENALISED.name:
             return PENALISED
         return solved(loss_of(self.settings))
-
-    @property
-    def primal_weights(self) -> Vector:
-        """The augmented weights of the running a where the penalty has a 1-norm; the best ones if
-        it is nothing else, for a does not tell w then."""
-        if self.settings.ratio < 1.0:
-            return Penalty.of(self.settings.ratio).weights(self.running.augmented(self.scale))
-        return resized(self.best.augmented, len(self.running.w))
-
-    @property
-    def free(self) -> float:
-        """ρ of a bias that is not penalised; 0 where there is none."""
-        return self.augmentation if self.settings.free else 0.0
 
     @property
     def scale(self) -> float:
@@ -130,27 +105,20 @@ class Learner:
     @property
     def rule(self) -> Rule:
         """The update rule of the current stage."""
-        settings, stage = self.settings, self.stage
-        by_length = settings.variant == "length"
-        return Rule(
-            self.progress.b,
-            stage.epsilon,
-            by_length,
-            stage.ascent,
-            self.augmentation,
-            self.loss,
-        )
+        stage, by_length = self.progress.stage, self.settings.variant == "length"
+        b, rho = self.progress.b, self.augmentation
+        return Rule(b, stage.epsilon, by_length, stage.ascent, rho, self.loss)
 
     @property
     def threshold(self) -> float:
         """The threshold on y_k·a now: b t^(1−ε), b ‖a‖^(1−ε), or b."""
-        running, exponent = self.running, 1.0 - self.stage.epsilon
-        if running.steps == 0 and not self.stage.ascent:
+        running, stage = self.running, self.progress.stage
+        exponent = 1.0 - stage.epsilon
+        if running.steps == 0 and not stage.ascent:
             return 0.0
         if exponent == 0.0:
             return self.progress.b
-        by_steps = self.settings.variant == "steps"
-        size = running.steps if by_steps else math.sqrt(running.sq_norm)
+        size = running.steps if self.settings.variant == "steps" else math.sqrt(running.sq_norm)
         return float(self.progress.b * size**exponent)
 
     @property
@@ -178,20 +146,7 @@ class Learner:
             self.running.widen(columns)
             if self.frozen is not None:
                 self.frozen.widen(columns)
-            self._resize_quadratics(columns)
-
-    def drop_spare_columns(self) -> None:
-        """Drop the columns beyond those observed, if none has a weight."""
-        w, columns = self.running.w, self.extent.columns
-        if self.frozen is None and not w[columns:].any():
-            self.running.w = w[:columns]
-            self.best.cut_candidate(columns)
-            self._resize_quadratics(columns)
-
-    def _resize_quadratics(self, columns: int) -> None:
-        for quadratic in (self.outside, self.expansion):
-            if quadratic is not None:
-                quadratic.v = resized(quadratic.v, columns)
+            _resize_quadratics(self, columns)
 
     def observe(self, chunk: Chunk, targets: Targets) -> None:
         """Make room for the columns of rows not read before, and update R²."""
@@ -218,21 +173,20 @@ class Learner:
         settings = self.settings
         return order.Turn(settings.seed, self.progress.reading, self.shuffles, settings.random)
 
-    def draw(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Positions drawn with chances in proportion to ``weights``; by falling weight where the
-        order is not random."""
-        if not self.settings.random:
-            return np.argsort(-weights, kind="stable")
-        self.shuffles += 1
-        return order.drawn_order(self.settings.seed, self.progress.reading, self.shuffles, weights)
 
-    def copy_for(self, positive: Label, weights: Mapping[Label, float] | None) -> Learner:
-        """A learner of another class that has read the same rows, all of them negative so far."""
-        constant = (self.settings, self.pool, self.targets.labels, self.progress.plan)
-        memo = {id(part): part for part in constant} | {id(self.active): self.active.copy()}
-        learner = copy.deepcopy(self, memo)
-        learner.targets.positive, learner.targets.class_weights = positive, weights
-        return learner
+def drop_spare_columns(learner: Learner) -> None:
+    """Drop the columns beyond those observed, if none has a weight."""
+    w, columns = learner.running.w, learner.extent.columns
+    if learner.frozen is None and not w[columns:].any():
+        learner.running.w = w[:columns]
+        learner.best.cut_candidate(columns)
+        _resize_quadratics(learner, columns)
+
+
+def _resize_quadratics(learner: Learner, columns: int) -> None:
+    for quadratic in (learner.outside, learner.expansion):
+        if quadratic is not None:
+            quadratic.v = resized(quadratic.v, columns)
 
 
 def begin_stage(learner: Learner) -> None:
@@ -260,88 +214,25 @@ def begin_stage(learner: Learner) -> None:
     progress.begin_stage(b, learner.settings, running.updates)
 
 
-def choose_resolution_again(learner: Learner) -> None:
-    """Begin at counts of 0 with a smaller b where rows that came later weigh so much more than the
-    first that their counts, up to b C, would be cut; not where a scan has certified the counts,
-    whose b may be finer than C allows."""
-    progress, settings, extent = learner.progress, learner.settings, learner.extent
-    if learner.loss.quadratic or learner.frozen is not None:
-        return
-    least = extent.least_delta2
-    if progress.b <= kernels.COUNT_MAX * 2.0 * least:
-        return
-    restart(learner.running)
-    learner.counts.clear()
-    progress.refine(stages.choose_b(progress.stage, settings, extent.sq_radius, None, least))
-
-
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     """Close the report of the current stage; ``finished`` : why the run ends with it."""
     progress = learner.progress
     progress.finished = finished
     if finished:
         learner.outside = learner.best.marks = None
-    progress.reports[-1].end(
-        stop_reason, learner.running, learner.certificate, math.sqrt(learner.extent.sq_radius),
-        from_zero=progress.from_zero,
-    )  # fmt: skip
+    report, radius = progress.reports[-1], math.sqrt(learner.extent.sq_radius)
+    zero = progress.from_zero
+    report.end(stop_reason, learner.running, learner.certificate, radius, from_zero=zero)
 
 
-def next_stage(learner: Learner, stop_reason: str) -> None:
-    """End the current stage and begin the next one; after the last one the run has converged."""
-    last = learner.progress.last_stage
-    end_stage(learner, "converged" if last else None, stop_reason)
-    if not last:
-        begin_stage(learner)
-
-
-def leave_brief_stage(learner: Learner) -> None:
-    """Begin the next stage of the automatic plan, if the current one lasts one reading only."""
-    progress = learner.progress
-    if progress.stage.brief:
-        reason = stages.reason_to_leave(progress.plan, progress.stage_number, learner.settings)
-        next_stage(learner, reason)
-
-
-def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
-    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
-    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
-    reading before are certified. ``scale`` : around which a scan looks for the least P."""
+def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:
+    """Begin a reading, which scans the weights that are fixed for it, if there are any."""
     learner.progress.begin_reading(reading, learner.mode)
-    learner.frozen = None
-    beside = learner.regime == Regime.BLOCKS and learner.mode == "train" and learner.stage.ascent
+    learner.frozen = frozen
     if learner.regime == Regime.BLOCKS:
         learner.regime = Regime.WORKING_SET
     if not learner.complete:
         learner.active.clear()
-    if learner.mode == "scan" or beside:
-        learner.frozen = freeze(learner, scale, beside_training=beside)
-    elif reading > 0:  # it certifies a reading in which no row is updated
-        learner.frozen = freeze(learner, None, beside_training=False)
-
-
-def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
-    """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
-    ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
-    running, b = learner.running, learner.progress.b
-    candidate = learner.best.take_candidate()
-    fixed = running.w.copy() if beside_training else running.w
-    loss = loss_of(learner.settings)
-    free, ratio = learner.free, learner.settings.ratio
-    if candidate is None and ratio and not learner.unsummed:
-        candidate = learner.primal_weights
-    if candidate is None:
-        scale = scale or learner.scale
-        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free, ratio)
-    else:
-        candidate *= b
-        candidate[learner.best.zeros] = 0.0
-        w, bias = candidate[:-1], float(candidate[-1])
-        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free, ratio)
-        if len(w) < len(fixed):
-            frozen.widen(len(fixed))
-    frozen.beside_training = beside_training
-    return frozen
 
 
 def leave_scan(learner: Learner) -> None:
@@ -375,7 +266,7 @@ def take_solution(
     certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best
     progress.refine(b)
-    progress.count_newton_steps(newton_steps)
+    progress.count_work(newton_steps=newton_steps)
     known = learner.regime == Regime.ALL_ROWS and learner.loss.quadratic
     progress.primal = primal if known else math.inf
     if learner.regime != Regime.BLOCKS:
@@ -392,7 +283,7 @@ def take_proof(learner: Learner, frozen: Frozen, proof: Certificate) -> None:
     restart(learner.running)
     learner.counts.clear()
     learner.unsummed = False
-    learner.progress.count_newton_steps(1)
+    learner.progress.count_work(newton_steps=1)
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
@@ -423,21 +314,18 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 
 
 def enter(learner: Learner, regime: Regime) -> None:
-    """Note what memory holds from now on."""
-    learner.regime, loss = regime, learner.loss
+    """Note what memory holds from now on. Where rows are solved in blocks, a bias that is not
+    penalised gets another feature: a large one ties Σ α_k l_k of each block, and of each visit, to
+    0, and hardly any moves."""
+    learner.regime, loss, running = regime, learner.loss, learner.running
     blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not loss.sparse)
     known = learner.progress.reading or learner.frozen or learner.outside or loss.zone
-    if blocks and learner.free and learner.settings.parts is None and not known:
-        _take_augmentation(learner, learner.settings.rho * IN_BLOCKS[loss.numbers])
-
-
-def _take_augmentation(learner: Learner, rho: float) -> None:
-    """Take another feature of the bias: where rows are solved in blocks, a large one ties
-    Σ α_k l_k of each block, and of each visit, to 0, and hardly any moves."""
-    running, factor = learner.running, rho / learner.augmentation
-    if factor != 1.0:
-        learner.augmentation = rho
-        running.settle(running.w, running.bias * factor, running.extension, running.steps)
+    if blocks and learner.settings.free and learner.settings.parts is None and not known:
+        rho, rho_before = learner.settings.rho * IN_BLOCKS[loss.numbers], learner.augmentation
+        if rho != rho_before:
+            learner.augmentation = rho
+            bias = running.bias * (rho / rho_before)
+            running.settle(running.w, bias, running.extension, running.steps)
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:
@@ -450,8 +338,7 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     learner.progress.begin_again(learner.settings, learner.running.updates)
     learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
-    if not keep_scan:
-        learner.frozen = None
+    learner.frozen = learner.frozen if keep_scan else None
     scan_next(learner)
     if not learner.valid:
         discard_weights(learner)
@@ -469,7 +356,7 @@ def scan_next(learner: Learner) -> None:
     learner.active.clear()
     learner.mode = "scan"
     if learner.settings.parts is None or learner.regime != Regime.FEW_COLUMNS:
-        learner.regime = Regime.ALL_ROWS if learner.stage.ascent else Regime.WORKING_SET
+        learner.regime = Regime.ALL_ROWS if learner.progress.stage.ascent else Regime.WORKING_SET
     if learner.frozen is None:
         learner.extent = Extent()
 
@@ -481,8 +368,8 @@ def train_next(learner: Learner) -> None:
 
 def replace_counts(learner: Learner, counts: Counts) -> None:
     """Replace the counts; the next reading sums a afresh from them."""
-    learner.counts = counts
-    _sum_afresh(learner)
+    learner.counts, learner.unsummed = counts, True
+    restart(learner.running)
 
 
 def leave_counts(learner: Learner, counts: Counts) -> None:
@@ -498,8 +385,7 @@ def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None 
     learner.mode, learner.unsummed = "scan", True
     if learner.regime == Regime.ALL_ROWS:
         learner.regime = Regime.WORKING_SET
-    if counts is not None:
-        learner.counts = counts
+    learner.counts = learner.counts if counts is None else counts
 
 
 def discard_weights(learner: Learner) -> None:
@@ -508,12 +394,7 @@ def discard_weights(learner: Learner) -> None:
         "the running weights are not those of any counts: memory or disk has changed "
         "them. They are made afresh from the counts."
     )
-    _sum_afresh(learner)
+    replace_counts(learner, learner.counts)
     learner.best.discard()
     learner.best.drift_repaired = 1.0
     learner.mode = "scan"
-
-
-def _sum_afresh(learner: Learner) -> None:
-    restart(learner.running)
-    learner.unsummed = True

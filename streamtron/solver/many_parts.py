@@ -32,7 +32,7 @@ import numpy as np
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, ManyClasses
-from streamtron.core.events import Listener, ReadingStarted, ignore
+from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
@@ -67,7 +67,7 @@ class ManyParts(Data):
 
     ``learners`` : none, to begin: one is added for two classes, else one a label. They hold no rows
     and no counts: their weights, certificates and progress are those of all parts. ``labels`` :
-    takes the labels of all parts.
+    takes the labels of all parts. ``ended`` : is called when training has ended.
     """
 
     def __init__(
@@ -78,21 +78,16 @@ class ManyParts(Data):
         labels: list[Label],
         listen: Listener = ignore,
         checkpointer: Checkpointer | None = None,
+        ended: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(learners, settings, listen, checkpointer)
-        self._parts, self._labels = parts, labels
+        self._parts, self._labels, self._ended = parts, labels, ended
         self._readings = [learner.progress.reading for learner in learners]
         self.reading = 1 + max(self._readings, default=-1)
 
     def expects_learners(self, reading: int) -> bool:
         """Whether learners come to be in this reading."""
         return not self.learners
-
-    def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
-        """Tell what a reading is for, and how many learners wait for it."""
-        purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
-        number = len(learners) or int(not self.settings.one_vs_rest)
-        self.listen(ReadingStarted(reading, purpose, None, None, number))
 
     def read(
         self, reading: int, learners: list[Learner], resumed: Resumed | None
@@ -107,6 +102,11 @@ class ManyParts(Data):
             self._parts.saved(self._readings)
         self._parts.gap_estimate = None
         return TAKEN, learners[0].extent.rows
+
+    def end(self) -> None:
+        """Tell that training has ended, and hand over the state of the run."""
+        self._ended()
+        super().end()
 
     def before_solves(self, reading: int, chunks: int) -> None:
         """Save a checkpoint, for parts keep the states of the last two readings alone."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from streamtron.core.config import Settings
@@ -62,13 +64,24 @@ class Classes:
         for learner in self.learners:
             if learner.targets.positive == label:
                 return learner
-        learner = self.placeholder.copy_for(label, self._own(label))
+        learner = _copied(self.placeholder, label, self._own(label))
         self.learners.append(learner)
         return learner
 
     def _own(self, label: Label | None) -> Mapping[Label, float] | None:
         weights = self.class_weights
         return None if weights is None or label is None else {label: weights.get(label, 1.0)}
+
+
+def _copied(placeholder: Learner, label: Label, weights: Mapping[Label, float] | None) -> Learner:
+    """The learner of a class that has read the same rows, all of them negative so far."""
+    targets, active = placeholder.targets, placeholder.active
+    constant = (placeholder.settings, placeholder.pool, targets.labels, placeholder.progress.plan)
+    memo = {id(part): part for part in constant} | {
+        id(active): active.copy(),
+        id(targets): replace(targets, positive=label, class_weights=weights),
+    }
+    return copy.deepcopy(placeholder, memo)
 
 
 class CandidateClasses:

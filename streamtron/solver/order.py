@@ -104,6 +104,16 @@ class Turn:
             return chosen
         return scattered(_start(self.seed, self.reading, _SOME, self.mini_epoch), chosen)
 
+    def drawn(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Positions in the order in which they are drawn, one after another without replacement,
+        each with a chance in proportion to its weight > 0 (Efraimidis and Spirakis, Information
+        Processing Letters 97, 2006: they rise by E/weight, E exponential); by falling weight where
+        the order is not random."""
+        if not self.random:
+            return np.argsort(-weights, kind="stable")
+        generator = _generator(self.seed, self.reading, _DRAWN, self.mini_epoch)
+        return np.argsort(generator.standard_exponential(len(weights)) / weights, kind="stable")
+
 
 def scattered(start: int, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """The positions ``chosen`` by the first 22 bits of the number that is drawn for each from the
@@ -117,16 +127,6 @@ def drawn(seed: int, reading: int, numbers: NDArray[np.int64], share: float) -> 
     """Whether each row, by its number, is drawn in this reading: with a chance of ``share``."""
     limit = np.uint64(share * 2.0**63) * np.uint64(2)
     return draw(_start(seed, reading, _DRAWN), numbers + 1) < limit
-
-
-def drawn_order(
-    seed: int, reading: int, draw: int, weights: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """Positions in the order in which they are drawn, one after another without replacement, each
-    with a chance in proportion to its weight > 0 (Efraimidis and Spirakis, Information Processing
-    Letters 97, 2006: they rise by E/weight, E exponential)."""
-    waits = _generator(seed, reading, _DRAWN, draw).standard_exponential(len(weights))
-    return np.argsort(waits / weights, kind="stable")
 
 
 def file_order(rows: int) -> NDArray[np.int64]:

@@ -16,18 +16,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.executor import changes_part
-from streamtron.core.rows import Chunk, ChunkSource, Label
-from streamtron.core.threads import ONE_THREAD
-from streamtron.solver import batched, few_columns, order
+from streamtron.core.rows import ChunkSource, Label
+from streamtron.solver import few_columns, order
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed
 from streamtron.solver.duals import saved_at
-from streamtron.solver.learner import Learner, end_quadratic, enter
+from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
-from streamtron.solver.reading import begin_reading, finish_reading, take_and_solve, take_chunk
+from streamtron.solver.reading import begin_reading, finish_reading, show_chunk, solve_blocks
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
 from streamtron.solver.subproblem import run_mini_epochs
@@ -109,11 +107,9 @@ class Part:
         self._classes = classes
         begin_reading(learners[0], 0)
         for chunk in self.source.chunks():
-            positions = order.visiting_order(self.settings, 0, chunk)
-            if classes is not None:
-                learners += classes.new_learners()
-            for learner in learners:
-                take_and_solve(learner, chunk, positions)
+            learners += classes.new_learners() if classes else []
+            for take in show_chunk(chunk, learners):
+                solve_blocks(take)
         for learner in learners:
             if learner.progress.reports:  # else no row counts
                 run_mini_epochs(finish_reading(learner))
@@ -239,58 +235,17 @@ class Part:
     def _take(self, problems: Sequence[PartProblem]) -> Iterator[list[int]]:
         """Have problems take all chunks; yields the places of those whose memory is full, and none
         at the end of a chunk."""
-        visited = any(problem.learner.mode == "train" for problem in problems)
         learners = [problem.learner for problem in problems]
         groups = None
         if self.source.blocks:
             groups = order.reading_order(self.settings, self._reading, self.source)
         for chunk in self.source.chunks(groups):
-            together = len(learners) >= batched.LEAST
-            dots = batched.dots(chunk, learners, ONE_THREAD, batched.Rooms()) if together else {}
-            positions = None
-            if visited:
-                positions = order.visiting_order(self.settings, self._reading, chunk)
-            taking = {
-                place: _take_chunk(problem, chunk, positions, dots)
-                for place, problem in enumerate(problems)
-            }
+            for problem in problems:
+                problem.observe(chunk)
+            taking = {k: rows for k, (_, rows) in enumerate(show_chunk(chunk, learners))}
             while taking:
-                taking = {
-                    place: rows for place, rows in taking.items() if next(rows, ENDED) is None
-                }
+                taking = {k: rows for k, rows in taking.items() if next(rows, ENDED) is None}
                 yield [*taking]
 
 
 ENDED = object()
-
-
-def _take_chunk(
-    problem: PartProblem,
-    chunk: Chunk,
-    positions: NDArray[np.int64] | None,
-    dots: Mapping[Learner, NDArray[np.float64]],
-) -> Iterator[None]:
-    """Have a problem take a chunk, see ``take_chunk``; observe rows and columns of a run that was
-    changed."""
-    learner = problem.learner
-    frozen = learner.frozen
-    assert frozen is not None
-    if problem.new:
-        learner.extent.add(learner.targets(chunk), learner.settings, chunk.width)
-    if chunk.width > len(frozen.w):
-        frozen.widen(chunk.width)
-        if learner.regime == Regime.FEW_COLUMNS:  # of which all parts know the same
-            end_quadratic(learner)
-            enter(learner, Regime.BLOCKS)
-    keepers = _positions(problem.keepers, chunk)
-    yield from take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS), keepers)
-
-
-def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
-    """Return the positions in a chunk of the rows that it has of these, whose numbers rise."""
-    positions, first = [numbers[:0]], 0
-    for start, stop in chunk.ranges:
-        inside = numbers[slice(*np.searchsorted(numbers, (start, stop)))]
-        positions.append(inside - start + first)
-        first += stop - start
-    return np.concatenate(positions)

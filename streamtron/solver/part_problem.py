@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.executor import changes_part
 from streamtron.core.losses import loss_of
-from streamtron.core.rows import Label
+from streamtron.core.rows import Chunk, Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import HeldLoss, Vector
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, end_quadratic, enter
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen
@@ -72,15 +72,13 @@ class ReadingSums(NamedTuple):
 class PartProblem(HeldLoss):
     """One learner's problem on the rows of a part. ``learner`` : numbers rows from 0 in the part.
 
-    ``new``, ``few`` : whether this reading observes the rows, and makes those far from the margin
-    one quadratic. ``keepers`` : rows that it keeps, whatever it finds.
+    ``few`` : whether this reading makes the rows far from the margin one quadratic.
     """
 
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.loss, learner.active, learner.augmentation)
         self.learner = learner
-        self.few = self.new = False
-        self.keepers = np.zeros(0, dtype=np.int64)
+        self.few = self._new = False  # whether the reading observes the rows
         self._certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self._base = NO_COUNTS  # the dual point of all parts from which rows are visited
         self._columns = 0  # of the weights that are scanned
@@ -130,7 +128,7 @@ class PartProblem(HeldLoss):
         """Prepare a reading; see ``ReadingPlan``."""
         learner, visits = self.learner, plan.start is not None
         learner.progress.reading, learner.progress.b = number, plan.b
-        self.few, self.new = plan.few, not learner.extent.rows
+        self.few, self._new = plan.few, not learner.extent.rows
         self._columns = len(plan.w)
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):
@@ -145,15 +143,27 @@ class PartProblem(HeldLoss):
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None
-        self.keepers = np.sort(learner.active.numbers)
+        learner.keepers = np.sort(learner.active.numbers)
         if learner.regime == Regime.BLOCKS:
-            self.keepers = self.keepers[:0]
+            learner.keepers = learner.keepers[:0]
         if plan.start is not None:
             learner.mode = "train"
             self.start_visits(plan.start)
         if not learner.complete:
             learner.regime = Regime.FEW_COLUMNS if plan.few else Regime.WORKING_SET
             learner.active.clear()
+
+    def observe(self, chunk: Chunk) -> None:
+        """Observe the rows of a chunk in a run that was changed, and make room for new columns."""
+        learner, frozen = self.learner, self.learner.frozen
+        assert frozen is not None
+        if self._new:
+            learner.extent.add(learner.targets(chunk), learner.settings, chunk.width)
+        if chunk.width > len(frozen.w):
+            frozen.widen(chunk.width)
+            if learner.regime == Regime.FEW_COLUMNS:  # of which all parts know the same
+                end_quadratic(learner)
+                enter(learner, Regime.BLOCKS)
 
     def end_reading(self) -> ReadingSums:
         """Return the sums of a reading, and what is held now."""

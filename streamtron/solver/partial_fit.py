@@ -64,7 +64,7 @@ class EarlierData:
         by_class[:] = by_class[:, :: int(sign)].copy()
         if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
-        average = sign * np.append(_part(learner.weights, columns), learner.best.bias)
+        average = sign * np.append(_part(learner.best.weights, columns), learner.best.bias)
         scan_sums.fresh, scan_sums.bins = sign * _part(scan_sums.fresh, columns), no_bins()
         return cls(scan_sums, average + 0.0, learner.augmentation)  # no −0
 

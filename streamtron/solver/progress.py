@@ -254,14 +254,11 @@ class Progress:
         self.full_epochs += 1
         self.reports[-1].full_epochs += 1
 
-    def count_mini_epochs(self, number: int) -> None:
-        """Count mini-epochs."""
-        self.mini_epochs += number
-        self.reports[-1].mini_epochs += number
-
-    def count_newton_steps(self, number: int) -> None:
-        """Count steps of Newton's method."""
-        self.reports[-1].newton_steps += number
+    def count_work(self, *, mini_epochs: int = 0, newton_steps: int = 0) -> None:
+        """Count mini-epochs and steps of Newton's method."""
+        self.mini_epochs += mini_epochs
+        self.reports[-1].mini_epochs += mini_epochs
+        self.reports[-1].newton_steps += newton_steps
 
     def refine(self, b: float) -> None:
         """Take a resolution b that a solve has chosen."""

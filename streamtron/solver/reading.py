@@ -3,54 +3,132 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
+from streamtron.core.losses import loss_of
+from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
-from streamtron.solver import few_columns, proximal
+from streamtron.solver import batched, few_columns, order, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
     begin_stage,
     choose_mode,
-    choose_resolution_again,
-    leave_brief_stage,
+    drop_spare_columns,
     leave_scan,
+    start_reading,
     take_solution,
 )
-from streamtron.solver.learner import begin_reading as start_reading
-from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import certify, conclude, stop_at_limit, worthwhile_gap
+from streamtron.solver.scan import Frozen
+from streamtron.solver.stages import Regime, choose_b
+from streamtron.solver.stopping import (
+    certify,
+    conclude,
+    leave_brief_stage,
+    stop_at_limit,
+    worthwhile_gap,
+)
 from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
-from streamtron.solver.weights import visit
+from streamtron.solver.vectors import resized
+from streamtron.solver.weights import restart, visit
 from streamtron.solver.working_set import counts_to_scan, keep, keep_all
+
+Vector = NDArray[np.float64]
 
 
 def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
-    """Prepare a reading, see ``learner.begin_reading``; where columns are few, also the quadratic
-    of the rows outside memory."""
-    start_reading(learner, reading, scale)
+    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
+    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
+    reading before are certified. ``scale`` : around which a scan looks for the least P."""
+    beside = learner.regime == Regime.BLOCKS and learner.mode == "train"
+    beside = beside and learner.progress.stage.ascent
+    scans = learner.mode == "scan" or beside
+    frozen = None
+    if scans or reading > 0:  # which certifies a reading in which no row is updated
+        frozen = _freeze(learner, scale if scans else None, beside_training=beside)
+    start_reading(learner, reading, frozen)
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
+
+
+def _freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
+    """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
+    ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
+    running, best, b = learner.running, learner.best, learner.progress.b
+    candidate, settings = best.take_candidate(), learner.settings
+    running_w = running.w.copy() if beside_training else running.w
+    if candidate is None and settings.ratio and not learner.unsummed:
+        candidate = _primal_weights(learner)
+    if candidate is None:
+        w, bias, scale, known = running_w, running.bias, scale or learner.scale, None
+    else:
+        candidate *= b
+        candidate[best.zeros] = 0.0
+        w, bias, scale, known = candidate[:-1], float(candidate[-1]), 1.0 / b, running_w
+    free = learner.augmentation if settings.free else 0.0
+    threshold, loss = learner.threshold, loss_of(settings)
+    frozen = Frozen(w, bias, scale, threshold, known, loss, b, free, settings.ratio)
+    if len(w) < len(running_w):
+        frozen.widen(len(running_w))
+    frozen.beside_training = beside_training
+    return frozen
+
+
+def _primal_weights(learner: Learner) -> Vector:
+    """Return the augmented weights of the running a where the penalty has a 1-norm; the best ones
+    if it is nothing else, for a does not tell w then."""
+    running, ratio = learner.running, learner.settings.ratio
+    if ratio < 1.0:
+        return Penalty.of(ratio).weights(running.augmented(learner.scale))
+    return resized(learner.best.augmented, len(running.w))
+
+
+Take = tuple[Learner, Iterator[None]]
+"""What a learner does with a chunk; see ``take_chunk``."""
+
+
+def show_chunk(
+    chunk: Chunk,
+    learners: Sequence[Learner],
+    dots_of: Callable[[Chunk, Sequence[Learner]], Mapping[Learner, Vector]] = batched.dots,
+) -> list[Take]:
+    """Show a chunk to all learners of a reading; return what each of them does with it, which is
+    done as the iteration goes on. ``dots_of`` : see ``batched.dots``."""
+    positions, dots = None, dict[Learner, Vector]()
+    if any(learner.mode == "train" for learner in learners):
+        positions = order.visiting_order(learners[0].settings, learners[0].progress.reading, chunk)
+    scanning = [learner for learner in learners if learner.frozen is not None]
+    if len(scanning) >= batched.LEAST:
+        dots |= dots_of(chunk, scanning)
+    return [
+        (learner, take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS)))
+        for learner in learners
+    ]
+
+
+def solve_blocks(take: Take) -> None:
+    """Have a learner take a chunk, and solve the rows held wherever memory is full."""
+    learner, taken = take
+    for _ in taken:
+        run_mini_epochs(solve_block(learner))
 
 
 def take_chunk(
     learner: Learner,
     chunk: Chunk,
     positions: NDArray[np.int64] | None,
-    dots: NDArray[np.float64] = kernels.NO_DOTS,
-    chosen: NDArray[np.int64] | None = None,
+    dots: Vector = kernels.NO_DOTS,
 ) -> Iterator[None]:
     """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
     most at the threshold. Yields where memory is full, for the rows held to be solved; most of them
-    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``.
-    ``chosen`` : positions of rows to keep whatever a scan finds."""
+    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``."""
     targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
@@ -62,8 +140,8 @@ def take_chunk(
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
-            if chosen is not None:
-                marks[chosen] = 1
+            if len(learner.keepers):
+                marks[_positions(learner.keepers, chunk)] = 1
             if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
                 yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
             return
@@ -73,16 +151,14 @@ def take_chunk(
     yield from visit_rows(learner, chunk, positions, targets)
 
 
-def take_and_solve(
-    learner: Learner,
-    chunk: Chunk,
-    positions: NDArray[np.int64] | None,
-    dots: Mapping[Learner, NDArray[np.float64]] = MappingProxyType({}),
-) -> None:
-    """Take a chunk, see ``take_chunk``, and solve the rows held wherever memory is full. ``dots`` :
-    of the learners for which they are known."""
-    for _ in take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS)):
-        run_mini_epochs(solve_block(learner))
+def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
+    """Return the positions in a chunk of the rows that it has of these, whose numbers rise."""
+    positions, first = [numbers[:0]], 0
+    for start, stop in chunk.ranges:
+        inside = numbers[slice(*np.searchsorted(numbers, (start, stop)))]
+        positions.append(inside - start + first)
+        first += stop - start
+    return np.concatenate(positions)
 
 
 def visit_rows(
@@ -118,8 +194,8 @@ def solve_block(learner: Learner) -> Solve:
 
 def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
-    learner.drop_spare_columns()
-    choose_resolution_again(learner)
+    drop_spare_columns(learner)
+    _choose_resolution_again(learner)
     learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
@@ -131,6 +207,21 @@ def finish_reading(learner: Learner) -> Solve:
     if not learner.finished:
         yield from continue_training(learner)
     learner.progress.record(proven, learner.upper_bound, learner.rows_held)
+
+
+def _choose_resolution_again(learner: Learner) -> None:
+    """Begin at counts of 0 with a smaller b where rows that came later weigh so much more than the
+    first that their counts, up to b C, would be cut; not where a scan has certified the counts,
+    whose b may be finer than C allows."""
+    progress, settings, extent = learner.progress, learner.settings, learner.extent
+    if learner.loss.quadratic or learner.frozen is not None:
+        return
+    least = extent.least_delta2
+    if progress.b <= kernels.COUNT_MAX * 2.0 * least:
+        return
+    restart(learner.running)
+    learner.counts.clear()
+    progress.refine(choose_b(progress.stage, settings, extent.sq_radius, None, least))
 
 
 def continue_training(learner: Learner) -> Solve:
@@ -171,11 +262,11 @@ def solve_in_memory(learner: Learner) -> Solve:
     counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
-    if not learner.stage.ascent or (settings.hard and blocks):
+    if not learner.progress.stage.ascent or (settings.hard and blocks):
         spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
         narrowed.settle()
         learner.counts.put(active.numbers, counts)
-        learner.progress.count_mini_epochs(spent)
+        learner.progress.count_work(mini_epochs=spent)
         return
     gap = worthwhile_gap(learner)
     if settings.hard:
@@ -188,7 +279,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         solution = yield from solve(problem, gap, mini_epochs, best=best, newton_only=free)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
-    learner.progress.count_mini_epochs(solution.mini_epochs)
+    learner.progress.count_work(mini_epochs=solution.mini_epochs)
     take_solution(
         learner, solution.b, narrowed.widen(solution.a if blocks else solution.v),
         newton_steps=solution.newton_steps, primal=solution.primal,
@@ -212,3 +303,27 @@ def start_from_slacks(learner: Learner) -> None:
     if learner.running.steps and learner.loss.quadratic:
         learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
     run_mini_epochs(solve_in_memory(learner))
+
+
+def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:
+    """Tell what a learner has done in a reading, and which stages have ended."""
+    progress, problem = learner.progress, problem_of(learner)
+    stages, updates, mini_epochs = progress.done_since(learner.running.updates)
+    listen(
+        ReadingDone(
+            reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
+            learner.rows_held, None if learner.frozen is None else learner.certificate,
+            learner.upper_bound, rows, learner.settings.tolerance, progress.finished,
+            problem,
+        )
+    )  # fmt: skip
+    for stage in stages:
+        if stage.stop_reason:
+            listen(StageDone(stage.name, stage.stop_reason, problem))
+
+
+def problem_of(learner: Learner) -> Problem:
+    """Return the problem of a learner, as events name it."""
+    settings = learner.settings
+    price = 0.5 / settings.delta2 if settings.delta2 else None
+    return Problem(price, settings.rho, learner.targets.positive)

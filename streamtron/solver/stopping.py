@@ -8,10 +8,10 @@ import math
 from streamtron.core import kernels
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import up
-from streamtron.solver.learner import Learner, choose_mode, end_stage, next_stage, take_scan
+from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import ROUNDING_GAP, Regime
+from streamtron.solver.stages import ROUNDING_GAP, Regime, reason_to_leave
 
 MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
@@ -48,12 +48,29 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         # a stage that begins at the epoch limit would end the run with counts of 0
         spent = progress.full_epochs >= settings.epoch_limit
         if not frozen.has_violators and (progress.last_stage or not spent):
-            next_stage(learner, CONVERGED)
+            _next_stage(learner, CONVERGED)
     elif settings.hard and _has_no_margin(learner):
         reason = f"no margin above {up(best.certificate.upper_bound, 3)} exists"
         end_stage(learner, "no margin", reason)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
+
+
+def _next_stage(learner: Learner, stop_reason: str) -> None:
+    """End the current stage and begin the next one; after the last one the run has converged."""
+    last = learner.progress.last_stage
+    end_stage(learner, "converged" if last else None, stop_reason)
+    if not last:
+        begin_stage(learner)
+
+
+def leave_brief_stage(learner: Learner) -> None:
+    """Begin the next stage of the automatic plan, if the current one lasts one reading only."""
+    progress = learner.progress
+    if progress.stage.brief:
+        _next_stage(
+            learner, reason_to_leave(progress.plan, progress.stage_number, learner.settings)
+        )
 
 
 def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:

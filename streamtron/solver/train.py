@@ -9,23 +9,37 @@ KDD 2010; Chang and Roth, KDD 2011) and a Newton finish; at ε = 1, without nega
 Margitron. P ≥ D for any w and any c ≥ 0: one scan of the data at fixed weights, which also sums
 w = Σ c_k y_k afresh, proves how far from the optimum they are.
 
-The rows are here (``one_part``) or in many parts, in other processes (``many_parts``). What a
+The rows are here (``OnePart``) or in many parts, in other processes (``many_parts``). What a
 learner does with a reading is in ``reading``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamtron.core.config import Settings
-from streamtron.core.events import Listener, Problem, ReadingDone, SolveStarted, StageDone
+from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
+from streamtron.core.rows import Block, Chunk, ChunkSource
+from streamtron.core.threads import ONE_THREAD, Threads
+from streamtron.solver import batched, order
+from streamtron.solver.batched import PendingSolve, Vector
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner, discard_weights
-from streamtron.solver.reading import begin_reading, continue_training, finish_reading
+from streamtron.solver.one_vs_rest import CandidateClasses
+from streamtron.solver.reading import (
+    begin_reading,
+    continue_training,
+    finish_reading,
+    show_chunk,
+    solve_blocks,
+    tell_done,
+)
 from streamtron.solver.subproblem import Solve
+from streamtron.solver.working_set import release_rows
 
 
 def train(data: Data, resumed: Resumed | None = None) -> None:
@@ -59,6 +73,7 @@ def train(data: Data, resumed: Resumed | None = None) -> None:
         for learner in learners:
             tell_done(reading, rows, learner, data.listen)
         data.reading, data.trained, resumed = reading + 1, True, None
+    data.end()
 
 
 class Checkpointer(Protocol):
@@ -121,8 +136,8 @@ class Data(ABC):
         """Run a solve of every learner; checkpoints are offered between solves."""
 
     @abstractmethod
-    def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
-        """Tell that a reading begins."""
+    def expects_learners(self, reading: int) -> bool:
+        """Whether learners come to be in this reading."""
 
     def observe(self) -> None:
         """Read all rows beforehand, if the settings need that."""
@@ -132,22 +147,14 @@ class Data(ABC):
         """Hold the rows again that the learners of a resumed run held."""
         return
 
-    def expects_learners(self, reading: int) -> bool:
-        """Whether learners come to be in this reading."""
-        return False
-
     def placeholders(self, reading: int) -> Sequence[Learner]:
         """Learners that read for classes that have not been met."""
         return ()
 
-    def end(self) -> None:
-        """Hand over the state of the run, if it was trained and all its learners have finished."""
-        if (
-            self.checkpointer
-            and self.trained
-            and all(learner.finished for learner in self.everyone)
-        ):
-            self.checkpointer.end(partial(self.state, self.reading, NOT_BEGUN))
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks of the data, where they are known."""
+        return ()
 
     @property
     def unfinished(self) -> list[Learner]:
@@ -158,6 +165,15 @@ class Data(ABC):
     def everyone(self) -> Sequence[Learner]:
         """All learners of the run."""
         return self._group.everyone if self._group else self.learners
+
+    def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
+        """Tell what a reading is for, how much there is to read, and how many wait for it."""
+        purpose = " and ".join(sorted({learner.mode for learner in learners})) or "train"
+        rows = sum(block.rows for block in self.blocks) or None
+        nonzeros = sum(block.nonzeros for block in self.blocks) or None
+        left = sum(learner.finished is None for learner in self.everyone)
+        expected = int(not self.settings.one_vs_rest)  # where parts have not begun
+        self.listen(ReadingStarted(reading, purpose, rows, nonzeros, left or expected))
 
     def state(self, reading: int, chunks: int) -> State:
         """Return the state of the run after so many chunks of a reading."""
@@ -174,6 +190,177 @@ class Data(ABC):
         if self.checkpointer:
             self.checkpointer.checkpoint(partial(self.state, reading, chunks))
 
+    def end(self) -> None:
+        """Hand over the state of the run, if it was trained and all its learners have finished."""
+        ended = self.trained and all(learner.finished for learner in self.everyone)
+        if self.checkpointer and ended:
+            self.checkpointer.end(partial(self.state, self.reading, NOT_BEGUN))
+
+
+class Resources(NamedTuple):
+    """What this process has for learners: threads, and memory.
+
+    ``has_room`` : whether memory has room for so many of them once they see a chunk; it is asked in
+    the first reading, which ends where it has not. ``can_batch`` : whether memory allows several
+    learners a thread to read rows together, which is faster.
+    """
+
+    threads: Threads = ONE_THREAD
+    has_room: Callable[[int, Chunk], bool] = lambda *_: True
+    can_batch: Callable[[Sequence[Learner]], bool] = lambda _: True
+
+
+ENOUGH = Resources()
+"""One thread, and memory for whatever is asked."""
+
+
+class OnePart(Data):
+    """The rows of a source that this process reads. Every chunk is shown to every learner that has
+    not finished, and the solves of the rows in memory are spread over threads.
+
+    ``new_classes`` : makes a learner for every class whose first row is read; None = all learners
+    are given.
+    """
+
+    def __init__(
+        self,
+        source: ChunkSource,
+        learners: Sequence[Learner],
+        settings: Settings,
+        listen: Listener = ignore,
+        resources: Resources = ENOUGH,
+        *,
+        new_classes: CandidateClasses | None = None,
+        checkpointer: Checkpointer | None = None,
+        group: Group | None = None,
+    ) -> None:
+        super().__init__(list(learners), settings, listen, checkpointer, group)
+        self._source, self._new_classes, self._resources = source, new_classes, resources
+        self._threads, self._rooms = resources.threads, batched.Rooms()
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks of the data, once they have been read."""
+        return self._source.blocks
+
+    def observe(self) -> None:
+        """Read all rows beforehand where the procedure is the paper's, which fixes b from them."""
+        for chunk in self._source.chunks() if self.settings.faithful else ():
+            for learner in self.learners:
+                learner.observe(chunk, learner.targets_of(chunk))
+
+    def restore(self, resumed: Resumed) -> None:
+        """Hold the rows again that the learners of a resumed run held, unless it is resumed within
+        the first reading, which begins anew, or all have ended."""
+        if resumed.first:
+            return
+        if self.unfinished or resumed.reopened:
+            resumed.restore_rows(self._source, self.settings)
+        else:
+            for learner in self.learners:
+                release_rows(learner)  # they are not read again
+
+    def expects_learners(self, reading: int) -> bool:
+        """Whether learners come to be in this reading."""
+        return self._new_classes is not None and reading == 0
+
+    def placeholders(self, reading: int) -> Sequence[Learner]:
+        """Learners that read for classes that have not been met."""
+        return self._new_classes.placeholders if self._new_classes and reading == 0 else ()
+
+    def read(
+        self, reading: int, learners: list[Learner], resumed: Resumed | None
+    ) -> tuple[int, int]:
+        """Have learners take all chunks, and those of classes met on the way."""
+        placeholders = self.placeholders(reading)
+        number = 0 if resumed is None or resumed.chunks == NOT_BEGUN else resumed.chunks
+        rows = nonzeros = 0
+        with closing(self._chunks(reading, resumed)) as chunks:
+            for number, chunk in chunks:
+                if reading == 0:
+                    waiting = self._new_classes.waiting if self._new_classes else 0
+                    crowd = len(learners) + waiting + len(placeholders)
+                    self.crowded = not self._resources.has_room(crowd, chunk)
+                    if self.crowded:  # asked before new learners take the chunk
+                        break
+                    added = self._new_classes.new_learners() if self._new_classes else []
+                    self.learners += added
+                    learners += added
+                takes = show_chunk(chunk, [*learners, *placeholders], self._dots)
+                self._threads.work(solve_blocks, takes)
+                rows += len(chunk)
+                nonzeros += chunk.nonzeros
+                self.listen(ChunkDone(reading, rows, nonzeros))
+                self.offer_checkpoint(reading, number)
+                del chunk, takes  # kept while the next is awaited, it would be one more in memory
+        return number, rows
+
+    def _chunks(
+        self, reading: int, resumed: Resumed | None
+    ) -> Generator[tuple[int, Chunk], None, None]:
+        """The chunks of a reading that have not been taken yet, numbered from 1."""
+        done = resumed.chunks if resumed else 0
+        groups = order.reading_order(self.settings, reading, self._source)
+        number = 0 if groups is None else max(done, 0)
+        for chunk in self._source.chunks(None if groups is None else groups[number:]):
+            number += 1
+            if number > done:
+                yield number, chunk
+            elif resumed:  # of the first reading, which begins anew
+                resumed.restore(chunk)
+            del chunk  # so that it is gone when the next is asked for
+
+    def _dots(self, chunk: Chunk, scanning: Sequence[Learner]) -> Mapping[Learner, Vector]:
+        """Return x_k·w of the learners that scan a chunk, if memory allows that."""
+        if not self._resources.can_batch(self.learners):
+            return {}
+        return batched.dots(chunk, scanning, self._threads, self._rooms)
+
+    def solve(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Learner], Solve],
+        reading: int,
+        chunks: int,
+    ) -> None:
+        """Run a solve of every learner; checkpoints are offered between solves."""
+        learners = sorted(learners, key=_ease)
+        while learners := self._solve_until_checkpoint(learners, begin):
+            self.offer_checkpoint(reading, chunks)
+
+    def _solve_until_checkpoint(
+        self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
+    ) -> list[Learner]:
+        """Run solves until all are done or a checkpoint is due; returns those not begun."""
+        solves = left = [PendingSolve(learner, begin) for learner in learners]
+
+        def run(batch: Sequence[PendingSolve]) -> None:
+            if batch[0].begun or not self._due() or not any(solve.begun for solve in solves):
+                batched.run(batch, self._rooms)
+
+        while left:
+            self._threads.work(run, self._batches(left))
+            due = self._due()
+            left = [solve for solve in solves if not solve.ended and (solve.begun or not due)]
+        return [solve.learner for solve in solves if not solve.begun]
+
+    def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
+        """Batches of solves over the same rows; else each by itself."""
+        many = len(solves) >= batched.LEAST * self._threads.number
+        same_rows = len({solve.learner.active.place for solve in solves}) == 1
+        if many and same_rows and self._resources.can_batch(self.learners):
+            return batched.batches_of(solves, self._threads.number)
+        return [[solve] for solve in solves]
+
+    def _due(self) -> bool:
+        return self.checkpointer is not None and self.checkpointer.checkpoint_due()
+
+
+def _ease(learner: Learner) -> tuple[float, int]:
+    """Sort key: solves that take long first, so that no thread works alone at the end, and those of
+    about the same rows side by side."""
+    return learner.settings.delta2, -learner.running.updates
+
 
 def _reopen(learner: Learner) -> Solve:
     """Continue after an end that today's settings would not have made."""
@@ -182,27 +369,3 @@ def _reopen(learner: Learner) -> Solve:
         yield from continue_training(learner)
     else:
         discard_weights(learner)
-
-
-def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:
-    """Tell what a learner has done in a reading, and which stages have ended."""
-    progress, problem = learner.progress, problem_of(learner)
-    stages, updates, mini_epochs = progress.done_since(learner.running.updates)
-    listen(
-        ReadingDone(
-            reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
-            learner.rows_held, None if learner.frozen is None else learner.certificate,
-            learner.upper_bound, rows, learner.settings.tolerance, progress.finished,
-            problem,
-        )
-    )  # fmt: skip
-    for stage in stages:
-        if stage.stop_reason:
-            listen(StageDone(stage.name, stage.stop_reason, problem))
-
-
-def problem_of(learner: Learner) -> Problem:
-    """Return the problem of a learner, as events name it."""
-    settings = learner.settings
-    price = 0.5 / settings.delta2 if settings.delta2 else None
-    return Problem(price, settings.rho, learner.targets.positive)

@@ -13,8 +13,9 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
-from streamtron.solver.learner import Learner, enter, leave_brief_stage
+from streamtron.solver.learner import Learner, enter
 from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import leave_brief_stage
 from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
 
 NEAR = 1.25
@@ -48,7 +49,7 @@ def _leave_all_rows(learner: Learner, rows: Rows) -> None:
     """Make room where memory does not hold all rows so far and those of a chunk."""
     if few_columns.worthwhile(learner, rows):
         enter(learner, Regime.FEW_COLUMNS)
-        while learner.stage.brief:
+        while learner.progress.stage.brief:
             leave_brief_stage(learner)
         few_columns.begin(learner)
         if len(learner.active):
@@ -114,7 +115,7 @@ def _keep_some(learner: Learner) -> None:
         largest = largest_counts(learner.progress.b, most)
         counts *= 1.0 - counts / np.maximum(largest, 1.0)
     live = np.flatnonzero(counts > 0.0)
-    drawn = learner.draw(counts[live] / active.sizes[live])
+    drawn = learner.next_turn().drawn(counts[live] / active.sizes[live])
     active.keep(live[drawn], kept * active.budget)
     if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these

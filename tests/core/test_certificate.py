@@ -20,7 +20,6 @@ from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.rows import freeze
 from streamtron.core.scan_sums import ScanSums
-from streamtron.solver import one_part
 from streamtron.solver import train as training
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve, begin_reading, finish_reading
@@ -30,7 +29,7 @@ from streamtron.solver.targets import Targets
 from tests.helpers.examples import examples, slow_but
 from tests.helpers.optimum import of_margins
 from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
-from tests.helpers.sources import ListSource, csr, dense, random_rows
+from tests.helpers.sources import ListSource, csr, dense, random_rows, train
 
 prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
@@ -361,7 +360,7 @@ def watched(seed: int, n: int, chosen: Settings, block_rows: int) -> Watched:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "begin_reading", begin_watched)
         patch.setattr(training, "finish_reading", finish_watched)
-        one_part.train_here(source, [learner], chosen)
+        train(source, [learner], chosen)
     found = learner.certificate
     assert found is not None
     assert found.upper_bound is not None

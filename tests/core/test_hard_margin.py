@@ -20,11 +20,10 @@ from streamtron.runs.outcome import NOT_CERTIFIED
 from streamtron.solver import reading
 from streamtron.solver.ascent import solve_hard
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.stopping import NO_MARGIN
 from streamtron.solver.weights import WeightState
 from tests.helpers.oracle import Oracle, Row, gamma_d
-from tests.helpers.sources import ListSource, csr, random_rows, trained
+from tests.helpers.sources import ListSource, csr, random_rows, train, trained
 
 COLUMNS = 6
 ROWS = 120
@@ -55,7 +54,7 @@ def brackets(
     low, high = gamma_d(rows, labels, [0.0] * len(rows), rho)
     assert found.primal_margin <= high * (1 + 1e-9)
     assert found.upper_bound >= low * (1 - 1e-9)
-    w, bias = learner.weights.tolist(), learner.best.bias
+    w, bias = learner.best.weights.tolist(), learner.best.bias
     oracle = Oracle(rows, labels, [0.0] * len(rows), rho, width=len(w))
     norm = math.sqrt(math.fsum([*(x * x for x in w), bias * bias]))
     least = min(oracle.margins(w, bias))

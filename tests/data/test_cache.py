@@ -28,8 +28,8 @@ from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.row_batch import slice_batch
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
+from tests.helpers.sources import train
 
 Caplog = pytest.LogCaptureFixture
 

@@ -66,7 +66,7 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
     dual = learner.running
     return (
         dual.w.tobytes(), dual.scalars.tobytes(), dual.tallies.tobytes(),
-        learner.counts.dense(rows).tobytes(), learner.weights.tobytes(), learner.best.bias,
+        learner.counts.dense(rows).tobytes(), learner.best.weights.tobytes(), learner.best.bias,
         learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
         learner.finished,
     )  # fmt: skip

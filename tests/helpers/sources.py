@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.config import Settings
+from streamtron.core.events import Listener, ignore
 from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, freeze, make_rows
+from streamtron.core.threads import open_threads
 from streamtron.data import MemorySource
 from streamtron.data.blocks import squares_of
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
+from streamtron.solver.train import OnePart, Resources
+from streamtron.solver.train import train as train_on
 from tests.helpers.oracle import Row
 
 ADULT_MARGIN = 0.0085295189
@@ -124,6 +127,23 @@ class RowsInMemory(MemorySource):
         offsets = np.cumsum([0, *map(len, sets)])
         freeze(codes, offsets)
         return replace(chunk, codes=codes, code_offsets=offsets)
+
+
+def train(
+    source: Any,
+    learners: Sequence[Learner],
+    settings: Settings,
+    listen: Listener = ignore,
+    *,
+    threads: int = 1,
+    has_room: Any = lambda *_: True,
+    can_batch: Any = lambda _: True,
+    **options: Any,
+) -> None:
+    """Train learners on a source; see ``Resources``, and for ``options`` ``OnePart``."""
+    with open_threads(threads) as opened:
+        resources = Resources(opened, has_room, can_batch)
+        train_on(OnePart(source, learners, settings, listen, resources, **options))
 
 
 def trained(

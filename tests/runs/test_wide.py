@@ -87,8 +87,8 @@ def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place: Path) -> No
 def test_a_run_of_many_columns_is_restored_and_updated(place: Path, tmp_path: Path) -> None:
     [learner] = learners_of_run(place / "m.run")
     model = LinearModel.load(place / "m")
-    sign = 1.0 if np.array_equal(learner.weights[1:], model.weights) else -1.0
-    assert np.array_equal(sign * learner.weights[1:], model.weights)
+    sign = 1.0 if np.array_equal(learner.best.weights[1:], model.weights) else -1.0
+    assert np.array_equal(sign * learner.best.weights[1:], model.weights)
     assert learner.frozen is not None
     assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
     more = corpus(tmp_path / "more.svm", COLUMNS, seed=1, rows=40)

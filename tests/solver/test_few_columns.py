@@ -17,13 +17,12 @@ from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import minimise
 from tests.helpers.optimum import least_primal, of_margins
-from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.sources import ListSource, csr, dense, random_rows, train, trained
 
 COLUMNS = 20
 

@@ -9,13 +9,12 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Rows
 from streamtron.solver import few_columns, subproblem
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Narrowed
 from streamtron.solver.weights import WeightState
 from tests.helpers.learners import bits
-from tests.helpers.sources import ListSource, csr, random_rows
+from tests.helpers.sources import ListSource, csr, random_rows, train
 from tests.solver.test_active_set import fill
 
 ROWS, COLUMNS, WIDE = 240, 30, 40_000
@@ -66,7 +65,7 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
     whole = trained(plan)
     assert max(lengths) > COLUMNS
     assert bits(narrow, ROWS) == bits(whole, ROWS)
-    assert narrow.weights.any()
+    assert narrow.best.weights.any()
 
 
 def held_rows() -> ActiveSet:
@@ -111,4 +110,4 @@ def test_weights_are_as_many_as_columns_once_all_rows_have_been_read(active_set:
     settings = Settings(active_set=active_set)
     learner = Learner(settings, source.labels)
     train(source, [learner], settings)
-    assert len(learner.running.w) == len(learner.weights) == 1992
+    assert len(learner.running.w) == len(learner.best.weights) == 1992

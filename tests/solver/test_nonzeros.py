@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from streamtron.core.config import Settings
 from streamtron.solver.checkpoint import bytes_held, densify, sparsify
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.partial_fit import EarlierData
 from streamtron.solver.scan import Frozen
 from streamtron.solver.vectors import SparseVector, cut, dense
 from tests.helpers.learners import COLUMNS, source_of
+from tests.helpers.sources import train
 
 
 def few(length: int, seed: int = 0) -> NDArray[np.float64]:
@@ -41,7 +41,7 @@ def test_a_learner_made_sparse_and_dense_again_has_the_same_vectors_held_as_ofte
     assert isinstance(learner.best.w, SparseVector)
     assert running.columns is learner.best.w.columns, "equal columns are held once"
     assert bytes_held(learner) < whole - 15_000
-    assert np.array_equal(learner.weights, best), "weights are told in either form"
+    assert np.array_equal(learner.best.weights, best), "weights are told in either form"
     densify(learner)
     assert frozen is not None
     assert learner.running.w is frozen.scan_sums.fresh

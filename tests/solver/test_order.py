@@ -41,7 +41,7 @@ def test_every_row_of_a_chunk_is_visited_once(seed: int, reading: int, rows: int
         order.Turn(seed, reading, 7).all(rows),
         order.Turn(seed, reading, 7).some(np.arange(rows)),
         order.file_order(rows),
-        order.drawn_order(seed, reading, 7, np.ones(rows)),
+        order.Turn(seed, reading, 7).drawn(np.ones(rows)),
     ):
         assert positions.dtype == np.int64
         assert sorted(positions.tolist()) == list(range(rows))
@@ -57,7 +57,7 @@ def orders(seed: int, reading: int, place: int) -> Orders:
         order.row_order(seed, reading, place, 100).tolist(),
         turn.all(100).tolist(),
         turn.some(np.arange(100)).tolist(),
-        order.drawn_order(seed, reading, place, np.linspace(1.0, 2.0, 100)).tolist(),
+        order.Turn(seed, reading, place).drawn(np.linspace(1.0, 2.0, 100)).tolist(),
     )
 
 
@@ -142,7 +142,7 @@ def test_there_are_three_groups_at_least_so_that_one_is_read_while_another_is_vi
 
 def test_a_row_is_drawn_first_as_often_as_its_weight_says() -> None:
     weights = np.array([1.0, 2.0, 7.0])
-    first = [int(order.drawn_order(0, 0, draw, weights)[0]) for draw in range(3000)]
+    first = [int(order.Turn(0, 0, draw).drawn(weights)[0]) for draw in range(3000)]
     shares = np.bincount(first, minlength=3) / len(first)
     assert np.abs(shares - weights / weights.sum()).max() < 0.03  # three standard deviations
 

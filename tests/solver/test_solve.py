@@ -18,7 +18,6 @@ from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import Average
 from streamtron.solver.row_store import ActiveSet
@@ -27,7 +26,7 @@ from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.oracle import Row
-from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, trained
+from tests.helpers.sources import ListSource, csr, dense, random_rows, read_libsvm, train, trained
 
 COLUMNS = 6
 ROWS = 150
@@ -662,7 +661,7 @@ def honest(learner: Learner, tol: float) -> None:
     assert found.upper_bound is not None
     assert math.isfinite(found.upper_bound)
     assert 0 < found.primal_margin <= found.upper_bound
-    assert np.isfinite(learner.weights).all()
+    assert np.isfinite(learner.best.weights).all()
     assert min(counts) > 0
     assert max(counts) < kernels.COUNT_MAX or learner.running.tallies[kernels.CLIPPED] > 0
     assert learner.finished == ("certified" if found.relative_duality_gap <= tol else "epoch limit")

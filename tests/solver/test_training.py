@@ -18,7 +18,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import bits
 from tests.helpers.optimum import holds, least_primal
@@ -32,6 +31,7 @@ from tests.helpers.sources import (
     dense,
     random_rows,
     read_libsvm,
+    train,
     trained,
 )
 
@@ -158,7 +158,7 @@ def test_the_default_plan_certifies_its_tolerance_and_weights_and_counts_prove_i
     assert certificate is not None
     assert certificate.upper_bound is not None
     assert certificate.relative_duality_gap <= 1e-3
-    w, bias = learner.weights.tolist(), learner.best.bias
+    w, bias = learner.best.weights.tolist(), learner.best.bias
     margins = Oracle(rows, labels, d2, rho, width=len(w)).margins(w, bias)
     primal = primal_value(1.0, math.fsum([*(x * x for x in w), bias * bias]), margins, d2)
     assert 1 / math.sqrt(2 * primal) >= certificate.primal_margin * (1 - 1e-9)
@@ -308,8 +308,10 @@ def test_empty_columns_between_the_others_change_nothing(settings: Settings) -> 
     wide = trained(ListSource(csr(spread), labels, block_rows=32), settings)
     assert wide.counts.dense(200).tolist() == plain.counts.dense(200).tolist()
     columns = [7 * column + 3 for column in range(COLUMNS)]
-    assert wide.weights[columns].tolist() == plain.weights[:COLUMNS].tolist()
-    assert np.delete(wide.weights, columns).tolist() == [0.0] * (len(wide.weights) - COLUMNS)
+    assert wide.best.weights[columns].tolist() == plain.best.weights[:COLUMNS].tolist()
+    assert np.delete(wide.best.weights, columns).tolist() == [0.0] * (
+        len(wide.best.weights) - COLUMNS
+    )
     assert wide.best.bias == plain.best.bias
 
 
@@ -317,7 +319,7 @@ def test_empty_columns_between_the_others_change_nothing(settings: Settings) -> 
 def test_swapping_the_labels_gives_exactly_the_opposite_weights(settings: Settings) -> None:
     plus = trained(source_of(5), settings, positive=1)
     minus = trained(source_of(5), settings, positive=-1)
-    assert (-minus.weights).tolist() == plus.weights.tolist()
+    assert (-minus.best.weights).tolist() == plus.best.weights.tolist()
     assert -minus.best.bias == plus.best.bias
     assert minus.counts.dense(300).tolist() == plus.counts.dense(300).tolist()
 
@@ -379,7 +381,7 @@ def test_a_row_of_weight_3_is_three_rows() -> None:
     )  # fmt: skip
     assert overlap(weighted, copied)
     assert not overlap(weighted, plain)
-    assert weighted.weights == pytest.approx(copied.weights, rel=0.02, abs=2e-3)
+    assert weighted.best.weights == pytest.approx(copied.best.weights, rel=0.02, abs=2e-3)
 
 
 @plans

@@ -22,7 +22,6 @@ from streamtron.core.threads import open_threads
 from streamtron.solver import batched
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_part import train_here as train
 from streamtron.solver.one_vs_rest import CandidateClasses, Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.scan import Frozen
@@ -36,7 +35,7 @@ from tests.helpers.learners import (
     plans,
     source_of,
 )
-from tests.helpers.sources import ListSource, csr, random_rows
+from tests.helpers.sources import ListSource, csr, random_rows, train
 
 
 def rows_of_many_columns(
