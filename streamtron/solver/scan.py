@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.certificate import Certificate, length_of
+from streamtron.core.certificate import Certificate, certificate_of
+from streamtron.core.errors import DataError
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.scan_sums import BlockSums, ScanSums
@@ -32,6 +33,10 @@ from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_
 COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ c_k y_k while another one
 scans: it takes as long as a third of that sum, where all rows have a count."""
+
+LONGEST = 1e100
+"""Largest ‖w‖, and inverse of the smallest: products with float32 values, and their squares times
+any allowed C_k, are finite and not 0."""
 
 
 class Frozen:
@@ -101,8 +106,22 @@ class Frozen:
         return marked
 
     def certificate(self, *, hard: bool) -> Certificate:
-        """The certificate of a complete reading."""
-        return self.scan_sums.certificate(self.w, self.bias, hard=hard, running=self.running)
+        """The certificate of a complete reading, see ``certificate_of``."""
+        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard, running=self.running)
+
+
+def length_of(w: NDArray[np.float64], bias: float) -> float:
+    """Return ‖w‖; DataError if ‖(w, w_bias)‖ is neither 0 nor from 1 / LONGEST to LONGEST."""
+    length = math.sqrt(kernels.square_sum(w))
+    both = math.hypot(length, bias)
+    if 1.0 / LONGEST <= both <= LONGEST or not (both or w.any()):
+        return length
+    raise DataError(
+        f"the weights have the length {both:.3g}: wanted {1.0 / LONGEST:g} to {LONGEST:g}, so that "
+        "no margin over- or underflows. Multiply weights and bias that are to be certified by a "
+        "power of ten: the certificate is of their direction. In a fit the values spread over too "
+        "many powers of ten: scale the columns, or the rows, to like sizes."
+    )
 
 
 class ScanRequest(NamedTuple):
