@@ -332,12 +332,13 @@ def freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> F
         candidate = learner.primal_weights
     if candidate is None:
         scale = scale or learner.scale
-        frozen = Frozen(fixed, running.bias, scale, learner.threshold, None, loss, b, free, ratio)
+        frozen = Frozen(fixed, running.bias, scale, learner.threshold, loss, b, free, ratio)
     else:
         candidate *= b
         candidate[learner.best.zeros] = 0.0
         w, bias = candidate[:-1], float(candidate[-1])
-        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, fixed, loss, b, free, ratio)
+        frozen = Frozen(w, bias, 1.0 / b, learner.threshold, loss, b, free, ratio)
+        frozen.running = fixed
         if len(w) < len(fixed):
             frozen.widen(len(fixed))
     frozen.beside_training = beside_training

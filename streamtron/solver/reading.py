@@ -100,10 +100,7 @@ def visit_rows(
             yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
-    visit(
-        learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
-        targets.t, targets.squares, counts, moved,
-    )  # fmt: skip
+    visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)

@@ -27,7 +27,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore, fitting
 from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 COLUMN_PARTS = 3
@@ -40,10 +40,7 @@ any allowed C_k, are finite and not 0."""
 
 
 class Frozen:
-    """Weights fixed for one reading, and the sums over its rows; see ``ScanRequest``.
-
-    ``running`` : the running weights at the begin of the reading, where they are not w.
-    """
+    """Weights fixed for one reading, and the sums over its rows; see ``ScanRequest``."""
 
     def __init__(
         self,
@@ -51,13 +48,14 @@ class Frozen:
         bias: float,
         scale: float,
         threshold: float,
-        running: NDArray[np.float64] | None = None,
         loss: Loss = SQUARED_HINGE,
         b: float = 1.0,
         free: float = 0.0,
         ratio: float = 0.0,
     ) -> None:
-        self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
+        self.w, self.bias, self.threshold = w, bias, threshold
+        # the running weights at the begin of the reading, where they are not w
+        self.running: NDArray[np.float64] | None = None
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
@@ -224,8 +222,8 @@ class _Scanner:
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
-            request.w, request.bias, request.scale, request.threshold, None, request.loss,
-            request.b, request.free, request.ratio,
+            request.w, request.bias, request.scale, request.threshold, request.loss, request.b,
+            request.free, request.ratio,
         )  # fmt: skip
 
     def scan(self, chunk: Chunk) -> PartialSums:
@@ -258,13 +256,14 @@ class _Scanner:
         """The marked rows, as far as there is room for them; None if none are wanted."""
         if self._room is None:
             return None
-        chosen = np.flatnonzero(marks)
-        sizes = NONZERO_BYTES * np.diff(rows.indptr)[chosen] + ROW_BYTES
-        fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
-        self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
-        fitting = chosen[:fits]
-        t = targets.t[fitting] if len(targets.t) else targets.t
-        return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting], t)
+        positions = np.flatnonzero(marks)
+        sizes = NONZERO_BYTES * np.diff(rows.indptr)[positions] + ROW_BYTES
+        fits, number = fitting(sizes, self._room), len(positions)
+        self._room = self._room - int(sizes[:fits].sum()) if fits == number else 0
+        positions = positions[:fits]
+        t = targets.t[positions] if len(targets.t) else targets.t
+        signs, delta2 = targets.signs[positions], targets.delta2[positions]
+        return Violators(number, positions, signs, delta2, t)
 
 
 def margins_at(

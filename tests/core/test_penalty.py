@@ -182,9 +182,7 @@ def scan_column(loss: Loss, seed: int) -> Column:
     b = float(2.0 ** rng.integers(8, 30) / (np.abs(alpha).max() or 1.0))
     counts = round_counts(alpha, b, loss.most * C, balanced=loss.numbers)
     odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
-    scan = Frozen(
-        np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, None, loss, b, rho * free, ratio
-    )
+    scan = Frozen(np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, loss, b, rho * free, ratio)
     scan.scan(
         csr([[(0, x)] for x in X]),
         Targets(np.arange(n), signs, price, X.astype(float) ** 2, t),
