@@ -196,10 +196,7 @@ class Epochs:
         everything = zip(self.held, self.positions, self.targets, parts, erred, strict=True)
         with timed() as seconds:
             for chunk, positions, targets, counts, marks in everything:
-                visit(
-                    state.dual, self.rule, chunk.rows, positions, targets.signs, targets.delta2,
-                    targets.t, targets.squares, counts, marks,
-                )  # fmt: skip
+                visit(state.dual, self.rule, chunk.rows, positions, targets, counts, marks)
         return seconds()
 
     def _frozen(self) -> Frozen:
@@ -217,10 +214,8 @@ class Epochs:
             targets = self.rule_of_targets(chunk)
             counts = state.counts[targets.numbers]
             erred = np.zeros(len(counts), dtype=np.uint8)
-            visit(
-                state.dual, self.rule, chunk.rows, self._order(chunk), targets.signs,
-                targets.delta2, targets.t, targets.squares, counts, erred,
-            )  # fmt: skip
+            order = self._order(chunk)
+            visit(state.dual, self.rule, chunk.rows, order, targets, counts, erred)
             state.counts[targets.numbers] = counts
 
     def contenders(self, vowpal_cache: peers.VowpalCache | None) -> dict[str, Contender]:

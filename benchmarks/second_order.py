@@ -24,12 +24,13 @@ import numpy as np
 from data import add_data_arguments, data_sets, load, need_data
 
 from streamtron.core import kernels
-from streamtron.core.losses import NO_NUMBERS, SQUARED_HINGE
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import make_rows
 from streamtron.solver import passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
+from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState, visit
 
 HEADS = (0, 100, 300, 1000)
@@ -107,11 +108,12 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
     squares, counts = np.empty(number), np.zeros(number, np.int32)
     kernels.squared_norms(rows, squares)
     rule = Rule(500.0 * (1.0 + float(squares.max())), 1.0, False, True, 1.0)
-    delta2, moved = np.ones(number), np.zeros(number, np.uint8)
+    targets = Targets(np.arange(number), signs, np.ones(number), squares)
+    moved = np.zeros(number, np.uint8)
 
     def visits() -> None:
         order = random.permutation(number)
-        visit(running, rule, rows, order, signs, delta2, NO_NUMBERS, squares, counts, moved)
+        visit(running, rule, rows, order, targets, counts, moved)
 
     works: dict[str, tuple[Callable[[], object], float]] = {
         "visit": (visits, len(rows.indices)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamtron.core.certificate import Certificate
+from streamtron.core.certificate import Certificate, upper_bound_of
 from streamtron.core.config import Settings
 from streamtron.core.rows import Label
 from streamtron.solver.learner import Learner
@@ -32,7 +32,7 @@ def problem_of(
 
 def certificate_of_past(past: EarlierData) -> dict[str, Any]:
     """Return a certificate of D alone, and of the upper bound where there are margins."""
-    sums, (upper, rounding) = past.scan_sums, past.scan_sums.upper_bound()
+    sums, (upper, rounding) = past.scan_sums, upper_bound_of(past.scan_sums)
     return {
         **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
         "upper_bound": upper if sums.loss.quadratic and not sums.free else None,

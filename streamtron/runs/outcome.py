@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core import kernels
+from streamtron.core.certificate import dual_of, dual_weights
 from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
@@ -289,7 +290,7 @@ def _ball(
         return None
     sums = copy.copy(learner.frozen.scan_sums)
     sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
-    dual, (factor, rounding) = sums.dual(proven["primal_objective"])[0], sums.dual_weights()
+    dual, (factor, rounding) = dual_of(sums, proven["primal_objective"])[0], dual_weights(sums)
     if rounding == math.inf or dual != proven["dual_objective"]:
         return None
     numbers = columns.astype(np.int64) + first

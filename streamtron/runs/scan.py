@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamtron.core.certificate import Certificate
+from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.errors import DataError
 from streamtron.core.events import (
     ChunkDone,
@@ -219,7 +219,9 @@ def scan_weights(
     certificates = []
     for learner in learners:
         assert learner.frozen is not None
-        proof = replace(learner.frozen.certificate(hard=learner.settings.hard), drift=None)
+        proof = learner.frozen.certificate(hard=learner.settings.hard)
+        zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
+        proof = replace(proof, drift=None, zero_columns=int(np.count_nonzero(zeros)))
         if not proof.rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate, length_of
+from streamtron.core.certificate import Certificate
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
@@ -143,8 +143,8 @@ def _were_cut(learner: Learner) -> bool:
 def _least_scale(learner: Learner) -> float:
     """1 / (‖w‖ R): no margin of the scanned weights is above 1 at this scale."""
     assert learner.frozen is not None
-    w, bias = learner.frozen.w, learner.frozen.bias
-    length = math.hypot(length_of(w, bias), bias) * math.sqrt(learner.extent.sq_radius)
+    length = math.hypot(learner.frozen.length, learner.frozen.bias)
+    length *= math.sqrt(learner.extent.sq_radius)
     return 1.0 / length if length else 1.0
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
-from streamtron.solver.row_store import HeldRows
+from streamtron.solver.row_store import HeldRows, NarrowRows
 from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Turns, Vector
 from streamtron.solver.targets import largest_counts, relax_counts
 from streamtron.solver.weights import Rule, WeightState, estimated_primal
@@ -144,9 +144,9 @@ def solve_hard(
     all the same. Every row with a count is held."""
     best, spent, steps = None, 0, 0
     for softness in SOFTNESS:
-        problem = Subproblem(
-            active, counts, running, rule, turns, whole=True, softness=softness * hardest
-        )
+        soft = NarrowRows.softened(active, softness * hardest)
+        problem = Subproblem(soft, counts, running, rule, turns, whole=True)
+        problem.sum_afresh()  # the running ‖a‖ is of another Δ
         of_each = max(1, mini_epochs // len(SOFTNESS))
         solution = yield from solve(problem, target, of_each, best=best, exact=True)
         rule, best, spent = problem.rule, solution.v, spent + solution.mini_epochs

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, losses
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Rows
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.held_loss import HeldLoss, Rounds, drive_alone
 from streamtron.solver.learner import (
     Learner,
     begin_quadratic,
@@ -32,10 +32,11 @@ from streamtron.solver.learner import (
     take_proof,
 )
 from streamtron.solver.moments import Moments
-from streamtron.solver.newton import HeldObjective, HeldPoint, Rounds, drive
+from streamtron.solver.newton import HeldObjective, HeldPoint
 from streamtron.solver.preconditioner import HEAD, solved_directly
-from streamtron.solver.proximal_newton import Objective, Optimum
+from streamtron.solver.proximal_newton import HeldOptimum, HeldPenalised
 from streamtron.solver.rest_quadratic import Expansion, Outside, mirror
+from streamtron.solver.row_store import NarrowRows, fitting
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
@@ -233,12 +234,12 @@ def make_room(learner: Learner) -> None:
     assert outside is not None
     scanning = learner.frozen is not None
     if not scanning:
-        drive(solve(learner), lambda _: None)
+        drive_alone(solve(learner))
     margins = margins_at(active.rows, active, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT[learner.settings.ratio > 0.0] * active.budget
-    fits = int(np.searchsorted(np.cumsum(active.sizes[nearest]), room, side="right"))
+    fits = fitting(active.sizes[nearest], room)
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(active.signs, active.delta2)
     cost[chosen] = 0.0
@@ -254,12 +255,13 @@ def minimise_held(
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
     subset, ratio = outside.subset, learner.settings.ratio
-    loss = HeldLoss(learner.loss, learner.active, learner.augmentation).narrow(subset)
+    narrow = NarrowRows.of(learner.active, subset)
+    loss = HeldLoss(learner.loss, narrow, learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
-    best: HeldPoint | Optimum
+    best: HeldPoint | HeldOptimum
     if ratio:
         zeros = subset.find(learner.best.zeros)
-        objective = Objective(loss, Penalty.of(ratio), none, zeros, outside=outside)
+        objective = HeldPenalised(loss, Penalty.of(ratio), none, zeros, outside=outside)
         best = objective.minimise(start, precision)
     else:
         best = HeldObjective(loss, none, outside).minimise(start, precision)

@@ -1,4 +1,5 @@
-"""The loss of rows in memory: its sums, and the steps of Newton's method that a part makes on it.
+"""The loss of rows in memory: its sums, the steps of Newton's method that a part makes on it, and
+the solves that ask for these steps.
 
 A step returns a NamedTuple whose fields are summed over the parts (see ``core.executor.plus``):
 vectors of a number a column, a few scalars, short lists.
@@ -6,27 +7,57 @@ vectors of a number a column, a few scalars, short lists.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.executor import changes_part, looks_at_part
+from streamtron.core.executor import Wanted, changes_part, looks_at_part
 from streamtron.core.losses import Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
-from streamtron.solver.row_store import HeldRows, NarrowRows
+from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import costs, less_t
-from streamtron.solver.vectors import ColumnSubset
 from streamtron.solver.weights import DualPoint
 
 Vector = NDArray[np.float64]
 
 LARGEST = 1e30
 """What is sent of the diagonal of H is at most this: its sum over the parts fits float32."""
+
+
+Result = TypeVar("Result")
+Work = TypeVar("Work")
+
+
+class GapEstimate(NamedTuple):
+    """What a solve yields beside steps: (P − D)/P of the rows in memory, which proves nothing."""
+
+    gap: float
+
+
+Rounds = Generator[Wanted | GapEstimate, Any, Result]
+"""What yields the steps that it wants made in all parts, and returns a result; see ``joint``."""
+
+
+def drive(solve: Generator[Work, None, Result], work: Callable[[Work], object]) -> Result:
+    """Run a solve to its end, and do the work that it yields; return what it returns."""
+    while True:
+        try:
+            piece = next(solve)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        work(piece)
+
+
+def drive_alone(solve: Generator[Any, None, Result]) -> Result:
+    """Run a solve of rows that this process holds: its estimates are told to nobody."""
+    return drive(solve, lambda _: None)
 
 
 class LossTerms(NamedTuple):
@@ -58,51 +89,27 @@ class Line(NamedTuple):
 class HeldLoss:
     """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v, less t_i where that is a number.
 
-    ``softness`` : a Δ² > 0 that is every row's instead of its own. ``margins``, ``factors`` : m_i
-    and f_i = C_i φ''(m_i) at the v that was last looked at, ``slopes`` : the change of m_i along
-    the last direction. ``shares`` : p_i = α_i/C_i of known dual variables, around which a smooth
-    loss stands for the hinge: max over a of a (1 − m) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but
-    for ½ η p², the loss with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976); and
-    likewise for the ε-insensitive loss.
+    ``shares`` : p_i = α_i/C_i of known dual variables, around which a smooth loss stands for the
+    hinge: max over a of a (1 − m) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but for ½ η p², the loss
+    with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976); and likewise for the
+    ε-insensitive loss.
     """
 
-    def __init__(
-        self, loss: Loss, held: HeldRows, rho: float, softness: float | None = None
-    ) -> None:
-        self.loss, self.held, self.rho, self._softness = loss, held, rho, softness
-        self.margins = self.slopes = self.factors = np.zeros(0)
+    def __init__(self, loss: Loss, held: HeldRows, rho: float) -> None:
+        self.loss, self.held, self.rho = loss, held, rho
         self.shares = np.zeros(len(held) if loss.zone else 0)
-
-    @property
-    def delta2(self) -> Vector:
-        """Δ_i², shape (rows,)."""
-        if self._softness is None:
-            return self.held.delta2
-        return np.full(len(self.held), self._softness)
 
     @cached_property
     def cost(self) -> Vector:
         """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        return costs(self.held.signs, self.delta2)
-
-    def narrow(self, subset: ColumnSubset) -> HeldLoss:
-        """Return the loss as one on some columns, which are all that occur."""
-        loss = HeldLoss(self.loss, NarrowRows.of(self.held, subset), self.rho, self._softness)
-        loss.shares = self.shares
-        return loss
-
-    def _sums(self, factors: Vector) -> passes.BlockSums:
-        return passes.BlockSums(self.held.rows, factors, self._occurring)
+        return costs(self.held.signs, self.held.delta2)
 
     @cached_property
     def _occurring(self) -> int:
         return passes.occurring(self.held.rows)
 
-    def renew(self) -> None:
-        """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
-        for name in ("cost", "_occurring", "_hessian"):
-            self.__dict__.pop(name, None)
-        self.margins = less_t(np.zeros(len(self.held)), self.held.t)
+    def _sums(self, factors: Vector) -> passes.BlockSums:
+        return passes.BlockSums(self.held.rows, factors, self._occurring)
 
     def margins_of(self, v: Vector) -> Vector:
         """Return m_i, shape (rows,)."""
@@ -126,12 +133,9 @@ class HeldLoss:
         """Return where the loss is to be looked up; see ``shares``."""
         return margins - self.loss.zone * self.shares if self.loss.zone else margins
 
-    def value_and_gradient(self, margins: Vector, columns: int) -> tuple[float, Vector]:
-        """Return the loss at the v of these margins, and its gradient, shape (columns + 1,)."""
-        return self.value(margins), self.sum_of(-self.alpha(margins), columns)
-
     def alpha(self, margins: Vector) -> Vector:
-        """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins."""
+        """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins, the
+        gradient there being −``sum_of`` it."""
         return self.cost * losses.slopes(self.loss, self._places(margins))
 
     @property
@@ -188,7 +192,7 @@ class HeldLoss:
 
     def sq_lengths(self, alpha: Vector) -> float:
         """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
-        lengths = self.held.squares + (self.rho**2 + self.delta2)
+        lengths = self.held.squares + (self.rho**2 + self.held.delta2)
         return float(kernels.dot(lengths, (alpha != 0.0).astype(np.float64)))
 
     def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
@@ -196,25 +200,43 @@ class HeldLoss:
         c, steps = counts.astype(np.float64), int(np.abs(counts).sum(dtype=np.int64))
         a = self.sum_of(c, columns)
         if self.loss.quadratic:
-            return DualPoint(a, float(kernels.dot(self.delta2 * counts, c)), steps)
+            return DualPoint(a, float(kernels.dot(self.held.delta2 * counts, c)), steps)
         cost = self.cost
         p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
         excess = float(kernels.dot(cost, losses.gains(self.loss, p, self.held.t))) - steps / b
         return DualPoint(a, 0.0, steps, excess)
+
+
+class PartLoss(HeldLoss):
+    """The loss of the rows that a part holds, and the steps of Newton's method on it.
+
+    ``margins``, ``factors`` : m_i and f_i = C_i φ''(m_i) at the v that was last looked at,
+    ``slopes`` : the change of m_i along the last direction.
+    """
+
+    def __init__(self, loss: Loss, held: HeldRows, rho: float) -> None:
+        super().__init__(loss, held, rho)
+        self.margins = self.slopes = self.factors = np.zeros(0)
+
+    def renew(self) -> None:
+        """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
+        for name in ("cost", "_occurring", "_hessian"):
+            self.__dict__.pop(name, None)
+        self.margins = less_t(np.zeros(len(self.held)), self.held.t)
 
     @looks_at_part
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
         """Look at the rows at v; ``head`` : columns on which H is wanted."""
         self.margins = self.margins_of(v)
         self.factors = self.curvatures(self.margins)
-        loss, gradient = self.value_and_gradient(self.margins, len(v) - 1)
-        alpha, diagonal = np.abs(self.alpha(self.margins)), np.zeros(len(v))
+        alpha, diagonal = self.alpha(self.margins), np.zeros(len(v))
         self._hessian = self._sums(self.factors)
         self._hessian.add(kernels.gram_diagonal, self.rho, diagonal)
         return LossTerms(
-            gradient, loss, np.minimum(diagonal, LARGEST).astype(np.float32),
-            self._gram(head, len(v))[np.tril_indices(len(head))],
-            self.sq_lengths(alpha), [float(alpha.max(initial=0.0))], self.smoothing(self.margins),
+            self.sum_of(-alpha, len(v) - 1), self.value(self.margins),
+            np.minimum(diagonal, LARGEST).astype(np.float32),
+            self._gram(head, len(v))[np.tril_indices(len(head))], self.sq_lengths(alpha),
+            [float(np.abs(alpha).max(initial=0.0))], self.smoothing(self.margins),
         )  # fmt: skip
 
     def product(self, v: Vector) -> Product:

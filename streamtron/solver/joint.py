@@ -24,18 +24,17 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.penalty import Penalty
-from streamtron.solver import newton
+from streamtron.solver import newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
-from streamtron.solver.held_loss import HeldLoss, LossTerms
+from streamtron.solver.held_loss import GapEstimate, LossTerms, PartLoss, Rounds
 from streamtron.solver.learner import Learner, take_solution
-from streamtron.solver.newton import GapEstimate, Objective, Point, Rounds, Vector
+from streamtron.solver.newton import Objective, Point, Vector
 from streamtron.solver.part_problem import PartProblem
 from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
 from streamtron.solver.proximal_newton import (
-    ENOUGH,
-    FLAT,
-    HALVINGS,
-    STEPS,
+    Direction,
+    Optimum,
+    Penalised,
     descend,
     diagonal_of,
     slope_along,
@@ -129,23 +128,20 @@ class JointObjective(Objective[JointPoint]):
     def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
         self._zone, self._products = zone, KeptProducts(len(self._center))
-        yield HeldLoss.approach, (v, zone)
+        yield PartLoss.approach, (v, zone)
 
     def smoothing(self, here: JointPoint) -> tuple[float, float]:
         """See ``Objective``."""
         return here.terms.smoothing
 
-    def minimise(self, v: Vector, precision: float) -> Rounds[JointPoint]:
-        """Return the point of least P, see ``newton.minimise_narrowing``."""
-
-        def begin(v: Vector, precision: float) -> Rounds[JointPoint]:
-            return (yield from newton.minimise(self, (yield from self.look(v)), precision))
-
-        return (yield from newton.minimise_narrowing(self, begin, v, precision))
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[JointPoint]:
+        """See ``Objective``."""
+        here = yield from self.look(v)
+        return (yield from newton.minimise(self, here, precision, proven=proven))
 
     def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
         """Return P and ∇P at v, and take H there."""
-        terms: LossTerms = yield HeldLoss.look, (v, self._columns)
+        terms: LossTerms = yield PartLoss.look, (v, self._columns)
         self._diagonal, self._head = terms.diagonal, Head(self._columns)
         gram = np.zeros((len(self._head), len(self._head)))
         gram[np.tril_indices(len(gram))] = terms.head
@@ -180,7 +176,7 @@ class JointObjective(Objective[JointPoint]):
         products: list[tuple[Vector, Vector]] = []
 
         def multiply(v: Vector) -> Rounds[Vector]:
-            image: Vector = v + (yield HeldLoss.product, (v,)).image
+            image: Vector = v + (yield PartLoss.product, (v,)).image
             if self._outside is not None:
                 image += self._outside.product(v)
             products.append((v, image))
@@ -197,6 +193,56 @@ class JointObjective(Objective[JointPoint]):
     def _solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, without the products."""
         return self._head.solve(1.0 + self._diagonal.astype(np.float64), residual)
+
+
+@dataclass(slots=True)
+class JointOptimum(Optimum):
+    """A point where the penalty has a 1-norm, and what parts have summed there."""
+
+    terms: LossTerms
+
+
+class JointPenalised(Penalised[JointOptimum]):
+    """R and the loss of the rows in memory of all parts: a step is a round for P, its gradient and
+    H on the weights that might move before; and one for H on those that may move, where others do.
+    Of more than SPARSE those farthest from their optimum move."""
+
+    _head = np.zeros(0, dtype=np.int64)  # the columns on which the next look takes H
+
+    def begin(self, v: Vector) -> Rounds[JointOptimum]:
+        """See ``Penalised``."""
+        return self._look(v, 0)
+
+    def _look(self, v: Vector, steps: int) -> Rounds[JointOptimum]:
+        terms: LossTerms = yield PartLoss.look, (v, self._head)
+        primal, pull = self.penalty.value(v) + terms.loss, -terms.gradient
+        gap = self.judge(primal, terms.loss + float(kernels.dot(pull, v)), pull)
+        return JointOptimum(v, primal, gap, pull, steps, terms)
+
+    def step(self, here: JointOptimum) -> Rounds[Direction[JointOptimum]]:
+        """See ``Penalised``."""
+        v, lasso, terms = here.v, self.penalty.lasso, here.terms
+        gradient, moving = slopes_of(v, here.pull, self.penalty)
+        if len(moving) > SPARSE:
+            beyond = np.abs(gradient + lasso * np.sign(v)) - lasso * (v == 0.0)
+            beyond[-1] = math.inf
+            moving = np.sort(moving[np.argpartition(-beyond[moving], SPARSE)[:SPARSE]])
+        if not np.isin(moving, self._head).all():
+            self._head = moving
+            terms = yield PartLoss.look, (v, moving)
+        head = self._head
+        hessian = np.zeros((len(head), len(head)))
+        hessian[np.tril_indices(len(head))] = terms.head
+        mirror(hessian)
+        np.einsum("ii->i", hessian)[:] += diagonal_of(self.penalty, len(v))[head]
+        step, order = np.zeros(len(v)), np.searchsorted(head, moving)
+        step[head] = descend(hessian, order, lasso, v[head], gradient[head], here.steps)
+        self._head = moving
+
+        def go(theta: float) -> Rounds[JointOptimum]:
+            return self._look(v + theta * step, here.steps + 1)
+
+        return slope_along(step, v, gradient, lasso), go
 
 
 def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -223,7 +269,7 @@ def search(
     given: Vector | None = direction
     thetas, begin = THETAS, math.inf
     for _ in range(newton.LINE_STEPS):
-        primal, first, second = (yield HeldLoss.line, (given, thetas - looked_at)).losses.T
+        primal, first, second = (yield PartLoss.line, (given, thetas - looked_at)).losses.T
         primal = primal + thetas * (linear + 0.5 * thetas * square)
         first, second = linear + thetas * square + first, square + second
         if given is not None:
@@ -251,16 +297,17 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     if learner.regime == Regime.BLOCKS:
         yield from _solve_block(learner)
         return
+    solution: JointPoint | JointOptimum
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
     if ratio := learner.settings.ratio:
-        zeros = learner.best.zeros
-        solution = yield from minimise_penalised(Penalty.of(ratio), v, zeros, precision)
+        penalised = JointPenalised(Penalty.of(ratio), learner.best.zeros)
+        solution = yield from proximal_newton.minimise(penalised, v, precision)
     else:
         if progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
             v = (theta or 1.0) * v
         objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
-        solution = yield from objective.minimise(v, precision)
+        solution = yield from objective.solve(v, precision)
     error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
     if learner.loss.quadratic:
         b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
@@ -269,57 +316,12 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 
-def minimise_penalised(
-    penalty: Penalty, v: Vector, zeros: NDArray[np.int64], precision: float
-) -> Rounds[JointPoint]:
-    """Minimise R and the loss of the rows in memory of all parts, see ``proximal_newton``: a step
-    is a round for P, its gradient and H on the weights that might move before; and one for H on
-    those that may move, where others do. Of more than SPARSE those farthest from their
-    optimum move."""
-    head, v[zeros] = np.zeros(0, dtype=np.int64), 0.0
-    terms: LossTerms = yield HeldLoss.look, (v, head)
-    for steps in range(STEPS + 1):
-        primal, pull = penalty.value(v) + terms.loss, -terms.gradient
-        pull[zeros], earned = 0.0, terms.loss + float(kernels.dot(pull, v))
-        gap = 1.0 - penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
-        here = JointPoint(v, primal, terms.gradient, v, steps, terms)
-        yield GapEstimate(gap)
-        if gap <= precision:
-            break
-        gradient, moving = slopes_of(v, pull, penalty)
-        if len(moving) > SPARSE:
-            beyond = np.abs(gradient + penalty.lasso * np.sign(v)) - penalty.lasso * (v == 0.0)
-            beyond[-1] = math.inf
-            moving = np.sort(moving[np.argpartition(-beyond[moving], SPARSE)[:SPARSE]])
-        if not np.isin(moving, head).all():
-            head = moving
-            terms = yield HeldLoss.look, (v, head)
-        hessian = np.zeros((len(head), len(head)))
-        hessian[np.tril_indices(len(head))] = terms.head
-        mirror(hessian)
-        np.einsum("ii->i", hessian)[:] += diagonal_of(penalty, len(v))[head]
-        step, order = np.zeros(len(v)), np.searchsorted(head, moving)
-        step[head] = descend(hessian, order, penalty.lasso, v[head], gradient[head], steps)
-        slope, theta = slope_along(step, v, gradient, penalty.lasso), 1.0
-        head = moving
-        for _ in range(HALVINGS):
-            v = here.v + theta * step
-            terms = yield HeldLoss.look, (v, head)
-            value = penalty.value(v) + terms.loss
-            if value <= primal + ENOUGH * theta * slope:
-                break
-            theta *= 0.5
-        if not value < primal * (1.0 - FLAT):
-            break
-    return here
-
-
 def minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
     objective = JointObjective(np.zeros(len(outside.v)), outside)
-    solution = yield from objective.minimise(outside.v, precision)
+    solution = yield from objective.solve(outside.v, precision)
     return solution.v, solution.steps
 
 
@@ -341,7 +343,7 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     rest = running.dual_point.plus(held, -1)
     constant, zone = rest.objective_at(b), learner.loss.zone
     objective = JointObjective(rest.a / b, constant=constant, zone=zone)
-    solution = yield from objective.minimise(running.augmented(1.0 / b), worthwhile_gap(learner))
+    solution = yield from objective.solve(running.augmented(1.0 / b), worthwhile_gap(learner))
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):
         change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)

@@ -222,7 +222,7 @@ class Ridge:
             steps += errors[-1] / (self.rho * FEW)
         b = min(2.0 ** (STEPS - math.ceil(math.log2(steps or 1.0))), LARGEST_B)
         wide, free = subset.widen(v), self.rho * self.free
-        frozen = Frozen(wide[:-1], float(wide[-1]), 1.0, 0.0, None, SQUARED_ERROR, b, free)
+        frozen = Frozen(wide[:-1], float(wide[-1]), 1.0, 0.0, SQUARED_ERROR, b, free)
         sums, totals = frozen.scan_sums.sums, frozen.scan_sums.totals
         frozen.scan_sums.fresh = b * subset.widen(fresh)[:-1]
         root, roots = math.sqrt(self.cost), self.roots

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.executor import Wanted
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
 from streamtron.solver.preconditioner import Preconditioner
 from streamtron.solver.rest_quadratic import Outside
 
@@ -50,29 +49,6 @@ LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row, or a round."""
 
 Vector = NDArray[np.float64]
-Result = TypeVar("Result")
-Work = TypeVar("Work")
-
-
-class GapEstimate(NamedTuple):
-    """What a solve yields beside steps: (P − D)/P of the rows in memory, which proves nothing."""
-
-    gap: float
-
-
-Rounds = Generator[Wanted | GapEstimate, Any, Result]
-"""What yields the steps that it wants made in all parts, and returns a result; see ``joint``."""
-
-
-def drive(solve: Generator[Work, None, Result], work: Callable[[Work], object]) -> Result:
-    """Run a solve to its end, and do the work that it yields; return what it returns."""
-    while True:
-        try:
-            piece = next(solve)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        work(piece)
 
 
 @dataclass(slots=True)
@@ -126,9 +102,30 @@ class Objective(ABC, Generic[P]):
         """Return what P, and P − D, of the loss itself are above those of the smooth one."""
 
     @abstractmethod
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[P]:
+        """Return the point of least P of the smooth loss, from v on; see ``minimise``."""
+
+    @abstractmethod
     def step(self, here: P, enough: float, accuracy: float) -> Rounds[P | None]:
         """Return where a Newton step leads; None: P does not fall. A step is good enough that
         leaves ``enough`` of P − D; ``accuracy`` : to which its equations are solved."""
+
+    def solve(self, v: Vector, precision: float, *, proven: bool = True) -> Rounds[P]:
+        """Return the point of least P, from v on, see ``minimise``; of the hinge that of smooth
+        losses in its place, each around the dual point to which the one before led, until P − D of
+        the hinge itself is at most precision · P (the method of multipliers)."""
+        steps, gap = 0, 1.0
+        while True:
+            enough = max(precision, ROUGHLY * gap) if self.zone else precision
+            here = yield from self.begin(v, enough, proven=proven)
+            steps += here.steps
+            above, left = self.smoothing(here)
+            primal, left = max(here.primal + above, 0.0), left + here.excess
+            if left <= max(precision, FLAT) * primal or self.zone <= LEAST_ZONE:
+                return replace(here, steps=steps)
+            gap = min(left / primal, gap) if primal else gap
+            v = here.v
+            yield from self.approach(v, NARROWED * self.zone)
 
     def at(self, v: Vector, loss: float, gradient: Vector, steps: int) -> Point:
         """Return the point v, where the rows held have this loss and its gradient."""
@@ -170,28 +167,6 @@ def minimise(
         here = there
         yield GapEstimate(here.gap)
     return here
-
-
-def minimise_narrowing(
-    objective: Objective[P],
-    begin: Callable[[Vector, float], Rounds[P]],
-    v: Vector,
-    precision: float,
-) -> Rounds[P]:
-    """Minimise P from v on with ``begin``, see ``minimise``; of the hinge that of smooth losses in
-    its place, each around the dual point to which the one before led, until P − D of the hinge
-    itself is at most precision · P (the method of multipliers)."""
-    steps, gap = 0, 1.0
-    while True:
-        here = yield from begin(v, max(precision, ROUGHLY * gap) if objective.zone else precision)
-        steps += here.steps
-        above, left = objective.smoothing(here)
-        primal, left = max(here.primal + above, 0.0), left + here.excess
-        if left <= max(precision, FLAT) * primal or objective.zone <= LEAST_ZONE:
-            return replace(here, steps=steps)
-        gap = min(left / primal, gap) if primal else gap
-        v = here.v
-        yield from objective.approach(v, NARROWED * objective.zone)
 
 
 def conjugate_gradients(
@@ -273,18 +248,13 @@ class HeldObjective(Objective[HeldPoint]):
         return self._held.smoothing(here.margins)
 
     def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> HeldPoint:
-        """Return the point of least P, see ``newton.minimise_narrowing``."""
+        """Return the point of least P, see ``solve``; estimates of the gap are told to nobody."""
+        return drive_alone(self.solve(start, precision, proven=proven))
 
-        def begin(v: Vector, precision: float) -> Rounds[HeldPoint]:
-            return self._minimise(v, precision, proven=proven)
-            yield
-
-        return drive(minimise_narrowing(self, begin, start, precision), lambda _: None)
-
-    def _minimise(self, start: Vector, precision: float, *, proven: bool) -> HeldPoint:
-        """Return the point of least P, see ``newton.minimise``. Where many rows are inside the
-        margin, and not all columns are in the preconditioner's head, a descent comes first."""
-        here, descended = self._look(start, self._held.margins_of(start), 0), 0
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[HeldPoint]:
+        """See ``Objective``. Where many rows are inside the margin, and not all columns are in the
+        preconditioner's head, a descent comes first."""
+        here, descended = self._look(v, self._held.margins_of(v), 0), 0
         self._update(here)
         inside = np.count_nonzero(here.margins < 1.0) if self._held.loss.quadratic else 0
         if not self._hessian.exact and inside >= INSIDE * len(here.margins):
@@ -292,8 +262,7 @@ class HeldObjective(Objective[HeldPoint]):
             if precision >= DESCENT and not proven:
                 return here
             descended, here, self._stale = here.steps, replace(here, steps=0), here.steps > 0
-        solve = minimise(self, here, precision, proven=proven)
-        best = drive(solve, lambda _: None)  # estimates of the gap, which nobody is told
+        best = yield from minimise(self, here, precision, proven=proven)
         return replace(best, steps=descended + best.steps)
 
     def step(self, here: HeldPoint, enough: float, accuracy: float) -> Rounds[HeldPoint | None]:
@@ -315,7 +284,8 @@ class HeldObjective(Objective[HeldPoint]):
 
     def _look(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
         """Return the point v, which has these margins."""
-        point = self.at(v, *self._held.value_and_gradient(margins, len(v) - 1), steps)
+        gradient = self._held.sum_of(-self._held.alpha(margins), len(v) - 1)
+        point = self.at(v, self._held.value(margins), gradient, steps)
         return HeldPoint(v, point.primal, point.gradient, point.smooth, steps, margins)
 
     def _along(self, here: HeldPoint, direction: Vector) -> HeldPoint | None:

@@ -14,7 +14,7 @@ from streamtron.core.losses import loss_of
 from streamtron.core.rows import Chunk, Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
-from streamtron.solver.held_loss import HeldLoss, Vector
+from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.learner import Learner, end_quadratic, enter
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
@@ -69,7 +69,7 @@ class ReadingSums(NamedTuple):
     quadratic: QuadraticSums
 
 
-class PartProblem(HeldLoss):
+class PartProblem(PartLoss):
     """One learner's problem on the rows of a part. ``learner`` : numbers rows from 0 in the part.
 
     ``few`` : whether this reading makes the rows far from the margin one quadratic.
@@ -137,7 +137,7 @@ class PartProblem(HeldLoss):
             learner.counts.put(learner.active.numbers, counts)
         settings = learner.settings
         learner.frozen = Frozen(
-            plan.w, plan.bias, plan.scale, plan.b, None, loss_of(settings), plan.b, settings.free,
+            plan.w, plan.bias, plan.scale, plan.b, loss_of(settings), plan.b, settings.free,
             settings.ratio,
         )  # fmt: skip
         learner.frozen.beside_training = visits

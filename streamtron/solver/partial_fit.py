@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.certificate import FEW
+from streamtron.core.certificate import FEW, dual_of
 from streamtron.core.losses import values
 from streamtron.core.rows import ChunkSource
 from streamtron.core.scan_sums import ScanSums, no_bins
@@ -73,7 +73,7 @@ class EarlierData:
         """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
         scan_sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
         cost = float(scan_sums.sums[CLASSES][:4].sum()) * (1.0 + rounding)
-        return scan_sums.dual(float(values(scan_sums.loss, np.zeros(1))[0]) * cost)[0]
+        return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost)[0]
 
     @property
     def rows(self) -> int:

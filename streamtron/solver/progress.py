@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, theory
-from streamtron.core.certificate import Certificate
+from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.config import Settings
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
@@ -337,7 +337,7 @@ class BestWeights:
         """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
         proof, known = self.certificate, self.marks
         assert proof is not None
-        self.marks = scan_sums.zero_columns(proof.primal, proof.dual).view(np.uint8)
+        self.marks = zero_columns(scan_sums, proof.primal, proof.dual).view(np.uint8)
         if known is not None:
             self.marks[: len(known)] |= known[: len(self.marks)]
         self.certificate = replace(proof, zero_columns=len(self.zeros))

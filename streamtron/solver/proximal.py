@@ -20,7 +20,7 @@ from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.progress import BestWeights
-from streamtron.solver.proximal_newton import Objective
+from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.stages import LARGEST_B, LARGEST_COUNT
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import Narrowed, Subproblem
@@ -54,7 +54,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     else:
         start = np.zeros(len(center))
     zeros = narrowed.find(learner.best.zeros)
-    objective = Objective(problem.loss, penalty, center + pull, zeros, gains)
+    objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)
     if problem.rest is None and (largest := float(np.abs(alpha).max(initial=0.0))):

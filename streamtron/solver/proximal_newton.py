@@ -10,9 +10,11 @@ the descent is on H itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
 from streamtron.solver.preconditioner import solved_directly
 from streamtron.solver.rest_quadratic import Outside, mirror
 
@@ -54,82 +56,119 @@ FLAT = 1e-15
 Vector = NDArray[np.float64]
 
 
-class Optimum(NamedTuple):
-    """Augmented weights, the margins of the rows held there, P of all rows as far as it is known,
-    (P − D)/P, and the steps that led there."""
+@dataclass(slots=True)
+class Optimum:
+    """Augmented weights; P there, of all rows as far as it is known, and (P − D)/P; −∇ of all but
+    R; and the steps that led there."""
 
     v: Vector
-    margins: Vector
     primal: float
     gap: float
+    pull: Vector
     steps: int
 
 
-class Objective:
-    """P of rows in memory. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other rows.
-    ``outside`` : or the loss of all other rows. ``zeros`` : places of weights that are 0 for good.
-    """
+P = TypeVar("P", bound=Optimum)
+
+Direction = tuple[float, Callable[[float], Rounds[P]]]
+"""The slope of P along a step, at most; and the function that goes θ times as far."""
+
+
+class Penalised(ABC, Generic[P]):
+    """P of rows in memory, wherever they are. ``zeros`` : places of weights that are 0 for good."""
+
+    def __init__(self, penalty: Penalty, zeros: NDArray[np.int64]) -> None:
+        self.penalty, self.zeros = penalty, zeros
+
+    @abstractmethod
+    def begin(self, v: Vector) -> Rounds[P]:
+        """Return the point v."""
+
+    @abstractmethod
+    def step(self, here: P) -> Rounds[Direction[P]]:
+        """Return the step to about the least of R and the expansion of the rest."""
+
+    def judge(self, primal: float, earned: float, pull: Vector) -> float:
+        """Return (P − D)/P where the dual variables earn so much; their sum is the ``pull``, set to
+        0 where weights are 0 for good: nothing is to be said of them, nor paid for them."""
+        pull[self.zeros] = 0.0
+        return 1.0 - self.penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
+
+
+def minimise(objective: Penalised[P], v: Vector, precision: float) -> Rounds[P]:
+    """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P falls
+    no more. Yields a ``GapEstimate`` wherever a step leads."""
+    v[objective.zeros] = 0.0
+    here = yield from objective.begin(v)
+    while True:
+        yield GapEstimate(here.gap)
+        if here.gap <= precision or here.steps >= STEPS:
+            return here
+        slope, go = yield from objective.step(here)
+        theta = 1.0
+        for _ in range(HALVINGS):
+            there = yield from go(theta)
+            if there.primal <= here.primal + ENOUGH * theta * slope:
+                break
+            theta *= 0.5
+        if not there.primal < here.primal * (1.0 - FLAT):
+            return here
+        here = there
+
+
+@dataclass(slots=True)
+class HeldOptimum(Optimum):
+    """Such a point, and the margins of the rows held there."""
+
+    margins: Vector
+
+
+class HeldPenalised(Penalised[HeldOptimum]):
+    """P of rows that this process holds. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other
+    rows. ``outside`` : or the loss of all other rows."""
 
     def __init__(
         self, loss: HeldLoss, penalty: Penalty, tilt: Vector, zeros: NDArray[np.int64],
         gains: float = 0.0, outside: Outside | None = None,
     ) -> None:  # fmt: skip
-        self._loss, self._penalty, self._tilt, self._gains = loss, penalty, tilt, gains
-        self._outside, self._zeros = outside, zeros
+        super().__init__(penalty, zeros)
+        self._loss, self._tilt, self._gains, self._outside = loss, tilt, gains, outside
         lengths = np.diff(loss.held.rows.indptr) + 1
         direct = outside is not None or solved_directly(lengths, len(tilt))
         self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
 
-    def minimise(self, v: Vector, precision: float) -> Optimum:
-        """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P
-        falls no more."""
-        v[self._zeros] = 0.0
-        loss, margins, steps = self._loss, self._loss.margins_of(v), 0
-        while True:
-            alpha, primal = loss.alpha(margins), self.value(v, margins)
-            pull = self._tilt + loss.sum_of(alpha, len(v) - 1)
-            earned = self._gains_of(margins, alpha)
-            if self._outside is not None:
-                lost, gradient = self._outside.value_and_gradient(v)
-                pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
-            pull[self._zeros] = 0.0  # nothing is to be said of them, nor paid for them
-            gap = 1.0 - self._penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
-            here = Optimum(v, margins, primal, gap, steps)
-            if gap <= precision or steps >= STEPS:
-                return here
-            step, images, slope = self._step(here, pull)
-            theta = 1.0
-            for _ in range(HALVINGS):
-                v, margins = here.v + theta * step, here.margins + theta * images
-                value = self.value(v, margins)
-                if value <= primal + ENOUGH * theta * slope:
-                    break
-                theta *= 0.5
-            if not value < primal * (1.0 - FLAT):
-                return here
-            steps += 1
+    def minimise(self, v: Vector, precision: float) -> HeldOptimum:
+        """Return the point of least P, see ``minimise``."""
+        return drive_alone(minimise(self, v, precision))
 
-    def value(self, v: Vector, margins: Vector) -> float:
-        """Return P at the v of these margins."""
-        penalties = self._penalty.value(v) - float(kernels.dot(self._tilt, v))
-        if self._outside is not None:
-            penalties += self._outside.value_and_gradient(v)[0]
-        return penalties + self._loss.value(margins) + self._gains
+    def begin(self, v: Vector) -> Rounds[HeldOptimum]:
+        """See ``Penalised``."""
+        return self._look(v, self._loss.margins_of(v), 0)
+        yield
 
-    def _gains_of(self, margins: Vector, alpha: Vector) -> float:
-        """Return the gains of α_i = −C_i φ'(m_i), C_i φ(m_i) + α_i m_i; + α_i t_i where labels are
+    def _look(self, v: Vector, margins: Vector, steps: int) -> HeldOptimum:
+        """Return the point v, which has these margins, of which the dual variables are
+        α_i = −C_i φ'(m_i), and their gains C_i φ(m_i) + α_i m_i; + α_i t_i where labels are
         numbers."""
-        earned = self._loss.value(margins) + float(kernels.dot(alpha, margins))
-        if len(t := self._loss.held.t):
+        loss, alpha = self._loss.value(margins), self._loss.alpha(margins)
+        earned, t = loss + float(kernels.dot(alpha, margins)), self._loss.held.t
+        if len(t):
             earned += float(kernels.dot(alpha, t))
-        return self._gains + earned
+        earned += self._gains
+        pull = self._tilt + self._loss.sum_of(alpha, len(v) - 1)
+        primal = self.penalty.value(v) - float(kernels.dot(self._tilt, v))
+        if self._outside is not None:
+            lost, gradient = self._outside.value_and_gradient(v)
+            pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
+            primal += lost
+        primal = primal + loss + self._gains
+        return HeldOptimum(v, primal, self.judge(primal, earned, pull), pull, steps, margins)
 
-    def _step(self, here: Optimum, pull: Vector) -> tuple[Vector, Vector, float]:
-        """Return the step d to about the least of R and the expansion of the rest, what it adds to
-        the margins, and the slope of P along it."""
-        v, (lasso, ridge), loss = here.v, self._penalty, self._loss
-        gradient, order = slopes_of(v, pull, self._penalty)
-        factors, diagonal = loss.curvatures(here.margins), diagonal_of(self._penalty, len(v))
+    def step(self, here: HeldOptimum) -> Rounds[Direction[HeldOptimum]]:
+        """See ``Penalised``."""
+        v, (lasso, ridge), loss = here.v, self.penalty, self._loss
+        gradient, order = slopes_of(v, here.pull, self.penalty)
+        factors, diagonal = loss.curvatures(here.margins), diagonal_of(self.penalty, len(v))
         if self._columns is None:
             hessian = self._hessian(factors, diagonal)
             step = descend(hessian, order, lasso, v, gradient, here.steps)
@@ -143,7 +182,13 @@ class Objective:
             )  # fmt: skip
             _repeat(sweep, here.steps)
             images *= loss.held.signs
-        return step, images, slope_along(step, v, gradient, lasso)
+
+        def go(theta: float) -> Rounds[HeldOptimum]:
+            return self._look(v + theta * step, here.margins + theta * images, here.steps + 1)
+            yield
+
+        return slope_along(step, v, gradient, lasso), go
+        yield
 
     def _hessian(self, factors: Vector, diagonal: Vector) -> NDArray[np.float64]:
         """Return H of all columns, to whose own diagonal the given one is added."""

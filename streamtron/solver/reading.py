@@ -67,14 +67,16 @@ def _freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> 
     if candidate is None and settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
-        w, bias, scale, known = running_w, running.bias, scale or learner.scale, None
+        w, bias, scale = running_w, running.bias, scale or learner.scale
     else:
         candidate *= b
         candidate[best.zeros] = 0.0
-        w, bias, scale, known = candidate[:-1], float(candidate[-1]), 1.0 / b, running_w
+        w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
     free = learner.augmentation if settings.free else 0.0
     threshold, loss = learner.threshold, loss_of(settings)
-    frozen = Frozen(w, bias, scale, threshold, known, loss, b, free, settings.ratio)
+    frozen = Frozen(w, bias, scale, threshold, loss, b, free, settings.ratio)
+    if candidate is not None:
+        frozen.running = running_w
     if len(w) < len(running_w):
         frozen.widen(len(running_w))
     frozen.beside_training = beside_training
@@ -176,10 +178,7 @@ def visit_rows(
             yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
-    visit(
-        learner.running, learner.rule, chunk.rows, positions, targets.signs, targets.delta2,
-        targets.t, targets.squares, counts, moved,
-    )  # fmt: skip
+    visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)

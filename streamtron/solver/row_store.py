@@ -78,8 +78,7 @@ class RowStore:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
         ``numbers`` and ``squares`` are those of all of ``rows``."""
         lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
-        total = self.nbytes + np.cumsum(NONZERO_BYTES * lengths + ROW_BYTES)
-        fits = int(np.searchsorted(total, budget, side="right"))
+        fits = fitting(NONZERO_BYTES * lengths + ROW_BYTES, budget - self.nbytes)
         chosen, start, first = chosen[:fits], self._rows, self.nonzeros
         stop, last = start + fits, first + int(lengths[:fits].sum())
         self._reserve(stop, last, budget)
@@ -193,7 +192,7 @@ class ActiveSet:
     @property
     def place(self) -> tuple[int, int]:
         """The same for two sets only if they are of the same rows, held once."""
-        return id(self._store), self._rows
+        return place_of(self.rows)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -268,11 +267,6 @@ class ActiveSet:
             array[:size] = array[chosen] if len(array) else array
         self._rows = size
 
-    def keep(self, chosen: NDArray[np.int64], budget: float) -> None:
-        """Hold only the first rows of ``chosen`` (in any order) that fit in ``budget`` bytes."""
-        fits = np.searchsorted(np.cumsum(self.sizes[chosen]), budget, side="right")
-        self.retain(np.sort(chosen[:fits]))
-
     def copy(self) -> ActiveSet:
         """A set of the same rows, shared if these are."""
         duplicate = ActiveSet(self.budget)
@@ -302,7 +296,7 @@ class ActiveSet:
 
 @dataclass(frozen=True, slots=True)
 class NarrowRows:
-    """Rows in memory whose columns are numbered anew; see ``ActiveSet``."""
+    """Rows in memory whose columns are numbered anew, or with another Δ²; see ``ActiveSet``."""
 
     rows: Rows
     signs: NDArray[np.int8]
@@ -315,6 +309,11 @@ class NarrowRows:
         """Return the same rows on some columns, which are all that occur."""
         return cls(subset.renumber(held.rows), held.signs, held.delta2, held.squares, held.t)
 
+    @classmethod
+    def softened(cls, held: HeldRows, delta2: float) -> NarrowRows:
+        """Return the same rows, each with this Δ²."""
+        return cls(held.rows, held.signs, np.full(len(held), delta2), held.squares, held.t)
+
     def __len__(self) -> int:
         return len(self.signs)
 
@@ -325,12 +324,22 @@ class NarrowRows:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The same for no other rows."""
-        return id(self.rows.indices), len(self)
+        """The same for no rows held elsewhere."""
+        return place_of(self.rows)
 
 
 HeldRows = ActiveSet | NarrowRows
 """Rows that a solve visits."""
+
+
+def place_of(rows: Rows) -> tuple[int, int]:
+    """Return where rows lie in memory, and how many they are."""
+    return int(rows.indices.__array_interface__["data"][0]), len(rows.indptr) - 1
+
+
+def fitting(sizes: NDArray[np.int64], budget: float) -> int:
+    """Return how many of the first sizes fit in a budget."""
+    return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
 
 
 def _grown(array: NDArray, used: int, room: int) -> NDArray:  # type: ignore[type-arg]

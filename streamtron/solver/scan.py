@@ -19,26 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.certificate import Certificate, length_of
+from streamtron.core.certificate import Certificate, certificate_of
+from streamtron.core.errors import DataError
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore, fitting
 from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ c_k y_k while another one
 scans: it takes as long as a third of that sum, where all rows have a count."""
 
+LONGEST = 1e100
+"""Largest ‖w‖, and inverse of the smallest: products with float32 values, and their squares times
+any allowed C_k, are finite and not 0."""
+
 
 class Frozen:
-    """Weights fixed for one reading, and the sums over its rows; see ``ScanRequest``.
-
-    ``running`` : the running weights at the begin of the reading, where they are not w.
-    """
+    """Weights fixed for one reading, and the sums over its rows; see ``ScanRequest``."""
 
     def __init__(
         self,
@@ -46,13 +48,14 @@ class Frozen:
         bias: float,
         scale: float,
         threshold: float,
-        running: NDArray[np.float64] | None = None,
         loss: Loss = SQUARED_HINGE,
         b: float = 1.0,
         free: float = 0.0,
         ratio: float = 0.0,
     ) -> None:
-        self.w, self.bias, self.threshold, self.running = w, bias, threshold, running
+        self.w, self.bias, self.threshold = w, bias, threshold
+        # the running weights at the begin of the reading, where they are not w
+        self.running: NDArray[np.float64] | None = None
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
@@ -101,8 +104,22 @@ class Frozen:
         return marked
 
     def certificate(self, *, hard: bool) -> Certificate:
-        """The certificate of a complete reading."""
-        return self.scan_sums.certificate(self.w, self.bias, hard=hard, running=self.running)
+        """The certificate of a complete reading, see ``certificate_of``."""
+        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard, running=self.running)
+
+
+def length_of(w: NDArray[np.float64], bias: float) -> float:
+    """Return ‖w‖; DataError if ‖(w, w_bias)‖ is neither 0 nor from 1 / LONGEST to LONGEST."""
+    length = math.sqrt(kernels.square_sum(w))
+    both = math.hypot(length, bias)
+    if 1.0 / LONGEST <= both <= LONGEST or not (both or w.any()):
+        return length
+    raise DataError(
+        f"the weights have the length {both:.3g}: wanted {1.0 / LONGEST:g} to {LONGEST:g}, so that "
+        "no margin over- or underflows. Multiply weights and bias that are to be certified by a "
+        "power of ten: the certificate is of their direction. In a fit the values spread over too "
+        "many powers of ten: scale the columns, or the rows, to like sizes."
+    )
 
 
 class ScanRequest(NamedTuple):
@@ -205,8 +222,8 @@ class _Scanner:
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
-            request.w, request.bias, request.scale, request.threshold, None, request.loss,
-            request.b, request.free, request.ratio,
+            request.w, request.bias, request.scale, request.threshold, request.loss, request.b,
+            request.free, request.ratio,
         )  # fmt: skip
 
     def scan(self, chunk: Chunk) -> PartialSums:
@@ -239,13 +256,14 @@ class _Scanner:
         """The marked rows, as far as there is room for them; None if none are wanted."""
         if self._room is None:
             return None
-        chosen = np.flatnonzero(marks)
-        sizes = NONZERO_BYTES * np.diff(rows.indptr)[chosen] + ROW_BYTES
-        fits = int(np.searchsorted(np.cumsum(sizes), self._room, side="right"))
-        self._room = self._room - int(sizes[:fits].sum()) if fits == len(chosen) else 0
-        fitting = chosen[:fits]
-        t = targets.t[fitting] if len(targets.t) else targets.t
-        return Violators(len(chosen), fitting, targets.signs[fitting], targets.delta2[fitting], t)
+        positions = np.flatnonzero(marks)
+        sizes = NONZERO_BYTES * np.diff(rows.indptr)[positions] + ROW_BYTES
+        fits, number = fitting(sizes, self._room), len(positions)
+        self._room = self._room - int(sizes[:fits].sum()) if fits == number else 0
+        positions = positions[:fits]
+        t = targets.t[positions] if len(targets.t) else targets.t
+        signs, delta2 = targets.signs[positions], targets.delta2[positions]
+        return Violators(number, positions, signs, delta2, t)
 
 
 def margins_at(

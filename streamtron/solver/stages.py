@@ -29,7 +29,7 @@ COUNT_OF_C = float(1 << 27) * (1.0 + 2.0**-45)
 little more is what ``targets.largest_counts`` takes off: it rounds down to 2²⁷, not one less."""
 
 LARGEST_B = 1e50
-"""b at most: b times weights must be lengths that a scan takes (``certificate.LONGEST``)."""
+"""b at most: b times weights must be lengths that a scan takes (``scan.LONGEST``)."""
 
 COARSE = float(1 << 16)
 """Where the largest count is below this, rounding counts may be seen in the gap."""

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.newton import HeldObjective, best_scale, drive
+from streamtron.solver.held_loss import HeldLoss, drive
+from streamtron.solver.newton import HeldObjective, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
 from streamtron.solver.stages import finer_resolution, resolution_of
-from streamtron.solver.targets import less_t, round_counts
+from streamtron.solver.targets import Targets, less_t, round_counts
 from streamtron.solver.vectors import ColumnSubset, mark_columns
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
@@ -61,8 +61,7 @@ class Subproblem:
     """min over v of ½‖v − v₀‖² + Σ C_i φ(m_i(v)), the sum over the rows held; v₀ is what
     all other rows add to a, over b. ``counts`` and ``running`` are changed in place.
 
-    ``whole`` : whether every row with a count is in memory (v₀ = 0). ``softness`` : see
-    ``HeldLoss``.
+    ``whole`` : whether every row with a count is in memory (v₀ = 0).
     """
 
     def __init__(
@@ -74,18 +73,18 @@ class Subproblem:
         turns: Turns,
         *,
         whole: bool,
-        softness: float | None = None,
     ) -> None:
         self.active, self.counts, self.running, self.rule = active, counts, running, rule
         self.moved = np.zeros(len(active), dtype=np.uint8)
         self.newton_steps = 0
-        self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho, softness), turns
-        self.delta2 = self.loss.delta2
+        self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho), turns
+        self.delta2 = active.delta2
+        no_numbers = np.zeros(0, np.int64)  # visits need none
+        facts = active.signs, active.delta2, active.squares, active.t
+        self.targets = Targets(no_numbers, *facts)
         self.rest: DualPoint | None = None  # of the rows outside memory
         if not whole:
             self.rest = running.dual_point.plus(self._sums(), -1)
-        if softness is not None:
-            self.sum_afresh()  # the running ‖a‖ is of another Δ
 
     @property
     def center(self) -> Vector:
@@ -101,10 +100,10 @@ class Subproblem:
 
     @property
     def objective(self) -> float:
-        """D: at its best scale, or at 1/b where rows outside memory have a count, or the loss is
-        not quadratic."""
+        """D: at its best scale, t² / (2 ‖a‖²), or at 1/b where rows outside memory have a count, or
+        the loss is not quadratic. An estimate: a drifts by rounding."""
         at_best = self.rest is None and self.loss.loss.quadratic
-        return self.running.objective if at_best else self.objective_at_b
+        return 0.5 * self.running.steps * self.running.scale if at_best else self.objective_at_b
 
     @property
     def objective_at_b(self) -> float:
@@ -140,7 +139,9 @@ class Subproblem:
         fast where few do."""
         subset = occurring(self.active, len(start) - 1)
         self.loss.take_shares(self.counts, self.rule.b)
-        loss = self.loss.narrow(subset)
+        narrow = NarrowRows.of(self.active, subset)
+        loss = HeldLoss(self.loss.loss, narrow, self.rule.rho)
+        loss.shares = self.loss.shares
         objective = HeldObjective(loss, np.zeros(len(subset.places)))
         best = objective.minimise(start[subset.places], precision)
         self.newton_steps += best.steps
@@ -208,8 +209,8 @@ class MiniEpoch:
         problem, active = self.problem, self.problem.active
         order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
         visit(
-            problem.running, problem.rule, active.rows, order, active.signs, problem.delta2,
-            active.t, active.squares, problem.counts, problem.moved,
+            problem.running, problem.rule, active.rows, order, problem.targets, problem.counts,
+            problem.moved,
         )  # fmt: skip
 
 
@@ -260,7 +261,9 @@ class Narrowed:
         weighted = running.w != 0.0 if also is None else (running.w != 0.0) | (also != 0.0)
         self._subset = occurring(active, width, weighted)
         self.held = NarrowRows.of(active, self._subset)
-        self.running = running.on(self._subset.columns)
+        self.running = WeightState()  # the scalars and tallies are the same arrays
+        self.running.w = running.w[self._subset.columns]
+        self.running.scalars, self.running.tallies = running.scalars, running.tallies
 
     def narrow(self, best: BestWeights) -> Vector:
         """Return the best weights, augmented, on these columns."""

@@ -14,6 +14,7 @@ from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import passes
+from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import dense, resized
 
 LARGEST_SCALED = 1 << 28
@@ -92,11 +93,6 @@ class WeightState:
         return float(self.scalars[kernels.EXTENSION])
 
     @property
-    def excess(self) -> float:
-        """The gains above t/b; see ``DualPoint``."""
-        return float(self.scalars[kernels.EXCESS])
-
-    @property
     def steps(self) -> int:
         """t = Σ c_k."""
         return int(self.tallies[kernels.STEPS])
@@ -116,14 +112,10 @@ class WeightState:
         """‖a‖ / t: an estimate, for a drifts by rounding; None if t or ‖a‖ is 0."""
         return math.sqrt(self.sq_norm) / self.steps if self.steps and self.sq_norm > 0.0 else None
 
-    @property
-    def objective(self) -> float:
-        """D = t² / (2 ‖a‖²) ≤ P*: the dual at the best scale (an estimate, as above)."""
-        return 0.5 * self.steps * self.scale
-
     def objective_at(self, b: float) -> float:
         """D = t/b − ‖a‖²/(2b²) + the excess: the dual at the scale 1/b."""
-        return self.steps / b - 0.5 * self.sq_norm / b / b + self.excess  # b² might underflow
+        excess = float(self.scalars[kernels.EXCESS])
+        return self.steps / b - 0.5 * self.sq_norm / b / b + excess  # b² might underflow
 
     def augmented(self, scale: float) -> NDArray[np.float64]:
         """scale · (w, w_bias), shape (columns + 1,)."""
@@ -135,7 +127,8 @@ class WeightState:
     @property
     def dual_point(self) -> DualPoint:
         """The sums that the counts make."""
-        return DualPoint(self.augmented(1.0), self.extension, self.steps, self.excess)
+        excess = float(self.scalars[kernels.EXCESS])
+        return DualPoint(self.augmented(1.0), self.extension, self.steps, excess)
 
     def take(self, point: DualPoint) -> None:
         """Set a to the sums of a dual point."""
@@ -146,12 +139,6 @@ class WeightState:
         """Make room for more columns, whose memory costs nothing before it is written to."""
         narrow, self.w = self.w, np.zeros(columns)
         self.w[: len(narrow)] = narrow
-
-    def on(self, columns: NDArray[np.int64]) -> WeightState:
-        """Return the weights of some columns; the scalars and tallies are the same arrays."""
-        narrow = WeightState()
-        narrow.w, narrow.scalars, narrow.tallies = self.w[columns], self.scalars, self.tallies
-        return narrow
 
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
         """Set a to sums made afresh from the counts."""
@@ -202,20 +189,16 @@ def visit(
     rule: Rule,
     rows: Rows,
     positions: NDArray[np.int64],
-    signs: NDArray[np.int8],
-    delta2: NDArray[np.float64],
-    t: NDArray[np.float64],
-    squares: NDArray[np.float64],
+    targets: Targets,
     counts: NDArray[np.int32],
     moved: NDArray[np.uint8],
 ) -> None:
     """Visit rows in the order of ``positions`` by the rule: the running weights and ``counts`` (of
-    ``rows``) change in place, and ``moved`` becomes 1 where they do. ``t`` : see ``Targets``;
-    ``squares`` are ‖x_k‖²."""
+    ``rows``) change in place, and ``moved`` becomes 1 where they do."""
     scale = rule.scale(running)  # one for all kernel calls, so that cutting them changes no bit
-    state = (squares, counts, running.w, running.scalars, running.tallies, moved)
+    state = (targets.squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
         kernels.visit(
-            rows, some, signs, delta2, rule.rho, rule.b, rule.epsilon,
-            rule.by_length, rule.ascent, rule.loss.sharp, scale, t, *state,
+            rows, some, targets.signs, targets.delta2, rule.rho, rule.b, rule.epsilon,
+            rule.by_length, rule.ascent, rule.loss.sharp, scale, targets.t, *state,
         )  # fmt: skip

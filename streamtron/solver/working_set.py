@@ -14,6 +14,7 @@ from streamtron.core.rows import Chunk, Rows
 from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter
+from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import leave_brief_stage
 from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
@@ -115,8 +116,8 @@ def _keep_some(learner: Learner) -> None:
         largest = largest_counts(learner.progress.b, most)
         counts *= 1.0 - counts / np.maximum(largest, 1.0)
     live = np.flatnonzero(counts > 0.0)
-    drawn = learner.next_turn().drawn(counts[live] / active.sizes[live])
-    active.keep(live[drawn], kept * active.budget)
+    drawn = live[learner.next_turn().drawn(counts[live] / active.sizes[live])]
+    active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))
     if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these
 

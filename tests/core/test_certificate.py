@@ -14,7 +14,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate
+from streamtron.core.certificate import (
+    Certificate,
+    certificate_of,
+    dual_of,
+    primal_of,
+    upper_bound_of,
+)
 from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
@@ -68,7 +74,7 @@ class Trained:
     def certificate(self, scale: float | None = None) -> Certificate:
         hard = all(d2 == 0.0 for d2 in self.delta2)
         around = self.best_scale or 1.0 if scale is None else scale
-        return self.scan_sums(around).certificate(np.array(self.w), self.bias, hard=hard)
+        return certificate_of(self.scan_sums(around), np.array(self.w), self.bias, hard=hard)
 
     @property
     def sq_weights(self) -> float:
@@ -216,7 +222,7 @@ def test_weights_narrower_than_the_rows_weigh_nothing_in_the_columns_that_they_l
 def test_least_primal_is_exact_at_the_best_scale(case: Trained) -> None:
     assume(case.best_scale > 0)
     scale = case.best_scale
-    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
+    primal, _ = primal_of(case.scan_sums(scale), case.sq_weights)
     assert primal == pytest.approx(case.primal(scale), rel=1e-12)
 
 
@@ -229,7 +235,7 @@ def test_least_primal_is_within_1e_5_of_the_least_where_the_scale_is_within_a_fa
     w = np.random.default_rng(seed).normal(size=COLUMNS).tolist()
     case = Trained(rows, signs, [1.0] * 400, 1.0, w, 0.1, [0] * 400)
     least, scale = case.primal(case.best_scale), factor * case.best_scale
-    primal, _ = case.scan_sums(scale).primal(case.sq_weights)
+    primal, _ = primal_of(case.scan_sums(scale), case.sq_weights)
     assert least * (1 - 1e-12) <= primal <= least * (1 + 1e-5)
 
 
@@ -264,15 +270,15 @@ def of_numbers(norm: float, lengths: float, rows: int) -> ScanSums:
 @given(st.floats(1e-3, 1e3))
 def test_the_dual_is_never_above_what_the_upper_bound_says(norm: float) -> None:
     scan_sums = of_numbers(norm, norm, 1)
-    upper, _ = scan_sums.upper_bound()
+    upper, _ = upper_bound_of(scan_sums)
     assert upper is not None
-    dual, _ = scan_sums.dual()
+    dual, _ = dual_of(scan_sums)
     assert 2 * Fraction(dual) * Fraction(upper) ** 2 <= 1
 
 
 def test_the_allowance_for_rounding_counts_the_rows_of_long_sums() -> None:
     rows, u = 2**31, kernels.UNIT_ROUNDOFF
-    _, rounding = of_numbers(1.0, float(rows), rows).upper_bound()
+    _, rounding = upper_bound_of(of_numbers(1.0, float(rows), rows))
     assert rounding >= (4.0 + 4.0 * rows**2 * u) * u
 
 
@@ -284,7 +290,7 @@ def test_the_directional_margin_is_rounded_down(
     assume(any(abs(value) > 1e-3 for value in w))
     scan_sums = ScanSums(1.0, 3)
     scan_sums.sums[kernels.LEAST] = -least if negative else least
-    bound = scan_sums.certificate(np.array(w), 0.0, hard=True).directional_margin
+    bound = certificate_of(scan_sums, np.array(w), 0.0, hard=True).directional_margin
     square = Fraction(bound) ** 2 * sum(Fraction(value) ** 2 for value in w)
     assert square >= Fraction(least) ** 2 if negative else square <= Fraction(least) ** 2
 
@@ -308,12 +314,8 @@ def test_the_squared_norm_is_that_of_the_counts(case: Trained) -> None:
 @given(trained_sets())
 def test_a_scan_of_a_part_of_the_rows_says_how_few_it_saw(case: Trained) -> None:
     half = len(case.rows) // 2
-    assert (
-        case.scan_sums(1.0, part=slice(half))
-        .certificate(np.array(case.w), case.bias, hard=False)
-        .rows_scanned
-        == half
-    )
+    sums = case.scan_sums(1.0, part=slice(half))
+    assert certificate_of(sums, np.array(case.w), case.bias, hard=False).rows_scanned == half
 
 
 class Watched(Learner):

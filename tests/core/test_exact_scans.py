@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamtron.core import certificate as module
-from streamtron.core import kernels, scan_sums
+from streamtron.core import certificate, kernels
+from streamtron.core.certificate import certificate_of, primal_of
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
 from streamtron.core.kernels import UNIT_ROUNDOFF
@@ -143,7 +143,7 @@ def false_claims(drawn: Drawn, seed: int) -> list[str]:
     """The bounds of the scan of a drawn set that do not hold in exact arithmetic."""
     sums = sums_of(drawn, seed)
     try:
-        found = sums.certificate(drawn.w, drawn.bias, hard=False)
+        found = certificate_of(sums, drawn.w, drawn.bias, hard=False)
         primal = found.primal
     except InternalError:
         return ["a lower bound above the upper one"]
@@ -186,8 +186,7 @@ def test_no_bound_of_hundreds_of_scans_made_to_cancel_is_false_in_exact_arithmet
 
 
 def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for own in (module, scan_sums):
-        monkeypatch.setattr(own, "FEW", UNIT_ROUNDOFF)
+    monkeypatch.setattr(certificate, "FEW", UNIT_ROUNDOFF)
     assert any(false_claims(draw(seed), seed) for seed in range(SCANS // 10))
 
 
@@ -238,7 +237,7 @@ def false_objectives(loss: Loss, seed: int) -> tuple[list[str], float, float]:
     from the exact one."""
     drawn, cost = draw_priced(loss, seed)
     try:
-        found = sums_of(drawn, seed).certificate(drawn.w, drawn.bias, hard=False)
+        found = certificate_of(sums_of(drawn, seed), drawn.w, drawn.bias, hard=False)
     except InternalError:
         return ["a lower bound above the upper one"], 0.0, 0.0
     rows = [[*map(Fraction, row), Fraction(drawn.rho)] for row in drawn.X.tolist()]
@@ -279,7 +278,7 @@ def test_no_objective_of_dozens_of_scans_is_false_in_exact_arithmetic(loss: Loss
 def test_losses_that_are_no_finite_number_prove_no_objective(loss: Loss, lost: float) -> None:
     sums = ScanSums(1.0, 1, loss)
     sums.sums[kernels.LOSSES] = lost
-    assert sums.primal(1.0) == (math.inf, 1.0)
+    assert primal_of(sums, 1.0) == (math.inf, 1.0)
 
 
 @pytest.mark.slow

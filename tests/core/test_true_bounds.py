@@ -15,6 +15,7 @@ import pytest
 
 from streamtron import StreamtronClassifier
 from streamtron.core import theory
+from streamtron.core.certificate import upper_bound_of
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import freeze, make_rows
@@ -308,7 +309,7 @@ def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_w
     )
     freeze(targets.signs, targets.delta2, targets.squares, counts)
     frozen.scan(rows, targets, counts, 0.0)
-    upper, rounding = frozen.scan_sums.upper_bound()
+    upper, rounding = upper_bound_of(frozen.scan_sums)
     a = (counts[:, None] * X.astype(np.longdouble)).sum(axis=0)  # 64 bits: exact enough
     square = (a * a).sum() + np.longdouble(0.5) * (counts.astype(np.longdouble) ** 2).sum()
     exact = np.sqrt(square) / counts.sum()

@@ -133,7 +133,7 @@ def test_ridge_with_a_free_bias_pays_no_less_than_unbalanced_duals_cost() -> Non
         rows = make_rows(np.arange(0, 2 * n + 1, 2), np.tile([0, 1], n), X.ravel())
         squares, ones = np.square(X.astype(float)).sum(axis=1), np.ones(n, np.int8)
         targets = Targets(np.arange(n), ones, np.full(n, 0.5 / C), squares, t)
-        frozen = Frozen(v[:2], v[2] / rho, 1.0, -np.inf, None, SQUARED_ERROR, b, rho)
+        frozen = Frozen(v[:2], v[2] / rho, 1.0, -np.inf, SQUARED_ERROR, b, rho)
         frozen.scan(rows, targets, np.round(b * alpha).astype(np.int32), rho)
         proven = frozen.certificate(hard=False)
         assert (proven.dual or 0.0) <= least * (1 + 1e-12) + 1e-12, seed

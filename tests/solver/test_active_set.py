@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool, fitting
 from streamtron.solver.targets import Targets
 from tests.helpers.examples import examples
 from tests.helpers.oracle import Row
@@ -104,7 +104,8 @@ def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_smaller_budget(
     active = ActiveSet(10**6)
     fill(active, rows, list(range(len(rows))), 0)
     positions = [k for k in positions if k < len(rows)]
-    active.keep(np.array(positions, dtype=np.int64), budget)
+    order = np.array(positions, dtype=np.int64)
+    active.retain(np.sort(order[: fitting(active.sizes[order], budget)]))
     numbers = active.numbers.tolist()
     assert numbers == sorted(positions[: len(numbers)])
     assert active.nbytes <= budget

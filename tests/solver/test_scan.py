@@ -111,7 +111,7 @@ def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads
     targets = Targets(np.arange(300), signs, np.ones(300), np.ones(300), t)
     told = []
     for threads in (1, 2, 3, 4, 6):
-        scan = Frozen(np.linspace(-1, 1, COLUMNS), 0.1, 1.0, 0.0, None, loss, 2.0**20)
+        scan = Frozen(np.linspace(-1, 1, COLUMNS), 0.1, 1.0, 0.0, loss, 2.0**20)
         with open_threads(threads):
             marks = scan.scan(csr(rows), targets, counts, RHO)
         sums = scan.scan_sums

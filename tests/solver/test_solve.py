@@ -20,7 +20,7 @@ from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import Average
-from streamtron.solver.row_store import ActiveSet
+from streamtron.solver.row_store import ActiveSet, NarrowRows
 from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
@@ -308,14 +308,14 @@ def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone() ->
     place = scene(0, b=20.0)
     place.solve(1e-9, 5)
     dual, problem = place.running, place.problem
-    before = (problem.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, dual.objective)
+    before = (problem.counts.copy(), dual.w.copy(), dual.steps, dual.upper_bound, problem.objective)
     b = problem.rule.b
     assert problem.refine(10)
     assert problem.counts.tolist() == (10 * before[0]).tolist()
     assert dual.w.tolist() == pytest.approx((10 * before[1]).tolist())
     assert (problem.rule.b, dual.steps) == (10 * b, 10 * before[2])
     assert dual.upper_bound == pytest.approx(before[3], rel=1e-14)
-    assert dual.objective == pytest.approx(before[4], rel=1e-14)
+    assert problem.objective == pytest.approx(before[4], rel=1e-14)
 
 
 def test_a_refinement_without_counts_leaves_nothing_of_a() -> None:
@@ -354,10 +354,9 @@ def test_counts_are_never_refined_beyond_what_they_can_hold() -> None:
 
 def test_rows_taken_at_another_extension_have_their_norm_summed_anew() -> None:
     here = scene(0, counts=[3] * ROWS)
-    Subproblem(
-        here.problem.active, here.counts, here.running, here.problem.rule, lambda: Turn(0, 0, 0),
-        whole=True, softness=7.0,
-    )  # fmt: skip
+    soft = NarrowRows.softened(here.problem.active, 7.0)
+    rule, turns = here.problem.rule, lambda: Turn(0, 0, 0)
+    Subproblem(soft, here.counts, here.running, rule, turns, whole=True).sum_afresh()
     a = here.a()
     assert here.running.sq_norm == pytest.approx(a @ a + ROWS * 7.0 * 9.0, rel=1e-12)
 
