@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_table, table
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets, settled
+from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
+from streamtron.core.names import settled
 from streamtron.core.text import (
     BOUNDS,
     MANY,

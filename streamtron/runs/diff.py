@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
-from streamtron.core.names import checks_keywords
+from streamtron.core.names import checks_keywords, settled
 from streamtron.core.rows import Label
 from streamtron.core.text import some
 from streamtron.model.linear_model import Direction, LinearModel

@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from streamtron.core.config import Machine, Settings, one_price
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
+from streamtron.core.names import one_price
 from streamtron.core.rows import Label
 from streamtron.data import (
     Manifest,

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamtron.core.config import Machine, Settings, settled
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.names import settled
 from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text

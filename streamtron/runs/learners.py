@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from streamtron.core import kernels
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
@@ -321,7 +321,7 @@ def class_weights_of(
     if any(settings.class_weight == "balanced" for settings in candidates):
         of_all = balanced([weigh_labels(source)])
     return [
-        of_all if settings.class_weight == "balanced" else settings.label_weights or None
+        of_all if settings.class_weight == "balanced" else label_weights(settings) or None
         for settings in candidates
     ]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings, meets
+from streamtron.core.config import Settings, label_weights, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
@@ -86,7 +86,7 @@ def build_outcome(
     """
     labels, manifest = list(source.labels), source.manifest
     assert manifest is not None
-    names = [name for name in settings.label_weights if isinstance(name, str)]
+    names = [name for name in label_weights(settings) if isinstance(name, str)]
     if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
         has = " and ".join(label_text(label, quote=True) for label in labels[:10])
         raise SettingsError(

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import Settings, meets, prices
+from streamtron.core.config import Settings, meets
 from streamtron.core.losses import loss_of
+from streamtron.core.names import prices
 from streamtron.core.text import (
     BOUNDS,
     MANY,

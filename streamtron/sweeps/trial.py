@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
-from streamtron.core.config import Settings, meets, prices
+from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.names import prices
 from streamtron.core.text import (
     ALL_METRICS,
     ERRORS,
