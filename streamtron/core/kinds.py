@@ -103,12 +103,9 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def setting(
-    default: Any,
-    kind: str | tuple[str | int, ...],
-    range: Range,
-    words: str = "",
+    default: Any, kind: str | tuple[str | int, ...], range: Range, words: str = "",
     sklearn: str | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return a field of ``Settings`` or ``Machine``.
 
     Parameters

@@ -38,7 +38,6 @@ STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
 NOT_CERTIFIED = 4
 """The exit code of a fit that did not meet its tolerance, for whatever reason."""
 
-
 REPORT = "report.json"
 """The file in a run directory."""
 
@@ -70,14 +69,10 @@ class Outcome:
 
 
 def build_outcome(
-    source: ShardSource,
-    learners: Sequence[Learner],
-    settings: Settings,
-    seconds: float,
-    *,
+    source: ShardSource, learners: Sequence[Learner], settings: Settings, seconds: float, *,
     readings: float | None = None,
     before: tuple[LinearModel, Manifest, Sequence[ShardFile]] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Build the outcome of finished learners; class weights for an unknown label are a
     SettingsError.
 
@@ -120,14 +115,9 @@ def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
 
 
 def outcome_of(
-    read: Mapping[str, Any],
-    model: LinearModel,
-    learners: Sequence[Learner],
-    settings: Settings,
-    manifest: Manifest,
-    skipped: Sequence[Skipped],
-    deleted: tuple[Deletions, ...],
-) -> Outcome:
+    read: Mapping[str, Any], model: LinearModel, learners: Sequence[Learner], settings: Settings,
+    manifest: Manifest, skipped: Sequence[Skipped], deleted: tuple[Deletions, ...],
+) -> Outcome:  # fmt: skip
     """Build the outcome of learners, in the order of the model; ``read``: what was read."""
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
     reports = [_report_of(learner, skipped, excluded) for learner in learners]
@@ -160,14 +150,10 @@ def outcome_of(
 
 
 def write_outcome(
-    outcome: Outcome,
-    *,
-    model: str | os.PathLike[str] | None = None,
-    run: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-    home: str | os.PathLike[str] | None = None,
-) -> None:
+    outcome: Outcome, *, model: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None, home: str | os.PathLike[str] | None = None,
+) -> None:  # fmt: skip
     """Write the model, the run's witness, manifest and report, and copies of report and witness.
 
     What is None is not written. The run's old witness and manifest are removed first, so that a
@@ -276,12 +262,9 @@ def _model(
 
 
 def _ball(
-    learner: Learner,
-    proven: Mapping[str, Any],
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float64],
-    first: int,
-) -> tuple[NDArray[np.float16], dict[str, float]] | None:
+    learner: Learner, proven: Mapping[str, Any], columns: NDArray[np.uint32],
+    values: NDArray[np.float64], first: int,
+) -> tuple[NDArray[np.float16], dict[str, float]] | None:  # fmt: skip
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
     weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
     has not summed the weights of its dual point."""
