@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import SETTINGS, Machine, Settings, one_price
+from streamtron.core.config import SETTINGS, Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.names import ProblemNames, ReadingNames
+from streamtron.core.names import ProblemNames, ReadingNames, one_price
 from streamtron.core.text import digits, parse_duration, parse_size, short
 from streamtron.sweeps.grid import values_of
 

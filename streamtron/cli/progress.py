@@ -102,9 +102,10 @@ def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener
 
 def _clock(at: float | None = None) -> str:
     """Return a time of the day, with the day if it is more than a day ahead."""
-    now = time.time()
-    at = now if at is None else at
-    return time.strftime("%H:%M:%S" if at < now + 86400 else "%d %b %H", time.localtime(at))
+    time_of_day = time.time()
+    at = time_of_day if at is None else at
+    is_near = at < time_of_day + 86400
+    return time.strftime("%H:%M:%S" if is_near else "%d %b %H", time.localtime(at))
 
 
 def trial_words(event: TrialDone) -> str:

@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streamtron.cli.terminal import class_table, table
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets, settled
+from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
+from streamtron.core.names import settled
 from streamtron.core.text import (
     BOUNDS,
     MANY,
+    PROVEN,
     Lines,
     aligned,
     column_lines,
-    down,
     format_size,
     label_text,
     left_out,
@@ -25,14 +26,6 @@ from streamtron.core.text import (
 )
 
 Report = Mapping[str, Any]
-
-PROVEN = (
-    ("primal objective", "primal_objective", up),
-    ("dual objective", "dual_objective", down),
-    ("lower bound", "primal_margin", down),
-    ("upper bound", "upper_bound", up),
-)
-"""What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
 
 
 def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
@@ -240,7 +233,7 @@ def _which(report: Report, most: int = 5) -> str:
 
 def _no_margin(report: Report, model: str) -> str:
     """Return the message of a hard-margin fit on rows that have almost no margin."""
-    worst = next(each for each in _learners(report) if each["stop_reason"] == "no margin")
+    worst = next(learner for learner in _learners(report) if learner["stop_reason"] == "no margin")
     which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
     upper = _upper(worst)
     return (

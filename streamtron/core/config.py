@@ -7,19 +7,19 @@ scikit-learn's names to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from streamtron.core import kinds
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import read_toml
-from streamtron.core.kinds import ANY, NOT_EMPTY, POSITIVE, Range, at_least, check_range, setting
+from streamtron.core.kinds import ANY, NOT_EMPTY, POSITIVE, at_least, check_range, setting
 from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
-from streamtron.core.text import digits, label_meant
+from streamtron.core.text import label_meant
 
 PRICES = (1e-40, 1e40)
 """Range of C_k = C · weight of the row · weight of its class."""
@@ -32,33 +32,14 @@ DEFAULT_ACTIVE_SET = 10**9
 EPSILONS = {"huber": 1.35, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
 """Losses that have an ε, and its default."""
 
+_KINKED = ("hinge", "epsilon_insensitive")
+"""The losses that are not smooth."""
+
 _LOSSES = ("squared_hinge", "log_loss", "hinge", *REGRESSION)
 
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
 without that penalty (``ScanSums.dual``)."""
-
-
-_DELTA: Range = (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15")
-_RHO: Range = (lambda rho: not rho or POSITIVE[0](rho), "0 (no bias), or 1e-30 to 1e30")
-_EPSILON: Range = (lambda epsilon: 0 <= epsilon <= 1e30, "0 to 1e30")
-_GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1")
-_BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
-_BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
-_BITS32: Range = (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1")
-_RATIO: Range = (lambda ratio: 0 <= ratio <= 1, "0 to 1")
-_SHARE: Range = (lambda share: 0 <= share < 1, "a share of the rows, from 0 to below 1")
-_NAMES: Range = (lambda names: names and all(names), "names of columns")
-
-
-def _make(settings: Settings | Machine) -> None:
-    """Bring every field that is given into its kind, in which defaults are; None stays where it is
-    allowed."""
-    for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        if value is not entry.default and not (value is None and str(entry.type).endswith("None")):
-            make = partial(entry.metadata["made"], name=entry.name.replace("_", "-"))
-            object.__setattr__(settings, entry.name, make(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +72,16 @@ class Settings:
         "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; for labels "
         "that are numbers squared_error (ridge regression), huber, epsilon_insensitive or its "
         "square.", sklearn="loss")
-    epsilon: float | None = setting(None, "number", _EPSILON,
+    epsilon: float | None = setting(None, "number", kinds.EPSILON,
         "ε of huber [1.35], epsilon_insensitive and its square [0.1].", sklearn="epsilon")
     penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"), ANY,
         "Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for l2.",
         sklearn="penalty")
-    l1_ratio: float | None = setting(None, "number", _RATIO,
+    l1_ratio: float | None = setting(None, "number", kinds.RATIO,
         "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].", sklearn="l1_ratio")
-    delta: float | None = setting(None, "number", _DELTA,
+    delta: float | None = setting(None, "number", kinds.DELTA,
         "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
-    rho: float = setting(1.0, "number", _RHO,
+    rho: float = setting(1.0, "number", kinds.RHO,
         "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.",
         sklearn="intercept_scaling")
     intercept: Literal["penalised", "free", "none"] | None = setting(
@@ -113,14 +94,14 @@ class Settings:
         "The ℓ-margitron or the t-margitron.")
     b: tuple[float, ...] | None = setting(None, "numbers", ANY,
         "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].")
-    tol: float = setting(0.01, "number", _GAP,
+    tol: float = setting(0.01, "number", kinds.GAP,
         "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.", sklearn="tol")
     max_epochs: int = setting(100, "whole", at_least(1),
         "Full epochs at most, at least 1.", sklearn="max_iter")
     mini_epochs: int | None = setting(None, "whole", at_least(0),
         "Mini-epochs after a reading at most, at least 0 [50; 500 for hinge and "
         "epsilon_insensitive].")
-    active_set: int | str | None = setting(None, "size", _BYTES,
+    active_set: int | str | None = setting(None, "size", kinds.BYTES,
         "Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it affects "
         "the model [1 GB, or what --memory leaves].")
     class_weight: Mapping[str, float] | Literal["balanced"] | None = setting(None, "weights", ANY,
@@ -143,22 +124,22 @@ class Settings:
         "Tables: the column of labels [found by the usual names].")
     weight: str | None = setting(None, "text", NOT_EMPTY,
         "Tables: the column of row weights, ≥ 0 [none].")
-    features: tuple[str, ...] | None = setting(None, "names", _NAMES,
+    features: tuple[str, ...] | None = setting(None, "names", kinds.NAMES,
         "Tables: the list, map or vector column of features; or columns of numbers, NAME,NAME,… "
         "or a pattern as in f* [found by the usual names].")
     values: str | None = setting(None, "text", ANY,
         "Tables: the list of values beside a list of features [found by the usual names].")
-    columns: tuple[str, ...] | None = setting(None, "columns", _NAMES,
+    columns: tuple[str, ...] | None = setting(None, "columns", kinds.NAMES,
         "Tables: a column and what it becomes, NAME:KIND,OPTION=VALUE,…, KIND number, category, "
         "date or text, as in age:number,null=mean; can be repeated. Or a file FILE.toml of them.")
     text: str | None = setting(None, "text", NOT_EMPTY,
         "Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.")
-    hash_bits: int | None = setting(None, "whole", _BITS,
+    hash_bits: int | None = setting(None, "whole", kinds.BITS,
         "Hash named features into 2^N columns, N from 1 to 31.")
-    hash_seed: int = setting(0, "whole", _BITS32, "Seed of that hash, at least 0.")
+    hash_seed: int = setting(0, "whole", kinds.BITS32, "Seed of that hash, at least 0.")
     vocabulary: str | None = setting(None, "input", NOT_EMPTY,
         "File of feature names, one a line: line 1 is column 0.")
-    held_out: float = setting(0.0, "number", _SHARE,
+    held_out: float = setting(0.0, "number", kinds.SHARE,
         "Share of the rows that is held out of training, by a hash of the shard's name and the "
         "row's number.")
     parts: int | None = setting(None, "whole", at_least(1),
@@ -171,88 +152,64 @@ class Settings:
     # fmt: on
 
     def __post_init__(self) -> None:
-        _make(self)
+        kinds.make_fields(self)
         if self.intercept is None:
             moves = self.regression and self.rho > 0.0
             object.__setattr__(self, "intercept", "free" if moves else "penalised")
-        self._check_clashes()
+        for clash, refusal in self._clashes():
+            if clash:
+                raise SettingsError(refusal)
         for value in self.b or ():
             check_range(value, "b", POSITIVE)
 
-    def _check_clashes(self) -> None:
+    def _clashes(self) -> Iterator[tuple[object, str]]:
+        """Yield whether settings contradict each other, and what to do then."""
         stages = self.stages or ()
-        refusal = None
-        if self.C is not None and self.delta is not None:
-            refusal = "C and delta are two names of one thing (C = 1/(2 Δ²)): give one."
-        elif self.hash_bits is not None and self.vocabulary is not None:
-            refusal = "hash-bits and vocabulary both give names their columns: give one."
-        elif (self.columns or self.text) and (other := self._other_features()):
-            refusal = (
-                f"{other} says where features are, and columns and text make them: leave it out. "
-                "Options of a column stand behind it, as in --text body,hash_bits=20."
-            )
-        elif self.multiclass and self.multilabel:
-            refusal = "multiclass is one label a row, multilabel any number of them: give one."
-        elif self.weights_in_label and self.multilabel:
-            refusal = (
-                "weights-in-label reads label:weight, and with multilabel a row may have several "
-                "labels or none: leave it out, or give the weights in a Parquet column, --weight."
-            )
-        elif self.b is not None and len(self.b) != (len(stages) or 2):
-            refusal = f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
-        elif self.faithful and "ascent" in stages:
-            refusal = "faithful is the paper's procedure, which has no ascent stage."
-        elif self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful):
-            refusal = (
-                "intercept free needs a price of the loss and a feature of the bias: give --C and "
-                "--rho above 0, and leave faithful out."
-            )
-        elif self.regression and (other := self._of_classes()):
-            refusal = (
-                f"{other} is for labels that are classes, and the loss {self.loss} is for numbers: "
-                "leave it out, or give --loss log_loss."
-            )
-        elif self.epsilon is not None and self.loss not in EPSILONS:
-            refusal = f"the loss {self.loss} has no epsilon: leave it out, or give --loss huber."
-        elif self.epsilon == 0.0 and self.loss == "huber":
-            refusal = "epsilon is 0, where huber has no slope: give a number above 0."
-        elif self.loss != "squared_hinge" and (paper := self._of_the_paper()):
-            refusal = (
-                f"{paper} belongs to the paper's procedure, which is for the squared hinge, and "
-                f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."
-            )
-        else:
-            refusal = self._clash_of_penalty()
-        if refusal is not None:
-            raise SettingsError(refusal)
+        features = self._first_given("features", "values", "vocabulary", "hash_bits")
+        of_classes = self._first_given("multiclass", "multilabel", "class_weight")
+        of_paper = self._of_the_paper()
+        not_smooth = self.loss if self.loss in _KINKED else of_paper
+        yield from (
+            (self.C is not None and self.delta is not None,
+             "C and delta are two names of one thing (C = 1/(2 Δ²)): give one."),
+            (self.hash_bits is not None and self.vocabulary is not None,
+             "hash-bits and vocabulary both give names their columns: give one."),
+            ((self.columns or self.text) and features,
+             f"{features} says where features are, and columns and text make them: leave it out. "
+             "Options of a column stand behind it, as in --text body,hash_bits=20."),
+            (self.multiclass and self.multilabel,
+             "multiclass is one label a row, multilabel any number of them: give one."),
+            (self.weights_in_label and self.multilabel,
+             "weights-in-label reads label:weight, and with multilabel a row may have several "
+             "labels or none: leave it out, or give the weights in a Parquet column, --weight."),
+            (self.b is not None and len(self.b) != (len(stages) or 2),
+             f"b has {len(self.b or ())} numbers for the stages {self.stage}: give one a stage."),
+            (self.faithful and "ascent" in stages,
+             "faithful is the paper's procedure, which has no ascent stage."),
+            (self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful),
+             "intercept free needs a price of the loss and a feature of the bias: give --C and "
+             "--rho above 0, and leave faithful out."),
+            (self.regression and of_classes,
+             f"{of_classes} is for labels that are classes, and the loss {self.loss} is for "
+             "numbers: leave it out, or give --loss log_loss."),
+            (self.epsilon is not None and self.loss not in EPSILONS,
+             f"the loss {self.loss} has no epsilon: leave it out, or give --loss huber."),
+            (self.epsilon == 0.0 and self.loss == "huber",
+             "epsilon is 0, where huber has no slope: give a number above 0."),
+            (self.loss != "squared_hinge" and of_paper,
+             f"{of_paper} belongs to the paper's procedure, which is for the squared hinge, and "
+             f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."),
+            (self.l1_ratio is not None and self.penalty != "elasticnet",
+             f"l1-ratio is for the penalty elasticnet, and it is {self.penalty}: give --penalty "
+             "elasticnet, or leave l1-ratio out."),
+            (self.ratio and not_smooth,
+             f"{not_smooth} with the penalty {self.penalty}: its solver wants a smooth loss of "
+             "soft margins. Give another --loss and --C, or leave penalty out."),
+        )  # fmt: skip
 
-    def _clash_of_penalty(self) -> str | None:
-        if self.l1_ratio is not None and self.penalty != "elasticnet":
-            return (
-                f"l1-ratio is for the penalty elasticnet, and it is {self.penalty}: give --penalty "
-                "elasticnet, or leave l1-ratio out."
-            )
-        kinked = self.loss in ("hinge", "epsilon_insensitive")
-        what = self.loss if kinked else self._of_the_paper()
-        if not self.ratio or what is None:
-            return None
-        return (
-            f"{what} with the penalty {self.penalty}: its solver wants a smooth loss of soft "
-            "margins. Give another --loss and --C, or leave penalty out."
-        )
-
-    def _other_features(self) -> str | None:
-        """Name a setting given that says where features are without a recipe."""
-        names = ("features", "values", "vocabulary", "hash_bits")
-        return next((name for name in names if getattr(self, name) is not None), None)
-
-    def _of_classes(self) -> str | None:
-        """Name a setting given that only classes have."""
-        settings = {
-            "multiclass": self.multiclass, "multilabel": self.multilabel,
-            "class_weight": self.class_weight is not None,
-        }  # fmt: skip
-        return next((name for name, is_given in settings.items() if is_given), None)
+    def _first_given(self, *names: str) -> str | None:
+        """Return the first of the settings that is given."""
+        return next((name for name in names if getattr(self, name) not in (None, False)), None)
 
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
@@ -312,7 +269,7 @@ class Settings:
         """Return the stages given; None for auto."""
         if self.stage == "auto":
             return None
-        return tuple(_stage(word.strip()) for word in self.stage.split(","))
+        return tuple(kinds.stage_of(word.strip()) for word in self.stage.split(","))
 
     @property
     def random(self) -> bool:
@@ -324,35 +281,21 @@ class Settings:
         """Return the gap at which the run ends: tol, or 0 if faithful."""
         return 0.0 if self.faithful else self.tol
 
-    @property
-    def mini_epoch_limit(self) -> int:
-        """Return the largest number of mini-epochs after a reading."""
-        default = 500 if self.loss in ("hinge", "epsilon_insensitive") else 50
-        return default if self.mini_epochs is None else self.mini_epochs
-
-    @property
-    def epoch_limit(self) -> float:
-        """Return the largest number of full epochs."""
-        return math.inf if self.faithful else self.max_epochs
-
     def to_dict(self) -> dict[str, Any]:
         """Return every setting as a JSON value; ``parts``, ``epsilon``, ``held_out`` and penalty
         only where they decide the model."""
         plain = {name: getattr(self, name) for name in SETTINGS}
-        plain["active_set"], plain["mini_epochs"] = self.active_set_bytes, self.mini_epoch_limit
-        if self.parts in (None, 1):
-            del plain["parts"]
-        if self.epsilon is None:
-            del plain["epsilon"]
-        if not self.held_out:
-            del plain["held_out"]
-        if not self.ratio:
-            del plain["penalty"], plain["l1_ratio"]
-        elif self.l1_ratio is None:
-            plain["l1_ratio"] = self.ratio if self.penalty == "elasticnet" else None
+        plain["active_set"], plain["mini_epochs"] = self.active_set_bytes, mini_epoch_limit(self)
+        if self.l1_ratio is None and self.penalty == "elasticnet":
+            plain["l1_ratio"] = self.ratio
+        left_out = {
+            "parts": self.parts in (None, 1), "epsilon": self.epsilon is None,
+            "held_out": not self.held_out, "penalty": not self.ratio, "l1_ratio": not self.ratio,
+        }  # fmt: skip
         return {
             name: [*value] if isinstance(value, tuple) else copy(value)
             for name, value in plain.items()
+            if not left_out.get(name)
         }
 
     @classmethod
@@ -370,17 +313,28 @@ class Settings:
         """Read settings from a TOML file of ``name = value`` lines."""
         return cls.from_dict(read_toml(path, "settings"))
 
-    @property
-    def label_weights(self) -> dict[float | str, float]:
-        """Return the weights of all labels that the names may mean: 1 a string, a number, True."""
-        named = self.class_weight if isinstance(self.class_weight, Mapping) else {}
-        return {label_meant(name): weight for name, weight in named.items()} | dict(named)
-
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed."""
         if all(getattr(self, name, ...) is value for name, value in changes.items()):
             return self
         return replace(self, **changes)
+
+
+def label_weights(settings: Settings) -> dict[float | str, float]:
+    """Return the weights of all labels that the names may mean: 1 a string, a number, True."""
+    named = settings.class_weight if isinstance(settings.class_weight, Mapping) else {}
+    return {label_meant(name): weight for name, weight in named.items()} | dict(named)
+
+
+def mini_epoch_limit(settings: Settings) -> int:
+    """Return the largest number of mini-epochs after a reading."""
+    default = 500 if settings.loss in _KINKED else 50
+    return default if settings.mini_epochs is None else settings.mini_epochs
+
+
+def epoch_limit(settings: Settings) -> float:
+    """Return the largest number of full epochs."""
+    return math.inf if settings.faithful else settings.max_epochs
 
 
 def _file_of(columns: Any) -> str | None:
@@ -424,7 +378,7 @@ class Machine:
     checkpoint_every: float = setting(300.0, "number", ANY)
 
     def __post_init__(self) -> None:
-        _make(self)  # paths are absolute: a listener may change the working directory
+        kinds.make_fields(self)  # paths are absolute: a listener may change the working directory
 
     @property
     def thread_count(self) -> int:
@@ -435,40 +389,6 @@ class Machine:
     def memory_limit(self) -> int:
         """Return the bytes that a run may use."""
         return available_memory() // 2 if self.memory is None else int(self.memory)
-
-
-def _stage(word: str) -> float | Literal["ascent"]:
-    if word == "ascent":
-        return "ascent"
-    try:
-        epsilon = float(digits(word))
-    except ValueError:
-        epsilon = math.nan
-    if not 0 < epsilon < 2:
-        raise SettingsError(
-            f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
-        )
-    return epsilon
-
-
-def prices(C: float | None, delta: float | None) -> dict[str, float | None]:
-    """Return C and Δ, given one of them or none, where C is 1: C = 1/(2 Δ²), None if Δ is 0."""
-    if delta is None:
-        C = 1.0 if C is None else C
-        return {"C": C, "delta": (1.0 / (2.0 * C)) ** 0.5}
-    return {"C": 0.5 / delta**2 if delta else None, "delta": delta}
-
-
-def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return kept settings with the C that holds where neither C nor delta was given."""
-    default = "C" in settings and settings["C"] is settings.get("delta") is None
-    return {**settings, "C": 1.0} if default else dict(settings)
-
-
-def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a given C replace a delta from elsewhere, and the other way round."""
-    rivals = {"C": "delta", "delta": "C"}
-    return {**{rivals[name]: None for name in given if name in rivals}, **given}
 
 
 def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:

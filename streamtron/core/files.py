@@ -34,7 +34,6 @@ SMALL, MOST_DOTS = 1 << 17, 500
 """Bytes of a file that is written by hand (settings, jobs, the address of a scheduler), and dots in
 a line of it, at most: dotted keys of TOML take quadratic time."""
 
-
 CACHE_REMEDY = (
     "Name another place with --cache-dir, or fit without a cache: --order sequential and no "
     "--cache-dir."
@@ -195,7 +194,7 @@ def sync_directory(directory: Path) -> None:
 def nothing_empty(*directories: str | os.PathLike[str] | None) -> Iterator[None]:
     """Remove the directories that were not there before, the last one first, if they are empty in
     the end."""
-    new = [each for each in directories if each is not None and not os.path.lexists(each)]
+    new = [path for path in directories if path is not None and not os.path.lexists(path)]
     try:
         yield
     finally:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import absolute, as_path
-from streamtron.core.text import label_meant, parse_size, short
+from streamtron.core.text import digits, label_meant, parse_size, short
 
 SMALLEST, LARGEST = 1e-30, 1e30
 """Range of C, weights and ρ: their products and squares neither overflow nor vanish."""
@@ -20,6 +21,16 @@ Range = tuple[Callable[[Any], bool], str]
 ANY: Range = (lambda _: True, "")
 POSITIVE: Range = (lambda number: SMALLEST <= number <= LARGEST, "1e-30 to 1e30")
 NOT_EMPTY: Range = (lambda name: name != "", "a name that is not empty")
+DELTA: Range = (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15")
+RHO: Range = (lambda rho: not rho or POSITIVE[0](rho), "0 (no bias), or 1e-30 to 1e30")
+EPSILON: Range = (lambda epsilon: 0 <= epsilon <= 1e30, "0 to 1e30")
+GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1")
+BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
+BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
+BITS32: Range = (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1")
+RATIO: Range = (lambda ratio: 0 <= ratio <= 1, "0 to 1")
+SHARE: Range = (lambda share: 0 <= share < 1, "a share of the rows, from 0 to below 1")
+NAMES: Range = (lambda names: names and all(names), "names of columns")
 
 
 def at_least(least: int) -> Range:
@@ -92,12 +103,9 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def setting(
-    default: Any,
-    kind: str | tuple[str | int, ...],
-    range: Range,
-    words: str = "",
+    default: Any, kind: str | tuple[str | int, ...], range: Range, words: str = "",
     sklearn: str | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return a field of ``Settings`` or ``Machine``.
 
     Parameters
@@ -125,3 +133,28 @@ def setting(
     return field(
         default=default, metadata={"kind": kind, "made": made, "words": words, "sklearn": sklearn}
     )
+
+
+def make_fields(settings: Any) -> None:
+    """Bring every field of ``Settings`` or ``Machine`` that is given into its kind, in which
+    defaults are; None stays where it is allowed."""
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        if value is not entry.default and not (value is None and str(entry.type).endswith("None")):
+            make = partial(entry.metadata["made"], name=entry.name.replace("_", "-"))
+            object.__setattr__(settings, entry.name, make(value))
+
+
+def stage_of(word: str) -> float | Literal["ascent"]:
+    """Return a stage, ε or ascent; a SettingsError if it is none."""
+    if word == "ascent":
+        return "ascent"
+    try:
+        epsilon = float(digits(word))
+    except ValueError:
+        epsilon = math.nan
+    if not 0 < epsilon < 2:
+        raise SettingsError(
+            f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
+        )
+    return epsilon

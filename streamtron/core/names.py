@@ -1,4 +1,4 @@
-"""Settings as keywords of the public functions: their types, and an error for an unknown name."""
+"""Settings by name: as keywords of the public functions, and the price among them, C or Δ."""
 
 from __future__ import annotations
 
@@ -134,3 +134,23 @@ def _similar(name: str, known: Collection[str]) -> str:
 
     near = get_close_matches(name, known)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
+
+
+def prices(C: float | None, delta: float | None) -> dict[str, float | None]:
+    """Return C and Δ, given one of them or none, where C is 1: C = 1/(2 Δ²), None if Δ is 0."""
+    if delta is None:
+        C = 1.0 if C is None else C
+        return {"C": C, "delta": (1.0 / (2.0 * C)) ** 0.5}
+    return {"C": 0.5 / delta**2 if delta else None, "delta": delta}
+
+
+def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kept settings with the C that holds where neither C nor delta was given."""
+    default = "C" in settings and settings["C"] is settings.get("delta") is None
+    return {**settings, "C": 1.0} if default else dict(settings)
+
+
+def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a given C replace a delta from elsewhere, and the other way round."""
+    rivals = {"C": "delta", "delta": "C"}
+    return {**{rivals[name]: None for name in given if name in rivals}, **given}

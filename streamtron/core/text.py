@@ -33,7 +33,6 @@ ERRORS = ("rmse", "mae")
 MANY = 20
 """Largest number of shards or labels that are listed one by one."""
 
-
 BOUNDS = ("primal_margin", "upper_bound", "relative_duality_gap")
 """What is printed of a certificate: a lower bound, an upper one, and their gap."""
 
@@ -82,6 +81,15 @@ def down(value: float | None, digits: int = 7) -> str:
 def up(value: float | None, digits: int = 7) -> str:
     """Format an upper bound or a gap, rounded up; ``-`` for None."""
     return _rounded(value, digits, ROUND_CEILING)
+
+
+PROVEN = (
+    ("primal objective", "primal_objective", up),
+    ("dual objective", "dual_objective", down),
+    ("lower bound", "primal_margin", down),
+    ("upper bound", "upper_bound", up),
+)
+"""What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
 
 
 def within(gap: float) -> str:

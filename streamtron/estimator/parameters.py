@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Machine, Settings, prices
+from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Machine, Settings, label_weights
 from streamtron.core.errors import SettingsError
 from streamtron.core.limits import available_processors
-from streamtron.core.names import unexpected
+from streamtron.core.names import prices, unexpected
 from streamtron.core.text import short
 from streamtron.model.linear_model import LinearModel
 
@@ -143,7 +143,7 @@ def parameters_of(model: LinearModel) -> dict[str, Any]:
     if "delta" in known:
         known["C"] = prices(None, known["delta"])["C"]
     if isinstance(weights := known.get("class_weight"), Mapping):
-        by_label = Settings(class_weight=weights).label_weights
+        by_label = label_weights(Settings(class_weight=weights))
         known["class_weight"] = {c: by_label[c] for c in model.classes if c in by_label}
     parameters = {key: known[name] for key, name in SKLEARN_NAMES.items() if name in known}
     if known.get("rho") == 0.0 or known.get("intercept") == "none":

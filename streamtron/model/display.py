@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
+from streamtron.core.names import settled
 from streamtron.core.text import MANY, down, label_text, metric_words, number, up
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
 from streamtron.core.extras import library
 from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
-from streamtron.core.names import checks_keywords
+from streamtron.core.names import checks_keywords, settled
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from streamtron.core.config import Settings, prices
+from streamtron.core.config import Settings, label_weights
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
+from streamtron.core.names import prices
 from streamtron.data.formats.date_column import DateColumn
 from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
@@ -151,7 +152,7 @@ def _class_weight(model: LinearModel) -> Any:
     by_name = model.settings.get("class_weight")
     if not isinstance(by_name, dict):
         return by_name
-    weights = Settings(class_weight=by_name).label_weights
+    weights = label_weights(Settings(class_weight=by_name))
     return {label: weights[label] for label in class_array(model).tolist() if label in weights}
 
 

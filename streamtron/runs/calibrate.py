@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.names import checks_keywords
-from streamtron.data import Manifest, find_shards
+from streamtron.data import find_shards
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
-from streamtron.runs.directory import run_directory
+from streamtron.runs.directory import manifest_of, run_directory
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.inputs import Paths, as_paths
 
@@ -86,10 +84,10 @@ def calibrate(
 
 def fitted_on(model: LinearModel, path: str) -> list[str]:
     """Return the names of the shards of a model's run that it was calibrated on as well."""
-    manifest = os.path.join(run_directory(path), "manifest.json")
-    records = Manifest.load(manifest).shards if os.path.isfile(manifest) else ()
-    known = (model.calibration or {}).get("shards", ())
-    return [shard.name for shard in records if shard.fingerprint in known]
+    manifest, known = manifest_of(run_directory(path)), (model.calibration or {}).get("shards", ())
+    return (
+        [shard.name for shard in manifest.shards if shard.fingerprint in known] if manifest else []
+    )
 
 
 def calibrated_on(model: LinearModel, shards: Paths) -> list[str]:

@@ -111,19 +111,12 @@ class Proof:
 
 @checks_keywords(ProblemNames)
 def certify(
-    model: LinearModel | str | os.PathLike[str],
-    shards: Paths | None = None,
-    *,
-    witness: str | os.PathLike[str] | None = None,
-    run: str | os.PathLike[str] | None = None,
-    accept_exclusions: bool = False,
-    settings: Settings | None = None,
-    readings: int = 4,
-    machine: Machine | None = None,
-    executor: Executor = serial,
-    listen: Listener = ignore,
+    model: LinearModel | str | os.PathLike[str], shards: Paths | None = None, *,
+    witness: str | os.PathLike[str] | None = None, run: str | os.PathLike[str] | None = None,
+    accept_exclusions: bool = False, settings: Settings | None = None, readings: int = 4,
+    machine: Machine | None = None, executor: Executor = serial, listen: Listener = ignore,
     **names: Unpack[ProblemNames],
-) -> Proof:
+) -> Proof:  # fmt: skip
     """Bound how far a model is from the optimum on these rows.
 
     One reading, with the dual variables of a witness, or those that belong to the slacks of the
@@ -189,13 +182,9 @@ def certify(
 
 
 def _prove(
-    model: LinearModel,
-    problem: Settings,
-    machine: Machine,
-    scans: Scans,
-    known: Witness,
+    model: LinearModel, problem: Settings, machine: Machine, scans: Scans, known: Witness,
     run: str | os.PathLike[str] | None,
-) -> Proof:
+) -> Proof:  # fmt: skip
     """Certify with the counts of a witness, by one reading of each group."""
     scales = _trained_scales(model)
     if len(known.counts) != len(scales):
@@ -216,12 +205,9 @@ def _prove(
 
 
 def _proof(
-    model: LinearModel,
-    problem: Settings,
-    certificates: Sequence[Certificate],
-    scans: Scans,
+    model: LinearModel, problem: Settings, certificates: Sequence[Certificate], scans: Scans,
     distances: Iterable[float | None] = repeat(None),
-) -> Proof:
+) -> Proof:  # fmt: skip
     excluded = deletions.total(deletions_of(scans.source.shards))
     proofs = []
     for certificate, scale, distance in zip(
@@ -240,12 +226,9 @@ def _proof(
 
 
 def _groups(
-    problem: Settings,
-    machine: Machine,
-    source: ShardSource,
-    model: LinearModel,
+    problem: Settings, machine: Machine, source: ShardSource, model: LinearModel,
     known: Witness | None = None,
-) -> Iterator[tuple[slice, list[Learner]]]:
+) -> Iterator[tuple[slice, list[Learner]]]:  # fmt: skip
     """Yield the places of as many directions of the model as fit in memory together, and a learner
     for each, with the counts of a witness."""
     directions, scales = model.directions(), _trained_scales(model)
@@ -273,13 +256,9 @@ def _groups(
 
 
 def _learners(
-    problem: Settings,
-    source: ShardSource,
-    model: LinearModel,
-    weights: ClassWeights | None,
-    directions: Iterable[tuple[Direction, float]],
-    counts: Sequence[Counts] | None,
-) -> list[Learner]:
+    problem: Settings, source: ShardSource, model: LinearModel, weights: ClassWeights | None,
+    directions: Iterable[tuple[Direction, float]], counts: Sequence[Counts] | None,
+) -> list[Learner]:  # fmt: skip
     """Return a learner for each direction, with its weights as training left them at its scale,
     numbered as the shards number columns, and its counts."""
     learners = []
@@ -378,9 +357,9 @@ def _drift(learner: Learner, running: Vector | SparseVector) -> float:
 
 
 def _with_drift(certificates: Sequence[Certificate], drifts: Sequence[float]) -> list[Certificate]:
-    """Return the certificates with the drifts of the running weights, or without any."""
+    """Return the certificates with the drifts of the running weights, if there are any."""
     if not drifts:
-        return [replace(certificate, drift=None) for certificate in certificates]
+        return [*certificates]
     if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
         _log.warning(
             "the running weights have drifted by %.1g of their length from those that the counts "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener, ignore
+from streamtron.core.events import Listener
 from streamtron.data import (
     Cache,
     Manifest,
@@ -45,7 +45,7 @@ from streamtron.runs.finished_run import (
 )
 from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import Known, Training, class_weights_of
-from streamtron.runs.memory import check_memory, columns_allowed, memory_needed
+from streamtron.runs.memory import DataSize, check_memory, columns_allowed, memory_needed
 from streamtron.runs.outcome import (
     Outcome,
     build_outcome,
@@ -66,17 +66,6 @@ _log = logging.getLogger("streamtron")
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
 With more of them the old counts change so much that this does not pay."""
-
-
-class Change(NamedTuple):
-    """How a run is to be changed: what ``update`` and ``forget`` take, as ``fit`` does."""
-
-    machine: Machine = Machine()
-    tol: float | None = None
-    max_epochs: int | None = None
-    allow_duplicate: bool = False
-    listen: Listener = ignore
-    open_parts: OpenParts | None = None
 
 
 class RowChange(NamedTuple):
@@ -105,7 +94,9 @@ class EditableRun(NamedTuple):
     model, how its shards were read, and their files, in the order of the manifest."""
 
     finished: FinishedRun
-    change: Change
+    machine: Machine
+    listen: Listener
+    open_parts: OpenParts | None
     began: float
     settings: Settings
     model_path: str
@@ -116,12 +107,22 @@ class EditableRun(NamedTuple):
 
     @classmethod
     @contextmanager
-    def opened(cls, run: str | os.PathLike[str], change: Change) -> Iterator[EditableRun]:
-        """Open a run to change it, see ``FinishedRun.to_change``."""
-        began, cache = time.perf_counter(), change.machine.cache_dir
-        place = locate(run, change.machine.run_dir)
-        with FinishedRun.to_change(place, cache) as finished:
-            settings = _new_settings(finished, change)
+    def opened(
+        cls, run: str | os.PathLike[str], machine: Machine | None, listen: Listener,
+        open_parts: OpenParts | None, **changes: Any,
+    ) -> Iterator[EditableRun]:  # fmt: skip
+        """Open a run to change it, see ``FinishedRun.to_change``; ``changes`` of its settings, None
+        = as they are."""
+        began, machine = time.perf_counter(), machine or Machine()
+        place = locate(run, machine.run_dir)
+        with FinishedRun.to_change(place, machine.cache_dir) as finished:
+            if finished.settings.faithful:
+                raise SettingsError(
+                    f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all "
+                    "rows. Fit anew with all shards."
+                )
+            given = {name: value for name, value in changes.items() if value is not None}
+            settings = finished.settings.but(**given)
             manifest = read_manifest(finished.path)
             model = LinearModel.load(place.model)
             check_model(finished, model)
@@ -129,8 +130,9 @@ class EditableRun(NamedTuple):
             reading = replace(reading_from_model(model), index_base=settings.index_base)
             shards = shards_of(manifest, finished.path)
             yield cls(
-                finished, change, began, settings, place.model, model, manifest, reading, shards
-            )
+                finished, machine, listen, open_parts, began, settings, place.model, model,
+                manifest, reading, shards,
+            )  # fmt: skip
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -147,32 +149,27 @@ class EditableRun(NamedTuple):
     @property
     def cache_directory(self) -> str:
         """Where the flat copies of the shards are."""
-        return self.change.machine.cache_dir or str(self.finished.path / "cache")
+        return self.machine.cache_dir or str(self.finished.path / "cache")
 
     def check_report(
         self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
     ) -> str | None:
         """Return the report's absolute path; raise a SettingsError if it would replace a file that
         is read or written."""
+        path, cache = self.finished.path, self.machine.cache_dir
         files = check_outputs(
-            {"report": report},
-            [self.model_path, *inputs],
-            runs=[self.finished.path],
-            directories={"run directory": self.finished.path},
-            cache=self.change.machine.cache_dir,
-        )
+            {"report": report}, [self.model_path, *inputs], runs=[path],
+            directories={"run directory": path}, cache=cache,
+        )  # fmt: skip
         return files["report"]
 
     def source(self, shards: Sequence[ShardFile]) -> ShardSource:
         """Open shards as the run's own were read, with the labels that it has; raise a DataError if
         one is missing, or was changed after the run read it."""
         check_unchanged(shards, str(self.finished.path))
-        machine, known = self.change.machine, self.known(shards)
-        needed = memory_needed(
-            self.settings, rows=known.rows, nonzeros=known.nonzeros, columns=self.model.columns,
-            occurring=0,
-        )  # fmt: skip
-        check_memory(needed, machine)
+        machine, known = self.machine, self.known(shards)
+        size = DataSize(known.rows, self.model.columns, known.nonzeros, occurring=0)
+        check_memory(memory_needed(self.settings, size), machine)
         source = ShardSource(
             shards, self.reading, cache_dir=self.cache_directory,
             classes=self.finished.checkpoint.labels,
@@ -207,7 +204,7 @@ class EditableRun(NamedTuple):
         if rows is None:
             outcome, plan = self._unchanged(), None
         else:
-            workers, old = bool(rows.added) and self.change.open_parts is not None, len(self.shards)
+            workers, old = bool(rows.added) and self.open_parts is not None, len(self.shards)
             settings = with_parts_after(self.settings, old, rows.shards, workers=workers)
             outcome, plan = _train(self._replace(settings=settings), rows)
         outcome.report.update(facts)
@@ -229,21 +226,6 @@ class EditableRun(NamedTuple):
         read = {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
         rows = self.manifest, self.skipped, deletions_of(self.shards)
         return outcome_of(read, self.model, learners, settings, *rows)
-
-
-def _new_settings(finished: FinishedRun, change: Change) -> Settings:
-    """Return the settings of a run from its change on; raise a SettingsError if it is faithful."""
-    settings = finished.settings
-    if settings.faithful:
-        raise SettingsError(
-            f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all rows. "
-            "Fit anew with all shards."
-        )
-    return settings.but(
-        tol=settings.tol if change.tol is None else change.tol,
-        max_epochs=settings.max_epochs if change.max_epochs is None else change.max_epochs,
-        allow_duplicate=settings.allow_duplicate or change.allow_duplicate,
-    )
 
 
 class _FinalState:
@@ -286,7 +268,7 @@ class _FinalState:
 def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.Plan]:
     """Train on, here or on parts, from the weights and counts of the run; stage the changed run,
     and return what its commit removes."""
-    settings, change = target.settings, target.change
+    settings = target.settings
     size = sum(shard.size for shard in rows.added)
     few = settings.parts is None and 0 < size <= FEW * target.manifest.bytes
     only_more = few and settings.class_weight != "balanced" and are_unchanged(target.shards)
@@ -303,12 +285,12 @@ def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.P
                 else:
                     learner.best.discard()  # no scan is to certify what the rows have made
             if few and new is not None:
-                add_rows(new, group, settings, target.manifest.rows, change.listen)
+                add_rows(new, group, settings, target.manifest.rows, target.listen)
                 _check_index_base(new, target)
 
         learners = target.restore(source)
         final = _FinalState(source, () if rows.added else learners)
-        training = Training(source, settings, change.machine, change.listen, final)
+        training = Training(source, settings, target.machine, target.listen, final)
         facts = _train_learners(target, rows, training, learners, begin)
         if new is not None and not few:
             _check_index_base(source, target)
@@ -321,12 +303,9 @@ def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.P
 
 
 def _train_learners(
-    target: EditableRun,
-    rows: RowChange,
-    training: Training[ShardSource],
-    learners: list[Learner],
+    target: EditableRun, rows: RowChange, training: Training[ShardSource], learners: list[Learner],
     begin: Callable[[Sequence[Learner]], None],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Train the learners on; return what the report has of parts."""
     settings = target.settings
     if settings.parts is None:
@@ -337,7 +316,7 @@ def _train_learners(
     directory = str(transaction.begin(target.finished.path) / PARTS)
     facts = train_changed(
         training, learners, counted, rows.rows, target.cache_directory, directory,
-        target.change.open_parts,
+        target.open_parts,
     )  # fmt: skip
     take_saved_counts(directory, settings, learners)
     return facts
@@ -376,8 +355,7 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     home = target.finished.path
     staged = transaction.begin(home)
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
-    read, seconds = (source.nonzeros_read, source.bytes_read), outcome.report["seconds"]
-    Run(staged).save(Checkpoint(state, list(source.labels), *read, seconds, source.seen))
+    Run(staged).save(Checkpoint.of(state, source, outcome.report["seconds"]))
     recipe = recipe_digest(target.settings, target.reading)
     write_record(staged, target.settings, stamps_of(source.shards), recipe)
 

@@ -54,17 +54,10 @@ from streamtron.runs.inputs import (
 
 @checks_keywords(ReadingNames)
 def convert(
-    shards: Paths,
-    destination: str | os.PathLike[str],
-    *,
-    to: Format = "parquet",
-    settings: Settings | None = None,
-    rows_per_shard: int = ROWS_PER_SHARD,
-    overwrite: bool = False,
-    keep_names: bool = False,
-    executor: Executor = serial,
-    **names: Unpack[ReadingNames],
-) -> Written:
+    shards: Paths, destination: str | os.PathLike[str], *, to: Format = "parquet",
+    settings: Settings | None = None, rows_per_shard: int = ROWS_PER_SHARD, overwrite: bool = False,
+    keep_names: bool = False, executor: Executor = serial, **names: Unpack[ReadingNames],
+) -> Written:  # fmt: skip
     """Convert shards into another format or size, or columns of any kinds into rows.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
@@ -106,7 +99,12 @@ def convert(
     _check(settings, to, rows_per_shard)
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     files = find_shards(paths)
-    reading = _reading_of(files[0], settings, keep_names)
+    if keep_names and files[0].format == "libsvm":
+        raise SettingsError(
+            f"{files[0].name}: libsvm text has column numbers, and no names to be kept. Leave "
+            "--keep-names out."
+        )
+    reading = resolve_reading(files[0], reading_from_settings(settings))
     with new_shards(os.fspath(destination), to, overwrite) as path_of:
         return _convert(files, reading, settings, to, rows_per_shard, path_of, keep_names, executor)
 
@@ -133,16 +131,6 @@ def _convert(
         counts = add_up(executor(names_of, files, based, threads))
         write_names(path_of(NAMES), counts, based, shift)
     return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
-
-
-def _reading_of(first: ShardFile, settings: Settings, keep_names: bool) -> ReaderConfig:
-    """Return how the shards are read, told by the settings and the first shard."""
-    if keep_names and first.format == "libsvm":
-        raise SettingsError(
-            f"{first.name}: libsvm text has column numbers, and no names to be kept. Leave "
-            "--keep-names out."
-        )
-    return resolve_reading(first, reading_from_settings(settings))
 
 
 def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
@@ -225,14 +213,11 @@ def _style(
 ) -> ShardStyle:  # fmt: skip
     labels = [known.label for known in surveys if known.label is not None]
     return ShardStyle(
-        to,
-        shift,
-        label_type(labels[0]) if labels else float,
+        to, shift, label_type(labels[0]) if labels else float,
         settings.weight is not None or settings.weights_in_label,
-        any(known.multilabel for known in surveys),
-        settings.multiclass or settings.multilabel,
+        any(known.multilabel for known in surveys), settings.one_vs_rest,
         None if recipe is None else canonical(recipe.to_dict()),
-    )
+    )  # fmt: skip
 
 
 class RowRange(NamedTuple):

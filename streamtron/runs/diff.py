@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import settled
 from streamtron.core.errors import SettingsError
-from streamtron.core.names import checks_keywords
+from streamtron.core.names import checks_keywords, settled
 from streamtron.core.rows import Label
 from streamtron.core.text import some
 from streamtron.model.linear_model import Direction, LinearModel
@@ -67,11 +66,11 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
             for name in dict.fromkeys((*settings, *later_settings))
             if settings.get(name) != later_settings.get(name)
         },
-        "only_in_first": [one for one in first.classes if one not in second.classes],
-        "only_in_second": [one for one in second.classes if one not in first.classes],
+        "only_in_first": [label for label in first.classes if label not in second.classes],
+        "only_in_second": [label for label in second.classes if label not in first.classes],
         "directions": [
-            _compare(one, other, names, places, most)
-            for one, other in zip(_of(first, common), _of(second, common), strict=True)
+            _compare(*pair, names, places, most)
+            for pair in zip(_of(first, common), _of(second, common), strict=True)
         ],
     }
 
@@ -92,7 +91,7 @@ def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Pl
     if not all(names):
         return [], [model.index_base + np.arange(model.columns) for model in (first, second)]
     place = {name: at for at, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
-    return list(place), [np.array([place[name] for name in own]) for own in names]
+    return list(place), [np.array([place[name] for name in columns]) for columns in names]
 
 
 def _compare(

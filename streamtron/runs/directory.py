@@ -29,7 +29,7 @@ from streamtron.core.errors import (
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import ShardFile, remove_abandoned
+from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
 from streamtron.runs import transaction
 from streamtron.solver.vectors import SparseVector, smaller
 
@@ -71,6 +71,12 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return any(os.path.isfile(os.path.join(path, name)) for name in names)
 
 
+def manifest_of(run: str | os.PathLike[str]) -> Manifest | None:
+    """Return the manifest in a run directory; None until the run has ended."""
+    path = os.path.join(run, "manifest.json")
+    return Manifest.load(path) if os.path.isfile(path) else None
+
+
 def stamps_of(shards: Iterable[ShardFile]) -> Stamps:
     """Return the stamps of shards."""
     return [(shard.name, shard.size, shard.mtime_ns) for shard in shards]
@@ -85,6 +91,12 @@ class Checkpoint(NamedTuple):
     bytes_read: int
     seconds: float
     seen: Mapping[str, str]
+
+    @classmethod
+    def of(cls, state: State, source: ShardSource, seconds: float) -> Checkpoint:
+        """Return the checkpoint of a state, and of what its source has read."""
+        read = source.nonzeros_read, source.bytes_read
+        return cls(state, list(source.labels), *read, seconds, source.seen)
 
 
 class Record(NamedTuple):
@@ -105,12 +117,6 @@ class Run:
     def begun(self) -> bool:
         """Whether there is a checkpoint, damaged or not."""
         return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
-
-    def parts(self) -> str:
-        """Return the directory of the states of the parts, made if it is not there."""
-        directory = self.path / PARTS
-        directory.mkdir(exist_ok=True)
-        return os.fspath(directory)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; the previous one is kept beside it, also if a MachineError comes."""
@@ -147,16 +153,10 @@ class Run:
 
 @contextmanager
 def open_run(
-    path: str | os.PathLike[str],
-    settings: Settings,
-    stamps: Stamps,
-    model: str | os.PathLike[str] | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    *,
-    recipe: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> Iterator[Run]:
+    path: str | os.PathLike[str], settings: Settings, stamps: Stamps,
+    model: str | os.PathLike[str] | None = None, cache: str | os.PathLike[str] | None = None, *,
+    recipe: str | None = None, resume: bool = False, overwrite: bool = False,
+) -> Iterator[Run]:  # fmt: skip
     """Create or resume a run directory, locked until the context ends or the process dies.
 
     A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
@@ -257,11 +257,9 @@ class CheckpointWriter:
 def write_record(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Write ``run.json``."""
     record = {
-        "recipe": recipe,
-        "run_version": RECORD_VERSION,
-        "settings": settings.to_dict(),
+        "recipe": recipe, "run_version": RECORD_VERSION, "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
-    }
+    }  # fmt: skip
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
     write_atomically(path / "run.json", [text.encode()])
 
@@ -287,8 +285,7 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
     recorded, known, counted = read_record(path)
     current = json.loads(json.dumps(settings.to_dict()))
     names = sorted({*recorded, *current} - set(MAY_CHANGE))
-    changed = [name for name in names if recorded.get(name) != current.get(name)]
-    if changed:
+    if changed := [name for name in names if recorded.get(name) != current.get(name)]:
         name, *further_names = changed
         further = f" (and {', '.join(further_names)})" if further_names else ""
         raise SettingsError(

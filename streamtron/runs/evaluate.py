@@ -39,15 +39,10 @@ from streamtron.runs.inputs import (
 
 @checks_keywords()
 def evaluate(
-    model: LinearModel | str | os.PathLike[str],
-    shards: Paths,
-    *,
-    limit_rows: int = LIMIT_ROWS,
-    ranking: bool = True,
-    share: tuple[float, float] = ALL,
-    worst: int = 0,
+    model: LinearModel | str | os.PathLike[str], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
+    ranking: bool = True, share: tuple[float, float] = ALL, worst: int = 0,
     executor: Executor = serial,
-) -> Evaluation:
+) -> Evaluation:  # fmt: skip
     """Measure a model's predictions against the labels of shards; see ``Evaluation``.
 
     Parameters
@@ -68,28 +63,18 @@ def evaluate(
         classes has; unreadable rows.
     MachineError
     """
-    known = with_labels_of(as_model(model), shards)
-    return evaluate_many(
-        [known], shards, limit_rows=limit_rows, ranking=ranking, share=share, worst=worst,
-        executor=executor,
-    )[0]  # fmt: skip
+    models = [with_labels_of(as_model(model), shards)]
+    scored = score_shards(models, find_shards(as_paths(shards)), executor, share=share)
+    return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)[0]
 
 
 def evaluate_many(
-    models: Sequence[LinearModel],
-    shards: Paths,
-    *,
-    limit_rows: int = LIMIT_ROWS,
-    ranking: bool = True,
-    at_optimum: bool = False,
-    share: tuple[float, float] = ALL,
-    worst: int = 0,
-    executor: Executor = serial,
+    models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
     on_bad_shard: Literal["error", "skip"] = "error",
-) -> list[Evaluation]:
+) -> list[Evaluation]:  # fmt: skip
     """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
-    one reading of the shards; see ``evaluate``. ``at_optimum`` : whether to bound the accuracy of
-    the optimum, for models of two classes that have certificates."""
+    one reading of the shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for
+    models of two classes that have certificates."""
     first = models[0]
     if any((model.classes, model.reading) != (first.classes, first.reading) for model in models):
         raise SettingsError(
@@ -97,9 +82,8 @@ def evaluate_many(
             "all. Evaluate them one by one."
         )
     files = find_shards(as_paths(shards))
-    how: Any = {"at_optimum": at_optimum, "share": share, "on_bad_shard": on_bad_shard}
-    scored = score_shards(models, files, executor, **how)
-    return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)
+    scored = score_shards(models, files, serial, at_optimum=True, on_bad_shard=on_bad_shard)
+    return summarise(models, scored, limit_rows)
 
 
 def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
@@ -163,7 +147,7 @@ class ScoredRows(NamedTuple):
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[Any]
     weights: NDArray[Any]
-    others: NDArray[np.bool_]
+    strange: NDArray[np.bool_]
     bounds: tuple[tuple[NDArray[Any], NDArray[Any]] | None, ...]
     labels: tuple[Label, ...]
     first_row: int
@@ -186,7 +170,7 @@ def score(
         decisions, beyond = zip(*(model.decision_rows(chunk.rows) for model in models), strict=True)
         weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
         of_codes = [places.get((type(label), label), -1) for label in source.labels]
-        truth, others = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
+        truth, strange = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
         if first.kind == "two classes":
             truth = truth[:, 1:]  # one problem: the larger class against the other
         bounds = tuple(
@@ -194,17 +178,13 @@ def score(
             for optimum in optima
         )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        yield ScoredRows(decisions, truth, weights, others, bounds, labels, first_row, max(beyond))
+        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, max(beyond))
 
 
 def summarise(
-    models: Sequence[LinearModel],
-    scored: Iterator[ScoredRows],
-    limit_rows: int = LIMIT_ROWS,
-    *,
-    ranking: bool = True,
-    worst: int = 0,
-) -> list[Evaluation]:
+    models: Sequence[LinearModel], scored: Iterator[ScoredRows], limit_rows: int = LIMIT_ROWS, *,
+    ranking: bool = True, worst: int = 0,
+) -> list[Evaluation]:  # fmt: skip
     """Evaluate models on all scored rows."""
     evaluators = [Evaluator(model, limit_rows, ranking, worst) for model in models]
     for rows in scored:
@@ -232,11 +212,9 @@ class Evaluator:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
     def add(
-        self,
-        rows: ScoredRows,
-        decisions: NDArray[Any],
+        self, rows: ScoredRows, decisions: NDArray[Any],
         bounds: tuple[NDArray[Any], NDArray[Any]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
         self.out_of_range += rows.out_of_range
@@ -244,11 +222,11 @@ class Evaluator:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
         chosen = None if self.two else chosen_classes(self.model, decisions)
-        self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.others)
+        self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.strange)
         if self.mistakes is not None:
             self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
-            self.worth.add(truth, self.model.probabilities(decisions), weights, rows.others)
+            self.worth.add(truth, self.model.probabilities(decisions), weights, rows.strange)
         if bounds is not None:
             self.bounds = self.bounds or AccuracyBounds()
             self.bounds.add(np.where(truth[:, 0], 1, -1), *bounds, weights)
@@ -269,14 +247,14 @@ def _truth(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return the classes of each row, shape (rows, classes), and which rows have another label; of
     numbers these, shape (rows,)."""
-    truth, others = np.zeros((len(chunk), classes), bool), np.zeros(len(chunk), bool)
+    truth, strange = np.zeros((len(chunk), classes), bool), np.zeros(len(chunk), bool)
     rows, codes = np.arange(len(chunk)), chunk.codes
     if codes.dtype.kind == "f":
-        return codes, others
+        return codes, strange
     if (offsets := chunk.code_offsets) is not None:
         rows, codes = np.repeat(rows, np.diff(offsets)), codes[offsets[0] : offsets[-1]]
     of_row = places[codes]
     known = of_row >= 0
     truth[rows[known], of_row[known]] = True
-    others[rows[~known]] = True
-    return truth, others
+    strange[rows[~known]] = True
+    return truth, strange

@@ -15,11 +15,11 @@ from streamtron.core.files import parse_json
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
 from streamtron.core.text import feature_text
-from streamtron.data import Manifest, find_shards, no_rows
+from streamtron.data import find_shards, no_rows
 from streamtron.data.discover import NAMES
 from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
-from streamtron.runs.directory import run_directory
+from streamtron.runs.directory import manifest_of, run_directory
 from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model, reading_to_score
 
 if TYPE_CHECKING:
@@ -144,10 +144,8 @@ def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
 
 def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
     """Return the directories with names beside the shards of the run of the model at ``path``."""
-    manifest = os.path.join(run_directory(path), "manifest.json")
-    if not os.path.isfile(manifest):
-        return []
-    return names_beside(model, (shard.path for shard in Manifest.load(manifest).shards))
+    manifest = manifest_of(run_directory(path))
+    return names_beside(model, (shard.path for shard in manifest.shards)) if manifest else []
 
 
 def _feature(

@@ -112,19 +112,14 @@ class FinishedRun(NamedTuple):
         return cls(directory, Settings.from_dict(record.settings), checkpoint)
 
     def learners(
-        self,
-        settings: Settings | None = None,
-        labels: Sequence[Label] | None = None,
+        self, settings: Settings | None = None, labels: Sequence[Label] | None = None,
         weights: ClassWeights | None = None,
-    ) -> list[Learner]:
+    ) -> list[Learner]:  # fmt: skip
         """Restore the learners, with the run's settings and labels if no others are given; of
         several parts, their counts are read from the parts' states when they are used."""
-        learners = restore_finished(
-            self.checkpoint.state,
-            settings or self.settings,
-            self.checkpoint.labels if labels is None else labels,
-            weights,
-        )
+        labels = self.checkpoint.labels if labels is None else labels
+        state = self.checkpoint.state
+        learners = restore_finished(state, settings or self.settings, labels, weights)
         if self.settings.parts is not None:
             take_saved_counts(self.path / PARTS, self.settings, learners)
         return learners

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -19,22 +18,22 @@ from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.files import absolute
 from streamtron.core.names import SettingNames, checks_keywords
-from streamtron.data import Manifest, ShardSource, clear_cache, deletions
+from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import recipe_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
+    PARTS,
     Checkpoint,
     CheckpointWriter,
     Record,
     Run,
     is_run,
+    manifest_of,
     open_run,
     read_record,
-    run_directory,
     stamps_of,
 )
 from streamtron.runs.inputs import (
@@ -43,7 +42,7 @@ from streamtron.runs.inputs import (
     as_paths,
     as_shards,
     cache_directory,
-    check_outputs,
+    check_outputs_of_fit,
     open_training_shards,
     reading_from_model,
     settings_from,
@@ -63,18 +62,13 @@ _log = logging.getLogger(__name__)
 
 @checks_keywords(SettingNames)
 def fit(
-    shards: Paths | InMemory,
-    y: ArrayLike | None = None,
-    *,
+    shards: Paths | InMemory, y: ArrayLike | None = None, *,
     model: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    machine: Machine | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    listen: Listener = ignore,
-    open_parts: OpenParts | None = None,
+    settings: Settings | None = None, machine: Machine | None = None,
+    resume: bool = False, overwrite: bool = False,
+    listen: Listener = ignore, open_parts: OpenParts | None = None,
     **names: Unpack[SettingNames],
-) -> LinearModel:
+) -> LinearModel:  # fmt: skip
     """Train on shards, or rows in memory, and return the certified model.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² until the relative
@@ -124,18 +118,12 @@ def fit(
 
 @checks_keywords()
 def run(
-    shards: Paths,
-    settings: Settings,
-    *,
-    model: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-    machine: Machine | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    listen: Listener = ignore,
-    open_parts: OpenParts | None = None,
-) -> Outcome:
+    shards: Paths, settings: Settings, *,
+    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None, machine: Machine | None = None,
+    resume: bool = False, overwrite: bool = False,
+    listen: Listener = ignore, open_parts: OpenParts | None = None,
+) -> Outcome:  # fmt: skip
     """Fit, and write model, report and witness where they are named, and beside a model its run
     directory. Where a third class is met, the fit starts over with ``multiclass``.
 
@@ -155,13 +143,9 @@ def run(
     """
     machine = machine or Machine()
     settings = with_guesses(settings, as_paths(shards), machine.threads)
-    directory = None if model is None else machine.run_dir or absolute(run_directory(model))
-    files = check_outputs(
-        {"model": model, "report": report, "witness": witness},
-        [*as_paths(shards), settings.vocabulary],
-        directories={"run directory": directory},
-        cache=machine.cache_dir,
-    )
+    named = {"model": model, "report": report, "witness": witness}
+    inputs = [*as_paths(shards), settings.vocabulary]
+    files, directory = check_outputs_of_fit(named, inputs, machine)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
         job = _Job(
             as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
@@ -209,14 +193,9 @@ def _fitted(job: _Job, open_parts: OpenParts | None, files: Mapping[str, str | N
 
 
 def fit_many(
-    shards: Paths,
-    candidates: Sequence[Settings],
-    *,
-    machine: Machine,
-    listen: Listener = ignore,
-    cache_dir: str | None,
-    run_dir: str | None = None,
-) -> list[Outcome]:
+    shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
+    cache_dir: str | None, run_dir: str | None = None,
+) -> list[Outcome]:  # fmt: skip
     """Fit every candidate on the same readings; raise a SettingsError if they differ in more than
     the settings OWN. Only the cache and checkpoints are written.
 
@@ -348,8 +327,8 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     training, began, state = fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
-    if (manifest := run.path / "manifest.json").exists():
-        source.expect(Manifest.load(os.fspath(manifest)).fingerprints)
+    if (manifest := manifest_of(run.path)) is not None:
+        source.expect(manifest.fingerprints)
     if (checkpoint := run.load()) is not None:
         source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
         source.expect(checkpoint.seen)
@@ -358,8 +337,12 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
         _log.warning("%s: no checkpoint there; the run starts over.", run.path)
     states = None
     if training.settings.parts is not None:
-        states, every = run.parts(), 0.0  # they keep those after the last two readings
-    make = partial(_checkpoint, source, began)
+        states, every = os.fspath(run.path / PARTS), 0.0  # of the last two readings
+        os.makedirs(states, exist_ok=True)
+
+    def make(state: State) -> Checkpoint:
+        return Checkpoint.of(state, source, time.perf_counter() - began)
+
     writer = CheckpointWriter(run, every, make, at_end=job.model is not None)
     training = replace(training, checkpointer=writer)
     return fitting._replace(training=training, began=began, state=state, states=states)
@@ -384,9 +367,3 @@ def _check_alike(candidates: Sequence[Settings]) -> None:
                 f"{name} is {first[name]} in one candidate and {values[name]} in another. "
                 f"Candidates that share readings may differ in {', '.join(OWN)}."
             )
-
-
-def _checkpoint(source: ShardSource, began: float, state: State) -> Checkpoint:
-    read = source.nonzeros_read, source.bytes_read
-    seconds = time.perf_counter() - began
-    return Checkpoint(state, list(source.labels), *read, seconds, source.seen)

@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from streamtron.core.config import Machine, Settings, one_price
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
+from streamtron.core.names import one_price
 from streamtron.core.rows import Label
 from streamtron.data import (
-    Manifest,
     ReaderConfig,
     ShardFile,
     ShardSource,
@@ -30,7 +30,7 @@ from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, run_directory
+from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, manifest_of, run_directory
 from streamtron.runs.transaction import CACHE, COMMITTED, STAGED
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
-
 
 InMemory = Any
 """Rows that are not in shards: with their labels in a column, or beside a matrix; see ``fit``."""
@@ -49,7 +48,8 @@ def as_shards(
     rows: Paths | InMemory, y: Any, model: str | os.PathLike[str] | None
 ) -> Iterator[Paths]:
     """Give the paths of shards, or of a file that stands for rows in memory while this lasts."""
-    if y is None and (isinstance(rows, str | os.PathLike) or _are_paths(rows)):
+    listed = rows if isinstance(rows, Sequence) and not isinstance(rows, str) else [rows]
+    if y is None and all(isinstance(path, str | os.PathLike) for path in listed):
         yield cast(Paths, rows)
         return
     if model is not None:
@@ -61,10 +61,6 @@ def as_shards(
 
     with standing(rows, y) as path:
         yield path
-
-
-def _are_paths(rows: Any) -> bool:
-    return isinstance(rows, Sequence) and all(isinstance(path, str | os.PathLike) for path in rows)
 
 
 def as_paths(shards: Paths) -> list[str]:
@@ -182,15 +178,10 @@ def with_places(model: LinearModel, settings: Settings) -> LinearModel:
 
 
 def open_training_shards(
-    paths: list[str],
-    settings: Settings,
-    machine: Machine,
-    cache: str,
-    *,
-    classes: Sequence[Label] | None = None,
-    most_labels: int | None = None,
+    paths: list[str], settings: Settings, machine: Machine, cache: str, *,
+    classes: Sequence[Label] | None = None, most_labels: int | None = None,
     recipe: Recipe | None = None,
-) -> ShardSource:
+) -> ShardSource:  # fmt: skip
     """Open the shards as a fit with these settings reads them. Rows in the files' order need no
     flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
     else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
@@ -203,28 +194,19 @@ def open_training_shards(
     reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(
-        files,
-        reading,
-        counted=counted,
-        cache_dir=None if no_cache else cache,
-        classes=classes,
+        files, reading, counted=counted, cache_dir=None if no_cache else cache, classes=classes,
         most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
         least_labels=0 if classes is not None else 2 - (settings.multilabel or settings.regression),
-        most_columns=columns_allowed(settings, machine),
-        allow_duplicate=settings.allow_duplicate,
-        threads=machine.threads,
-        on_bad_shard=settings.on_bad_shard,
-    )
+        most_columns=columns_allowed(settings, machine), threads=machine.threads,
+        allow_duplicate=settings.allow_duplicate, on_bad_shard=settings.on_bad_shard,
+    )  # fmt: skip
 
 
 def open_one(
-    shard: ShardFile,
-    reading: ReaderConfig,
-    classes: Sequence[Label] | None = None,
-    cache_dir: str | None = None,
-    threads: int | None = None,
+    shard: ShardFile, reading: ReaderConfig, classes: Sequence[Label] | None = None,
+    cache_dir: str | None = None, threads: int | None = None,
     on_bad_shard: Literal["error", "skip"] = "error",
-) -> ShardSource:
+) -> ShardSource:  # fmt: skip
     """Open one shard by itself, which may be empty or a duplicate."""
     return ShardSource(
         [shard], reading, cache_dir=cache_here(cache_dir), classes=classes, most_labels=None,
@@ -254,13 +236,10 @@ _Identity = tuple[int, int] | str
 
 
 def check_outputs(
-    files: Mapping[str, StrPath | None],
-    inputs: Iterable[StrPath | None],
-    *,
-    runs: Iterable[StrPath] = (),
-    directories: Mapping[str, StrPath | None] | None = None,
+    files: Mapping[str, StrPath | None], inputs: Iterable[StrPath | None], *,
+    runs: Iterable[StrPath] = (), directories: Mapping[str, StrPath | None] | None = None,
     cache: StrPath | None = None,
-) -> dict[str, str | None]:
+) -> dict[str, str | None]:  # fmt: skip
     """Raise a SettingsError if outputs would replace an input or each other, or lie in a run
     directory; return them as absolute paths, for a listener may change the working directory.
 
@@ -302,6 +281,17 @@ too. Name another file.
     return paths
 
 
+def check_outputs_of_fit(
+    files: Mapping[str, StrPath | None], inputs: Iterable[StrPath | None], machine: Machine
+) -> tuple[dict[str, str | None], str | None]:
+    """Check model, report and witness as ``check_outputs`` does; return their absolute paths, and
+    the run directory of the model, if there is one."""
+    model = files["model"]
+    directory = None if model is None else machine.run_dir or absolute(run_directory(model))
+    places = {"run directory": directory}
+    return check_outputs(files, inputs, directories=places, cache=machine.cache_dir), directory
+
+
 def _refuse_shared(
     files: Mapping[str, str], directories: Mapping[_Identity, str], cache: StrPath | None
 ) -> None:
@@ -326,11 +316,9 @@ def _refuse_shared(
 
 
 def _refuse_input(
-    path: str,
-    files: Mapping[str, str],
-    existing: Mapping[_Identity, str],
+    path: str, files: Mapping[str, str], existing: Mapping[_Identity, str],
     directories: Mapping[_Identity, str],
-) -> None:
+) -> None:  # fmt: skip
     if (name := existing.get(_identity(path))) is not None:
         raise SettingsError(
             f"{name} {files[name]}: this is the input {path}, which would be replaced. Name "
@@ -359,8 +347,8 @@ def _inputs_of(run: StrPath) -> Iterator[str]:
     directory = named if os.path.isdir(named) else run_directory(named)
     yield directory.removesuffix(RUN_SUFFIX)
     with suppress(StreamtronError):  # what reads the run says what is wrong with it
-        manifest = Manifest.load(os.path.join(directory, "manifest.json"))
-        yield from (shard.path for shard in manifest.shards)
+        manifest = manifest_of(directory)
+        yield from (shard.path for shard in manifest.shards) if manifest else ()
 
 
 def _local_files(paths: Iterable[str]) -> Iterator[str]:

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from streamtron.core.config import Machine, Settings, settled
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.names import settled
 from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
@@ -25,11 +26,19 @@ from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
-from streamtron.runs.directory import RUN_SUFFIX, Record, is_run, last_checkpoint, read_record
+from streamtron.runs.directory import (
+    RUN_SUFFIX,
+    Record,
+    is_run,
+    last_checkpoint,
+    manifest_of,
+    read_record,
+)
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
 from streamtron.runs.memory import (
+    DataSize,
     Need,
     check_memory,
     has_room,
@@ -117,18 +126,14 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "certificate": dict(model.certificate) or None,
         "calibration": model.calibration and model.calibration["method"],
         "probabilities": probability_map(model) is not None,
-        "reading": _reading(model),
+        "reading": {
+            **model.reading,
+            **({"recipe": list(model.recipe.specs)} if model.recipe else {}),
+        },
     }
     if single:
         return facts | {name: learners[0][name] for name in ("bias", "largest_weights")}
     return facts | {"learners": learners}
-
-
-def _reading(model: LinearModel) -> dict[str, Any]:
-    """Return the reader's contract, with the columns of a recipe in words."""
-    if model.recipe is None:
-        return dict(model.reading)
-    return {**model.reading, "recipe": list(model.recipe.specs)}
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -162,8 +167,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     directory = Path(path)
     record = read_record(directory) if (directory / "run.json").is_file() else None
     progress = None if record is None else _progress(directory, record)
-    counts, listing = directory / "witness", directory / "manifest.json"
-    manifest = Manifest.load(str(listing)) if listing.is_file() else None  # once the run has ended
+    counts, manifest = directory / "witness", manifest_of(directory)
     state, process = _state(directory, progress, manifest)
     facts: dict[str, Any] = {
         "kind": "run",
@@ -241,13 +245,9 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
 
 
 def with_active_set(
-    shards: Sequence[str],
-    candidates: Sequence[Settings],
-    machine: Machine,
-    cache: str,
-    run: str | os.PathLike[str] | None = None,
-    listen: Listener = ignore,
-) -> tuple[list[Settings], tuple[int, int]]:
+    shards: Sequence[str], candidates: Sequence[Settings], machine: Machine, cache: str,
+    run: str | os.PathLike[str] | None = None, listen: Listener = ignore,
+) -> tuple[list[Settings], tuple[int, int]]:  # fmt: skip
     """Return candidates with the active set that they are fitted with: as given, as ``run`` has it,
     or as memory allows; and the nonzeros and bytes that were read to find it, none where there is
     room for all that the shards can hold. MachineError: one learner does not fit."""
@@ -259,13 +259,13 @@ def with_active_set(
         first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))
     ):
         return [*candidates], (0, 0)
-    check_memory(memory_needed(first, rows=0, columns=0, nonzeros=0), machine)
+    check_memory(memory_needed(first, DataSize(0, 0, 0)), machine)
     smaller = " or a smaller --active-set" if first.active_set else ""
 
     def tell(rows: int, nonzeros: int) -> None:
         listen(ChunkDone(0, rows, nonzeros))
         if first.active_set is not None:  # refused as soon as it is certain
-            so_far = memory_needed(first, rows=rows, columns=0, nonzeros=nonzeros)[:-1]
+            so_far = memory_needed(first, DataSize(rows, 0, nonzeros))[:-1]
             check_memory(so_far, machine, smaller)
 
     listen(ReadingStarted(0, "count", None, None, 0))
@@ -277,12 +277,9 @@ def with_active_set(
 
 
 def describe_shards(
-    paths: Sequence[str],
-    settings: Settings,
-    machine: Machine,
-    cache: str | None = None,
+    paths: Sequence[str], settings: Settings, machine: Machine, cache: str | None = None,
     tell: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Read shards once, into ``cache``, and describe them, and the memory that a fit needs.
     ``tell`` : is called with the rows and nonzeros read so far."""
     reading = reading_from_settings(settings, labels_required=cache is not None)
@@ -344,9 +341,8 @@ def _plan(
     def needed(number: int, active_set: int) -> list[Need]:
         chosen = settings.but(active_set=active_set)
         return memory_needed(
-            chosen, rows=rows, columns=columns, occurring=occurring, nonzeros=nonzeros,
-            learners=number, threads=machine.thread_count,
-            shared=rows_are_shared(chosen, rows, nonzeros),
+            chosen, DataSize(rows, columns, nonzeros, occurring), learners=number,
+            threads=machine.thread_count, shared=rows_are_shared(chosen, rows, nonzeros),
         )  # fmt: skip
 
     active_set, limit = settings.active_set_bytes, machine.memory_limit

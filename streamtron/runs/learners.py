@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from streamtron.core import kernels
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Chunk, ChunkSource, Label
@@ -23,6 +23,7 @@ from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource
 from streamtron.runs.memory import (
     WEIGHT_BYTES,
+    DataSize,
     Need,
     check_memory,
     memory_needed,
@@ -87,12 +88,9 @@ def train_candidates(
 
 
 def train_learners(
-    source: ChunkSource,
-    make: Callable[[], list[Learner]],
-    settings: Settings,
-    machine: Machine,
+    source: ChunkSource, make: Callable[[], list[Learner]], settings: Settings, machine: Machine,
     listen: Listener = ignore,
-) -> list[Learner]:
+) -> list[Learner]:  # fmt: skip
     """Train learners whose classes are known; ``make`` returns them new each time."""
     training, learners = Training(source, settings, machine, listen), make()
     at_once = training.together(learners, Pool())
@@ -149,13 +147,9 @@ class Training(Generic[Source]):
         return guard.at_once
 
     def in_groups(
-        self,
-        learners: Sequence[Learner],
-        at_once: int | None = None,
-        state: State | None = None,
-        begin: Callable[[Sequence[Learner]], None] = lambda _: None,
-        known: Known = UNKNOWN,
-    ) -> None:
+        self, learners: Sequence[Learner], at_once: int | None = None, state: State | None = None,
+        begin: Callable[[Sequence[Learner]], None] = lambda _: None, known: Known = UNKNOWN,
+    ) -> None:  # fmt: skip
         """Train learners one group after another, of ``at_once`` at most, or fewer where memory
         does not take them. What a group held is released when it is done, and its vectors are held
         by their nonzeros. MachineError: not even one has room beside the others.
@@ -217,8 +211,8 @@ class Training(Generic[Source]):
             idle = sum(held) - sum(held[start : start + number])
             return [
                 *memory_needed(
-                    self.settings, rows=rows, columns=columns, nonzeros=nonzeros or None,
-                    learners=number, threads=machine.thread_count, shared=rows_shared,
+                    self.settings, DataSize(rows, columns, nonzeros or None), learners=number,
+                    threads=machine.thread_count, shared=rows_shared,
                 ),
                 Need("learners that are not in training", idle),
                 Need("model before the change", WEIGHT_BYTES * known.weights),
@@ -300,27 +294,27 @@ class MemoryGuard:
             self.shared = self.pool.offer(
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )
-        extent = self.rows, self.columns, self.settings.active_set_bytes
-        fit = most_that_fit(self.machine.memory_limit, learners, lambda n: self._needed(n, *extent))
+        size = DataSize(self.rows, self.columns)
+        limit = self.machine.memory_limit
+        fit = most_that_fit(limit, learners, lambda n: self._needed(self.settings, size, n))
         self.at_once = max(1, fit) if max(1, fit) < learners else None
         return self.at_once is None
 
     def can_batch(self, learners: Sequence[Learner]) -> bool:
         """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
-        needed = self._needed(
-            len(learners), max(learner.extent.rows for learner in learners),
-            max(len(learner.running.w) for learner in learners),
-            active_set=max(learner.active.nbytes for learner in learners),
-            batch_width=kernels.BATCH_WIDTH,
-        )  # fmt: skip
+        rows = max(learner.extent.rows for learner in learners)
+        columns = max(len(learner.running.w) for learner in learners)
+        held = self.settings.but(active_set=max(learner.active.nbytes for learner in learners))
+        size = DataSize(rows, columns)
+        needed = self._needed(held, size, len(learners), batch_width=kernels.BATCH_WIDTH)
         return sum(need.size for need in needed) <= self.machine.memory_limit
 
     def _needed(
-        self, learners: int, rows: int, columns: int, active_set: int, batch_width: int = 1
+        self, settings: Settings, size: DataSize, learners: int, batch_width: int = 1
     ) -> list[Need]:
         return memory_needed(
-            self.settings, rows=rows, columns=columns, learners=learners, shared=self.shared,
-            threads=self.machine.thread_count, batch_width=batch_width, active_set=active_set,
+            settings, size, learners=learners, shared=self.shared,
+            threads=self.machine.thread_count, batch_width=batch_width,
         )  # fmt: skip
 
 
@@ -332,7 +326,7 @@ def class_weights_of(
     if any(settings.class_weight == "balanced" for settings in candidates):
         of_all = balanced([weigh_labels(source)])
     return [
-        of_all if settings.class_weight == "balanced" else settings.label_weights or None
+        of_all if settings.class_weight == "balanced" else label_weights(settings) or None
         for settings in candidates
     ]
 

@@ -85,31 +85,32 @@ class Need(NamedTuple):
     size: int
 
 
+class DataSize(NamedTuple):
+    """Rows, columns and nonzeros (None = more than fit) of data, and how many columns occur (None =
+    all)."""
+
+    rows: int
+    columns: int
+    nonzeros: int | None = None
+    occurring: int | None = None
+
+
 def memory_needed(
-    settings: Settings,
-    *,
-    rows: int,
-    columns: int,
-    occurring: int | None = None,
-    nonzeros: int | None = None,
-    learners: int = 1,
-    threads: int = 1,
-    shared: bool = True,
-    batch_width: int = 1,
-    active_set: int | None = None,
-) -> list[Need]:
+    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1,
+    shared: bool = True, batch_width: int = 1,
+) -> list[Need]:  # fmt: skip
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
-    the same rows. ``occurring`` : columns that occur (None = all). ``nonzeros`` : of all rows; None
-    = more than fit. ``batch_width`` : learners that each thread solves at a time; if several, it
-    has a copy of BATCH_WIDTH weight vectors. ``active_set`` : bytes; None = the setting.
+    the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
+    a copy of BATCH_WIDTH weight vectors.
 
     Examples
     --------
-    >>> [need.size for need in memory_needed(Settings(), rows=10**6, columns=10**6)][1:3]
+    >>> [need.size for need in memory_needed(Settings(), DataSize(10**6, 10**6))][1:3]
     [120000000, 4000000]
-    >>> [need.size for need in memory_needed(Settings(), rows=1, columns=10**6, occurring=9)][1:2]
+    >>> [need.size for need in memory_needed(Settings(), DataSize(1, 10**6, occurring=9))][1:2]
     [40000000]
     """
+    rows, columns, nonzeros, occurring = size
     solving = min(learners, threads * batch_width)
     weights = max(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
@@ -118,7 +119,7 @@ def memory_needed(
     )
     if batch_width > 1:
         weights += 8 * BATCH_WIDTH * threads * columns
-    most = settings.active_set_bytes if active_set is None else active_set
+    most = settings.active_set_bytes
     rows_held, chunk = most, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
@@ -214,14 +215,9 @@ def worker_memory_needed(
 
 
 def check_worker(
-    settings: Settings,
-    worker: str,
-    limit: int | None,
-    *,
-    parts: int,
-    at_once: int,
+    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int,
     nonzeros: int = 1 << 62,
-) -> int:
+) -> int:  # fmt: skip
     """Return how many columns the parts of a worker may have, of so many ``nonzeros`` each at most,
     whose ``limit`` is so many bytes (None = it has none); raise a MachineError, with the sum item
     by item, if they do not fit."""
@@ -248,7 +244,7 @@ def has_room(settings: Settings, machine: Machine, nonzeros: int = 1 << 62) -> b
     """Return whether a fit has room for what the data fill, which have ``nonzeros`` at most."""
     nonzeros += 10_000  # of columns with few digits; from there on a new one takes 8 bytes of text
     columns = min(nonzeros, 1 << (settings.hash_bits or USUAL_BITS))
-    needs = memory_needed(settings, rows=0, columns=columns, occurring=0, nonzeros=nonzeros)
+    needs = memory_needed(settings, DataSize(0, columns, nonzeros, occurring=0))
     return _total(needs) <= machine.memory_limit
 
 
@@ -263,7 +259,7 @@ def _columns_allowed(settings: Settings, machine: Machine) -> int:
     nonzeros = None if has_room(settings, machine) else 0
 
     def needed(columns: int) -> list[Need]:
-        return memory_needed(settings, rows=0, columns=columns, occurring=0, nonzeros=nonzeros)
+        return memory_needed(settings, DataSize(0, columns, nonzeros, occurring=0))
 
     return most_that_fit(machine.memory_limit, COLUMN_MAX + 1, needed)
 

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from streamtron.core import kernels
 from streamtron.core.certificate import dual_of, dual_weights
-from streamtron.core.config import Settings, meets
+from streamtron.core.config import Settings, label_weights, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
@@ -38,7 +38,6 @@ STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
 
 NOT_CERTIFIED = 4
 """The exit code of a fit that did not meet its tolerance, for whatever reason."""
-
 
 REPORT = "report.json"
 """The file in a run directory."""
@@ -71,14 +70,10 @@ class Outcome:
 
 
 def build_outcome(
-    source: ShardSource,
-    learners: Sequence[Learner],
-    settings: Settings,
-    seconds: float,
-    *,
+    source: ShardSource, learners: Sequence[Learner], settings: Settings, seconds: float, *,
     readings: float | None = None,
     before: tuple[LinearModel, Manifest, Sequence[ShardFile]] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Build the outcome of finished learners; class weights for an unknown label are a
     SettingsError.
 
@@ -87,7 +82,7 @@ def build_outcome(
     """
     labels, manifest = list(source.labels), source.manifest
     assert manifest is not None
-    names = [name for name in settings.label_weights if isinstance(name, str)]
+    names = [name for name in label_weights(settings) if isinstance(name, str)]
     if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
         has = " and ".join(label_text(label, quote=True) for label in labels[:10])
         raise SettingsError(
@@ -121,14 +116,9 @@ def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
 
 
 def outcome_of(
-    read: Mapping[str, Any],
-    model: LinearModel,
-    learners: Sequence[Learner],
-    settings: Settings,
-    manifest: Manifest,
-    skipped: Sequence[Skipped],
-    deleted: tuple[Deletions, ...],
-) -> Outcome:
+    read: Mapping[str, Any], model: LinearModel, learners: Sequence[Learner], settings: Settings,
+    manifest: Manifest, skipped: Sequence[Skipped], deleted: tuple[Deletions, ...],
+) -> Outcome:  # fmt: skip
     """Build the outcome of learners, in the order of the model; ``read``: what was read."""
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
     reports = [_report_of(learner, skipped, excluded) for learner in learners]
@@ -161,14 +151,10 @@ def outcome_of(
 
 
 def write_outcome(
-    outcome: Outcome,
-    *,
-    model: str | os.PathLike[str] | None = None,
-    run: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-    home: str | os.PathLike[str] | None = None,
-) -> None:
+    outcome: Outcome, *, model: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None, home: str | os.PathLike[str] | None = None,
+) -> None:  # fmt: skip
     """Write the model, the run's witness, manifest and report, and copies of report and witness.
 
     What is None is not written. The run's old witness and manifest are removed first, so that a
@@ -277,12 +263,9 @@ def _model(
 
 
 def _ball(
-    learner: Learner,
-    proven: Mapping[str, Any],
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float64],
-    first: int,
-) -> tuple[NDArray[np.float16], dict[str, float]] | None:
+    learner: Learner, proven: Mapping[str, Any], columns: NDArray[np.uint32],
+    values: NDArray[np.float64], first: int,
+) -> tuple[NDArray[np.float16], dict[str, float]] | None:  # fmt: skip
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
     weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
     has not summed the weights of its dual point."""

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.config import Settings, meets, prices
+from streamtron.core.config import Settings, meets
 from streamtron.core.losses import loss_of
+from streamtron.core.names import prices
 from streamtron.core.text import (
     BOUNDS,
     MANY,
+    PROVEN,
     and_more,
     down,
     feature_text,
@@ -254,17 +256,13 @@ def _certificate(facts: Facts) -> Iterator[str]:
     drawn = _by_reading("Bounds on the margin", bounds, "margin", from_zero="x")
     yield grid([drawn, _gaps(facts, histories)])
     rows = [
-        [words, numeric(proven[key], form(proven[key]))]
+        [words.replace("bound", "bound of the margin"), numeric(proven[key], form(proven[key]))]
         for words, key, form in (
-            ("primal objective", "primal_objective", up),
-            ("dual objective", "dual_objective", down),
-            ("lower bound of the margin", "primal_margin", down),
-            ("upper bound of the margin", "upper_bound", up),
-            ("relative duality gap", "relative_duality_gap", up),
+            *PROVEN, ("relative duality gap", "relative_duality_gap", up),
             ("columns that weigh 0 at the optimum", "zero_columns", number),
         )
         if proven.get(key) is not None
-    ]
+    ]  # fmt: skip
     rows.append(["rows that it covers", numeric(proven["rows_scanned"])])
     yield table(["certificate", "value"], rows)
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
 
-from streamtron.core.config import Settings
+from streamtron.core.config import Settings, label_weights
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import RoundDone
 from streamtron.core.executor import LocalParts, Parts, Scans
@@ -314,7 +314,7 @@ def plans_of(
     part_settings = settings.but(
         active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
     )
-    weights: ClassWeights | None = settings.label_weights or None
+    weights: ClassWeights | None = label_weights(settings) or None
     reading = source.resolve()
     plans = [
         PartPlan(

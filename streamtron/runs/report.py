@@ -35,15 +35,10 @@ from streamtron.runs.page import EDGES, Facts, Measured, render
 
 @checks_keywords()
 def report(
-    run: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    *,
-    valid: Paths = (),
-    margins: bool = True,
-    names: Paths = (),
-    run_dir: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str], output: str | os.PathLike[str], *, valid: Paths = (),
+    margins: bool = True, names: Paths = (), run_dir: str | os.PathLike[str] | None = None,
     executor: Executor = serial,
-) -> None:
+) -> None:  # fmt: skip
     """Write a page about a finished run: one HTML file that needs no network.
 
     It begins with how good the model is on held-out rows, beside the share of the largest class, or
@@ -147,7 +142,7 @@ def _measure(
         if no_margin:
             continue
         two = rows.truth.shape[1] == 1
-        counts = (rows.weights > 0) & ~rows.others & (two or rows.truth.any(axis=1))
+        counts = (rows.weights > 0) & ~rows.strange & (two or rows.truth.any(axis=1))
         truth, decisions = rows.truth[counts], decisions[counts]
         codes = truth[:, 0].astype(np.intp) if two else truth.argmax(axis=1)
         row_margins = margins_by_code(decisions, codes)

@@ -53,14 +53,9 @@ class Scans:
     """
 
     def __init__(
-        self,
-        source: ShardSource,
-        executor: Executor = serial,
-        cache_dir: str | None = None,
-        threads: int | None = None,
-        allow_duplicate: bool = False,
-        listen: Listener = ignore,
-    ) -> None:
+        self, source: ShardSource, executor: Executor = serial, cache_dir: str | None = None,
+        threads: int | None = None, allow_duplicate: bool = False, listen: Listener = ignore,
+    ) -> None:  # fmt: skip
         self.source, self._executor, self.listen = source, executor, listen
         self._cache_dir = None if cache_dir is None else os.path.abspath(cache_dir)
         self._threads, self._allow_duplicate = threads, allow_duplicate
@@ -74,11 +69,9 @@ class Scans:
         return self.source.readings + self._readings
 
     def read(
-        self,
-        requests: Sequence[ScanRequest],
-        counts: Sequence[Counts],
+        self, requests: Sequence[ScanRequest], counts: Sequence[Counts],
         rooms: Callable[[], Sequence[int]] | None = None,
-    ) -> Generator[BlockScan, None, None]:
+    ) -> Generator[BlockScan, None, None]:  # fmt: skip
         """Read once and yield the scan of every block; see ``scan_blocks``. ``counts`` : rows
         numbered as in the whole data. ``rooms`` : bytes of violators that still fit, for every
         request. No rows, a duplicate shard or one that changed are a DataError."""
@@ -195,14 +188,10 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
 
 
 def scan_weights(
-    scans: Scans,
-    learners: Sequence[Learner],
-    scales: Sequence[float],
-    *,
-    from_slacks: bool = False,
-    first: bool = False,
+    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], *,
+    from_slacks: bool = False, first: bool = False,
     rooms: Callable[[], Sequence[int]] | None = None,
-) -> list[Certificate]:
+) -> list[Certificate]:  # fmt: skip
     """Certify the learners' weights by one reading: with the dual of their counts, or of those
     that are made of the slacks, of which the learners then hold the rows that fit ``rooms``.
     ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
@@ -258,13 +247,9 @@ def scan_tasks(
 
 
 def scan_shard(
-    task: ScanTask,
-    requests: Sequence[ScanRequest],
-    reading: ReaderConfig,
-    classes: Sequence[Label],
-    cache_dir: str | None = None,
-    threads: int | None = None,
-) -> Iterator[BlockScan | ShardRecord]:
+    task: ScanTask, requests: Sequence[ScanRequest], reading: ReaderConfig,
+    classes: Sequence[Label], cache_dir: str | None = None, threads: int | None = None,
+) -> Iterator[BlockScan | ShardRecord]:  # fmt: skip
     """Scan the blocks of a shard, then yield its record."""
     counts = [Counts() for _ in task.counts]
     for counts_of_rows, numbered in zip(counts, task.counts, strict=True):

@@ -10,7 +10,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
-from streamtron.runs.change import Change, EditableRun, RowChange
+from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts
@@ -18,17 +18,11 @@ from streamtron.runs.parts import OpenParts
 
 @checks_keywords()
 def update(
-    run: str | os.PathLike[str],
-    shards: Paths,
-    *,
-    tol: float | None = None,
-    max_epochs: int | None = None,
-    allow_duplicate: bool = False,
-    report: str | os.PathLike[str] | None = None,
-    machine: Machine | None = None,
-    listen: Listener = ignore,
-    open_parts: OpenParts | None = None,
-) -> Outcome:
+    run: str | os.PathLike[str], shards: Paths, *, tol: float | None = None,
+    max_epochs: int | None = None, allow_duplicate: bool = False,
+    report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
+    listen: Listener = ignore, open_parts: OpenParts | None = None,
+) -> Outcome:  # fmt: skip
     """Add shards to a finished run, and train on until all rows are certified.
 
     The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter
@@ -62,10 +56,8 @@ def update(
     ...     streamtron.update(root / "m.st", root / "1.svm").report["rows"]
     4
     """
-    change = Change(
-        machine or Machine(), tol, max_epochs, allow_duplicate, listen=listen, open_parts=open_parts
-    )
-    with EditableRun.opened(run, change) as target:
+    changes = {"tol": tol, "max_epochs": max_epochs, "allow_duplicate": allow_duplicate or None}
+    with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
         added, already = _new_shards(as_paths(shards), target)
         report = target.check_report(report, [shard.path for shard in added])
         rows = [shard.rows for shard in target.manifest.shards]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import FEW, dual_of
+from streamtron.core.config import mini_epoch_limit
 from streamtron.core.losses import values
 from streamtron.core.rows import ChunkSource
 from streamtron.core.scan_sums import ScanSums, no_bins
@@ -109,7 +110,7 @@ class EarlierData:
 
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
-        limit, free = settings.mini_epoch_limit, settings.free > 0.0
+        limit, free = mini_epoch_limit(settings), settings.free > 0.0
         best = run_mini_epochs(solve(problem, target, limit, newton_only=free)).v
         assert best is not None
         self._add(active, counts, rho)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.losses import loss_of
 from streamtron.core.penalty import Penalty
@@ -225,7 +226,7 @@ def _choose_resolution_again(learner: Learner) -> None:
 
 def continue_training(learner: Learner) -> Solve:
     """Choose what the next reading does, and solve the rows in memory before it."""
-    if learner.progress.full_epochs >= learner.settings.epoch_limit:
+    if learner.progress.full_epochs >= epoch_limit(learner.settings):
         stop_at_limit(learner, learner.frozen)
         return
     if learner.mode == "scan":
@@ -251,7 +252,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         return
     if not len(active):
         return
-    mini_epochs, blocks = settings.mini_epoch_limit, regime == Regime.BLOCKS
+    mini_epochs, blocks = mini_epoch_limit(settings), regime == Regime.BLOCKS
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had

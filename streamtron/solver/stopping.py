@@ -6,6 +6,7 @@ import logging
 import math
 
 from streamtron.core import kernels
+from streamtron.core.config import epoch_limit
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import up
 from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
@@ -46,7 +47,7 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         end_stage(learner, "certified", "the certificate meets the tolerance")
     elif not progress.stage.ascent:
         # a stage that begins at the epoch limit would end the run with counts of 0
-        spent = progress.full_epochs >= settings.epoch_limit
+        spent = progress.full_epochs >= epoch_limit(settings)
         if not frozen.has_violators and (progress.last_stage or not spent):
             _next_stage(learner, CONVERGED)
     elif settings.hard and _has_no_margin(learner):
@@ -93,7 +94,7 @@ def reopen(learner: Learner) -> bool:
     if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
         progress.finish("certified")
     if progress.finished == "epoch limit":
-        return progress.full_epochs < settings.epoch_limit
+        return progress.full_epochs < epoch_limit(settings)
     return progress.finished == "certified" and not reached
 
 

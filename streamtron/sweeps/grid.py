@@ -19,7 +19,6 @@ DIGITS = 6
 MOST = 100_000
 """Candidates drawn, at most: each of them is a fit."""
 
-
 T = TypeVar("T")
 
 

@@ -20,16 +20,22 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.files import absolute, scratch_directory
+from streamtron.core.files import scratch_directory
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
 from streamtron.model.display import Tabled
-from streamtron.runs.directory import refuse_existing, run_directory
+from streamtron.runs.directory import refuse_existing
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
-from streamtron.runs.inputs import Paths, as_paths, cache_directory, check_outputs, settings_from
+from streamtron.runs.inputs import (
+    Paths,
+    as_paths,
+    cache_directory,
+    check_outputs_of_fit,
+    settings_from,
+)
 from streamtron.runs.outcome import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
@@ -111,30 +117,17 @@ class Sweep(Tabled):
 
 @checks_keywords(SharedNames)
 def sweep(
-    shards: Paths,
-    *,
-    loss: Given | None = None,
-    C: Given | None = None,
-    delta: Given | None = None,
-    rho: Given | None = None,
-    l1_ratio: Given | None = None,
-    random: int | None = None,
-    valid: Paths | None = None,
-    folds: int | None = None,
-    halving: bool = False,
-    two_stage: bool = False,
-    metric: str | None = None,
-    model: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
+    shards: Paths, *,
+    loss: Given | None = None, C: Given | None = None, delta: Given | None = None,
+    rho: Given | None = None, l1_ratio: Given | None = None, random: int | None = None,
+    valid: Paths | None = None, folds: int | None = None,
+    halving: bool = False, two_stage: bool = False, metric: str | None = None,
+    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None,
-    machine: Machine | None = None,
-    overwrite: bool = False,
-    executor: Executor = serial,
-    tasks: int = 1,
-    listen: Listener = ignore,
+    settings: Settings | None = None, machine: Machine | None = None, overwrite: bool = False,
+    executor: Executor = serial, tasks: int = 1, listen: Listener = ignore,
     **names: Unpack[SharedNames],
-) -> Sweep:
+) -> Sweep:  # fmt: skip
     """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
 
     Parameters
@@ -165,7 +158,8 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    settings, machine = _shared(settings, names, loss, as_paths(shards), machine or Machine())
+    machine = machine or Machine()
+    settings = _shared(settings, names, loss, as_paths(shards), machine.threads)
     lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
@@ -173,7 +167,9 @@ def sweep(
     paths, held_out = _from_the_root(shards), None if valid is None else _from_the_root(valid)
     places: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *(held_out or ()), settings.vocabulary]
-    files, run_dir = _check_places(places, inputs, machine, overwrite)
+    files, run_dir = check_outputs_of_fit(places, inputs, machine)
+    if run_dir is not None and not overwrite:
+        refuse_existing(run_dir)
     splits = folds_of(paths, held_out, folds, candidates[0])
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
@@ -200,8 +196,8 @@ def sweep(
 
 def _shared(
     settings: Settings | None, names: Mapping[str, Any], loss: Given | None, shards: list[str],
-    machine: Machine,
-) -> tuple[Settings, Machine]:  # fmt: skip
+    threads: int | None,
+) -> Settings:  # fmt: skip
     """Return what all candidates share, with the defaults of the first loss."""
     first = first_loss(loss)
     if settings and settings.regression != settings.but(**first).regression:
@@ -210,8 +206,8 @@ def _shared(
             f"that of {first['loss']}: give settings of a loss of the same kind."
         )
     by_name = names if settings else {**first, **names}
-    settings = with_guesses(settings_from(settings, by_name), shards, machine.threads)
-    return with_classes(settings, shards), machine
+    settings = with_guesses(settings_from(settings, by_name), shards, threads)
+    return with_classes(settings, shards)
 
 
 def _from_the_root(shards: Paths) -> list[str]:
@@ -237,25 +233,10 @@ def _write_best(
     return outcome
 
 
-def _check_places(
-    files: Mapping[str, Any], inputs: Iterable[str | None], machine: Machine, overwrite: bool
-) -> tuple[dict[str, Any], str | None]:
-    """Refuse outputs that would replace anything; return their absolute paths, and the best model's
-    run directory."""
-    directory = files["model"] and (machine.run_dir or absolute(run_directory(files["model"])))
-    places = {"run directory": directory}
-    files = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
-    if directory is not None and not overwrite:
-        refuse_existing(directory)
-    return files, directory
-
-
 def _all_iterations(
-    candidates: Sequence[Settings],
-    schedule: Schedule,
-    metric: str,
+    candidates: Sequence[Settings], schedule: Schedule, metric: str,
     fit: Callable[[Mapping[int, Settings], int], Mapping[int, list[Trial]]],
-) -> list[Trial]:
+) -> list[Trial]:  # fmt: skip
     """Return each candidate's last trial; costs are those of all iterations.
 
     ``fit`` is a function from number → settings, and the iteration, to number → trials on all
@@ -329,14 +310,9 @@ def _tasks(
 
 
 def fit_task(
-    task: Task,
-    machine: Machine,
-    metric: str | None,
-    *,
-    listen: Listener = ignore,
-    run_dir: str | None = None,
-    worker: str = "local",
-) -> list[Trial]:
+    task: Task, machine: Machine, metric: str | None, *, listen: Listener = ignore,
+    run_dir: str | None = None, worker: str = "local",
+) -> list[Trial]:  # fmt: skip
     """Fit candidates on the same readings of a fold, and measure them on one reading of its
     validation shards.
 
@@ -380,7 +356,7 @@ def _measured(
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, at_optimum=True, **how)
+    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, **how)
     times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

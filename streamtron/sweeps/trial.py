@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from scipy import sparse
 
-from streamtron.core.config import Settings, meets, prices
+from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
+from streamtron.core.names import prices
 from streamtron.core.text import (
     ALL_METRICS,
     ERRORS,
@@ -128,13 +129,14 @@ class Trial:
 
     def row(self, best: Trial) -> dict[str, Any]:
         """Return its row of the table: values for those of ``COLUMNS`` that it has."""
-        own = self.settings
+        settings = self.settings
         values = {
             "candidate": self.candidate, "iteration": self.iteration,
             "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
-            "loss": own.loss, **prices(own.C, own.delta), "rho": own.rho, "tol": own.tolerance,
-            "stage": own.stage, **({} if own.penalty == "l2" else {"l1_ratio": own.ratio}),
-            "b": None if own.b is None else ",".join(map(repr, own.b)),
+            "loss": settings.loss, **prices(settings.C, settings.delta), "rho": settings.rho,
+            "tol": settings.tolerance, "stage": settings.stage,
+            **({} if settings.penalty == "l2" else {"l1_ratio": settings.ratio}),
+            "b": None if settings.b is None else ",".join(map(repr, settings.b)),
             **self.metrics, **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
             "best": self.candidate == best.candidate,
@@ -188,12 +190,9 @@ def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
     sign = 1.0 if metric in ERRORS else -1.0
 
     def key(trial: Trial) -> tuple[float, float, int]:
-        found = trial.metrics[metric]
-        return (
-            math.inf if found is None else sign * found,
-            -trial.settings.delta2,
-            trial.candidate,
-        )
+        value = trial.metrics[metric]
+        rank = math.inf if value is None else sign * value
+        return rank, -trial.settings.delta2, trial.candidate
 
     return sorted(trials, key=key)
 
@@ -223,7 +222,8 @@ def path_of(trials: Iterable[Trial], best: Trial, index_base: int) -> list[dict[
     for k in range(0 if best.weights is None else best.weights.shape[0]):
         entering: dict[int, tuple[float, float]] = {}
         for C, weights in alike:  # C falls: what the least one has stays
-            pairs = zip(weights[[k]].indices.tolist(), weights[[k]].data.tolist(), strict=True)
+            row = slice(*weights.indptr[k : k + 2])
+            pairs = zip(weights.indices[row].tolist(), weights.data[row].tolist(), strict=True)
             entering |= {j: (C, weight) for j, weight in pairs}
         ranking = sorted(entering, key=lambda j: (entering[j][0], -abs(entering[j][1]), j))
         features = [

@@ -28,7 +28,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
@@ -264,7 +264,7 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) ->
 def tight() -> Machine:
     """A machine on which three learners of many classes fit and four do not."""
     needs = memory_needed(
-        Settings(active_set=120_000), rows=ROWS, columns=WIDTH + 1, learners=3, threads=1,
+        Settings(active_set=120_000), DataSize(ROWS, WIDTH + 1), learners=3, threads=1,
         shared=False,
     )  # fmt: skip
     return Machine(memory=sum(need.size for need in needs), threads=1, checkpoint_every=0.0)

@@ -162,7 +162,17 @@ def figures() -> dict[str, float]:
     return found
 
 
-FACES = ("kernels", "cli/", "estimator", "sweeps/sweep:sweep", "runs/fit:fit", "runs/fit:run")
+FACES = (
+    "kernels",
+    "cli/",
+    "estimator",
+    "sweeps/sweep:sweep",
+    "runs/fit:fit",
+    "runs/fit:run",
+    "runs/certify:certify",
+    "runs/update:update",
+    "runs/forget:forget",
+)
 """Where a function may have more than eight parameters: public faces, and kernels."""
 
 

@@ -17,7 +17,7 @@ from streamtron.data import open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.learners import MemoryGuard
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.preconditioner import HEAD
@@ -44,7 +44,7 @@ def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
 
     def need(number: int) -> int:
         needs = memory_needed(
-            settings, rows=9000, columns=COLUMNS + 1, learners=number, threads=2, shared=shared
+            settings, DataSize(9000, COLUMNS + 1), learners=number, threads=2, shared=shared
         )
         return sum(part.size for part in needs)
 
@@ -135,8 +135,7 @@ def test_learners_scan_rows_together_only_where_there_is_memory_for_it() -> None
             need.size
             for need in memory_needed(
                 replace(settings, active_set=0),
-                rows=0,
-                columns=columns,
+                DataSize(0, columns),
                 learners=12,
                 threads=2,
                 batch_width=width,

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings
+from streamtron.core.config import Settings, mini_epoch_limit
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import ChunkDone, Event, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS
@@ -66,7 +66,7 @@ def faithful_equals_oracle(
         rows, labels, [settings.delta2] * len(rows), settings.rho,
         b=report.b, epsilon=float(report.epsilon), variant=settings.variant,
     )  # fmt: skip
-    run = oracle.run(n_ep=settings.mini_epoch_limit)
+    run = oracle.run(n_ep=mini_epoch_limit(settings))
     assert learner.counts.dense(len(rows)).tolist() == oracle.counts
     assert learner.running.steps == report.updates == oracle.t == run.updates
     assert (report.full_epochs, report.mini_epochs) == (run.full_epochs, run.mini_epochs)

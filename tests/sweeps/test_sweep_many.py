@@ -17,7 +17,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingStarted
 from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
 from tests.helpers.processes import Ended, here, one_sentence
@@ -139,7 +139,7 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
         [row] = lasting(swept(place, "multiclass", train=train, **one), "candidate", "best")
         assert [row] == lasting([rows[number]], "candidate", "best")
     settings = Settings(C=0.01, rho=0.0, multiclass=True)
-    needs = memory_needed(settings, rows=750, columns=WIDTH + 1, learners=7, threads=2)
+    needs = memory_needed(settings, DataSize(750, WIDTH + 1), learners=7, threads=2)
     tight = Machine(memory=sum(need.size for need in needs), threads=2)
     told: list[Event] = []
     grouped = swept(place, "multiclass", train=train, machine=tight, listen=told.append)
