@@ -109,6 +109,17 @@ def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
     return model.calibration
 
 
+def probabilities_of(model: LinearModel, decisions: Floats) -> Floats:
+    """Return the probabilities of a model, of the shape of ``decisions``; of two classes those of
+    the larger one. A SettingsError where it has none."""
+    if (mapping := probability_map(model)) is None:
+        raise SettingsError(
+            "the model is not calibrated, so its decisions have no probabilities. Use "
+            "streamtron calibrate MODEL SHARDS, or fit with --calibrate or --loss log_loss."
+        )
+    return probabilities(mapping, decisions, sum_to_one=model.kind == "multiclass")
+
+
 class ProbabilityScores:
     """Collect what probabilities are worth: log loss, Brier score, reliability.
 

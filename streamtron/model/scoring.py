@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -275,6 +276,19 @@ def stays_sparse(model: LinearModel) -> bool:
     """Return whether a model multiplies rows by its nonzero weights alone."""
     kept = model.sparse_weights
     return np.ndim(model.bias) > 0 and SPARSE * kept.nnz <= kept.shape[0] * kept.shape[1]
+
+
+def labels_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[Any]:
+    """Return the class of every row by its decisions; of a multilabel model a tuple of classes, in
+    order; of regression the decisions, which are the numbers predicted."""
+    if model.regression:
+        return decisions
+    if model.kind == "multilabel":
+        sets = (tuple(compress(model.classes, row)) for row in (decisions > 0).tolist())
+        return np.fromiter(sets, dtype=object, count=len(decisions))
+    dtype = object if isinstance(model.classes[0], str) else None
+    codes = decisions.argmax(axis=1) if decisions.ndim == 2 else (decisions > 0).astype(np.intp)
+    return np.asarray(np.array(model.classes, dtype=dtype)[codes])
 
 
 def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from streamtron.core.config import REGRESSION
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.rows import Label
@@ -111,6 +112,15 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array, which can no longer be changed."""
     array.setflags(write=False)
     return array
+
+
+def kind_of(settings: Mapping[str, Any], reading: Mapping[str, Any], bias: object) -> Kind:
+    """Return the kind of a model, whose bias is a number where there is one row of weights."""
+    if settings.get("loss") in REGRESSION:
+        return "regression"
+    if isinstance(bias, float):
+        return "two classes"
+    return "multilabel" if reading.get("multilabel") else "multiclass"
 
 
 def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple[Label, ...]:

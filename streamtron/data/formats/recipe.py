@@ -117,14 +117,6 @@ class Recipe:
             lines.append(f"{column.name}{many[:-1] + rare if rare else many}")
         return lines
 
-    def kind_of(self, name: str) -> str | None:
-        """Return the kind that a column is named as, outright or by a pattern."""
-        for matches in (str.__eq__, fnmatchcase):
-            for column in self.columns:
-                if matches(name, column.name):
-                    return column.KIND
-        return None
-
     def settled(self, schema: pa.Schema, name: str, taken: Iterable[str | None]) -> Recipe:
         """Return the recipe with its patterns as the columns of a table that they match, but those
         ``taken`` and those that are named."""
@@ -195,14 +187,6 @@ class Recipe:
             None if column.is_fitted else column.tally(table.column(column.name), spot)
             for column in self.columns
         ]
-
-    @staticmethod
-    def plus(total: list[Any] | None, more: list[Any]) -> list[Any]:
-        """Add what was counted in some rows to what was in those before; None = in none."""
-        if total is None:
-            return more
-        pairs = zip(total, more, strict=True)
-        return [None if known is None else known.plus(new) for known, new in pairs]
 
     def fitted(self, tallies: Sequence[Any]) -> Recipe:
         """Return the recipe with what was counted in all rows."""

@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -108,10 +109,13 @@ class TextTableReader(TableReader):
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
     def _kind_of(self, name: str) -> str | None:
-        """Return what a recipe makes of a column; numbers of the first shard are numbers."""
+        """Return what a recipe makes of a column, named outright or by a pattern; numbers of the
+        first shard are numbers."""
         recipe, settled = self.reading.recipe, self.reading.settled
         if recipe is not None:
-            return recipe.kind_of(name)
+            columns = [column for column in recipe.columns if column.name == name]
+            columns += [column for column in recipe.columns if fnmatchcase(name, column.name)]
+            return columns[0].KIND if columns else None
         is_number = settled is not None and settled.layout == "columns"
         return "number" if is_number and name in (self.reading.features or ()) else None
 
