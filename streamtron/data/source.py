@@ -36,12 +36,9 @@ SHORT_BYTES = 1 << 20
 
 
 def open_shards(
-    paths: Sequence[str],
-    reading: ReaderConfig | None = None,
-    *,
-    cache_dir: str | None,
+    paths: Sequence[str], reading: ReaderConfig | None = None, *, cache_dir: str | None,
     **options: Any,
-) -> ShardSource:
+) -> ShardSource:  # fmt: skip
     """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
     is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
 
@@ -105,18 +102,12 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     """
 
     def __init__(
-        self,
-        shards: Sequence[ShardFile],
-        reading: ReaderConfig,
-        *,
-        cache_dir: str | None,
+        self, shards: Sequence[ShardFile], reading: ReaderConfig, *, cache_dir: str | None,
         threads: int | None = None,
         open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
-        skipped: Iterable[Skipped] = (),
-        keep_buffers: bool = True,
-        counted: int = 0,
+        skipped: Iterable[Skipped] = (), keep_buffers: bool = True, counted: int = 0,
         **options: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._resolved = open_reader is not None  # it knows the layout of its shards
         if open_reader is None:
             threads = threads or available_processors()

@@ -56,8 +56,7 @@ class Axis(NamedTuple):
 
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
-        """Return an axis of all values; those that a picture cannot tell apart get room on both
-        sides."""
+        """Return an axis of all values; values too close for a picture get room on both sides."""
         low, high = min(values), max(values)
         if high - low <= 1e-6 * max(abs(low), abs(high)):
             room = 0.001 * abs(low) or 0.5
@@ -160,8 +159,7 @@ def histogram(
 
 
 def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
-    """Draw the axes with their names, below to the right and above to the left, and ticks, and a
-    grid of horizontal lines."""
+    """Draw axes with names, right below and left above, ticks, and a grid of horizontal lines."""
     across = f'x1="{x_axis.start:g}" x2="{x_axis.end:g}"'
     drawing = _text(RIGHT, HEIGHT - 5, "end", x_name) + _text(4, 12, "start", y_name)
     for y, label in y_axis.labels():

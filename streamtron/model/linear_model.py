@@ -18,14 +18,7 @@ from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from streamtron.model.calibration import check_calibration, probabilities_of
 from streamtron.model.display import model_html, model_text
-from streamtron.model.scoring import (
-    highest,
-    labels_of,
-    matrix_of,
-    namer_of,
-    rows_of,
-    stays_sparse,
-)
+from streamtron.model.scoring import highest, labels_of, matrix_of, namer_of, rows_of, stays_sparse
 from streamtron.model.validation import (
     Kind,
     checked_bias,
@@ -136,16 +129,11 @@ class LinearModel:
     the last ones may be beyond the model's width"""
 
     def __init__(
-        self,
-        weights: ArrayLike | sparse.sparray,
-        bias: ArrayLike,
-        classes: Iterable[Label],
-        settings: Mapping[str, Any],
-        certificate: Mapping[str, Any] | None,
-        reading: Mapping[str, Any],
-        calibration: Mapping[str, Any] | None = None,
+        self, weights: ArrayLike | sparse.sparray, bias: ArrayLike, classes: Iterable[Label],
+        settings: Mapping[str, Any], certificate: Mapping[str, Any] | None,
+        reading: Mapping[str, Any], calibration: Mapping[str, Any] | None = None,
         offsets: NDArray[np.float16] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         assign = object.__setattr__
         kept, shape = checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)
@@ -356,6 +344,5 @@ class LinearModel:
             parts["offsets"] = tensors.get("offsets")
             return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
         except _NO_MODEL as error:
-            raise FileDamaged(
-                f"{path}: sealed, but what it holds is no model ({error}). Fit again."
-            ) from error
+            reason = f"sealed, but what it holds is no model ({error}). Fit again."
+            raise FileDamaged(f"{path}: {reason}") from error

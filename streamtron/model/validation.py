@@ -47,9 +47,8 @@ def checked_weights(
     given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
     shape: Shape = given.shape
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0]) or shape[-1] > WIDEST:
-        raise SettingsError(
-            f"weights: shape {shape}. Give one number a column, or a row of them a class."
-        )
+        wanted = "Give one number a column, or a row of them a class."
+        raise SettingsError(f"weights: shape {shape}. {wanted}")
     if not sparse.issparse(given):
         _check_finite("weights", given)
     rows = np.atleast_2d(given) if len(shape) == 1 else given
@@ -177,9 +176,8 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
         )
     for learner in learners if isinstance(learners, list) else [checked]:
         if not isinstance(learner, dict):
-            raise SettingsError(
-                f"certificate: {learner!r:.60} is not that of a class. Train again."
-            )
+            reason = f"{learner!r:.60} is not that of a class. Train again."
+            raise SettingsError(f"certificate: {reason}")
         _check_ranges("certificate", learner, _CERTIFICATE)
     return checked
 
