@@ -72,13 +72,11 @@ def command_line(
         if parameter.name != "help"
     }
     if unknown := sorted(set(values) - set(parameters)):
-        raise SettingsError(
-            f"{name} has no {', '.join(unknown)}; it knows {', '.join(sorted(parameters))}."
-        )
+        known = ", ".join(sorted(parameters))
+        raise SettingsError(f"{name} has no {', '.join(unknown)}; it knows {known}.")
     words = []
     for key, value in sorted(values.items()):
-        option = parameters[key]
-        if isinstance(option, click.Option):
+        if isinstance(option := parameters[key], click.Option):
             words += _option_words(option, key, value)
     words.append("--")  # an argument may begin with a dash
     for key, parameter in parameters.items():
@@ -91,9 +89,8 @@ def command_line(
 def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
     flag = max(option.opts, key=len)
     if not option.is_flag:
-        return [
-            f"{flag}={_text(item)}" for item in (_listed(value) if option.multiple else [value])
-        ]
+        items = _listed(value) if option.multiple else [value]
+        return [f"{flag}={_text(item)}" for item in items]
     if not isinstance(value, bool):
         raise SettingsError(f"{name} is {value!r}: wanted true or false.")
     return [flag] if value else option.secondary_opts[:1]

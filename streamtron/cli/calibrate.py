@@ -27,9 +27,8 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with executor_of(**where) as executor:
-        calibrated = calibrate_model(
-            LinearModel.load(model), shards, method=calibration, executor=executor
-        )
+        loaded = LinearModel.load(model)
+        calibrated = calibrate_model(loaded, shards, method=calibration, executor=executor)
     calibrated.save(model)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
     if names := fitted_on(calibrated, model):

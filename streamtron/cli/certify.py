@@ -83,9 +83,8 @@ def certify(
 def _lines(proof: Mapping[str, Any]) -> Lines:
     """Yield the certificate, and with ``-v`` what holds for the weights."""
     certificate, learners = proof["certificate"], proof.get("learners")
-    yield from aligned(
-        [("rows", certificate["rows_scanned"]), ("readings", round(proof["readings"], 3))]
-    )
+    readings = round(proof["readings"], 3)
+    yield from aligned([("rows", certificate["rows_scanned"]), ("readings", readings)])
     yield from column_lines(proof)
     yield from certificate_lines(certificate, many=bool(learners))
     yield from zero_lines(learners or [proof])

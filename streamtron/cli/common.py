@@ -77,8 +77,7 @@ def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[s
 
 
 def check_files(written: Mapping[str, str | None], read: Iterable[str | None], **how: Any) -> None:
-    """Refuse outputs that would replace what is read, as ``check_outputs`` does, or that cannot be
-    written, before hours of work."""
+    """Refuse outputs that ``check_outputs`` refuses, or that cannot be written, before any work."""
     from streamtron.runs.inputs import check_outputs
 
     check_outputs(written, read, **how)

@@ -63,9 +63,8 @@ def evaluate(
 
     loaded = load_any(model)
     with executor_of(**where) as executor:
-        metrics = evaluate_shards(
-            loaded, shards, ranking=ranking, worst=worst, executor=executor
-        ).to_dict()
+        how: Any = {"ranking": ranking, "worst": worst, "executor": executor}
+        metrics = evaluate_shards(loaded, shards, **how).to_dict()
     metrics |= columns_not_used(loaded, shards)
     warn_calibrated(loaded, shards)
     print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)
@@ -83,8 +82,7 @@ def warn_calibrated(model: LinearModel, shards: Sequence[str]) -> None:
 
 
 def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
-    """Yield the metrics, of many classes also a table, which classes are confused, and the worst
-    rows, if they were asked for."""
+    """Yield the metrics; of classes a table, and what is confused; the worst rows, if asked for."""
     strange, beyond = metrics.get("rows_of_other_classes"), metrics.get("out_of_range")
     yield from aligned([
         ("rows", metrics["rows"]),
@@ -95,21 +93,17 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
         yield f"{beyond:,} values in columns beyond the model's width weigh 0"
     yield from column_lines(metrics)
     if "classes" in metrics:
-        of_class = metrics["classes"]
-        columns = {
-            metric_words(name): [_short(row, name) for row in of_class] for name in _OF_A_CLASS
-        }
+        rows = metrics["classes"]
+        columns = {metric_words(name): [_short(row, name) for row in rows] for name in _OF_A_CLASS}
         yield ""
-        yield from class_table([row["label"] for row in of_class], columns)
+        yield from class_table([row["label"] for row in rows], columns)
     if metrics.get("confusions"):
         yield from ("", *_confusions(metrics, classes))
     for row in metrics.get("worst", ()):
         label, predicted = (label_text(row[name], quote=True) for name in _PAIR)
         by = "decision" if "decision" in row else "residual"
-        yield (
-            f"{row['shard']}, row {row['row']}: label {label}, predicted {predicted}, {by} "
-            f"{row[by]:.4g}"
-        )
+        where = f"{row['shard']}, row {row['row']}"
+        yield f"{where}: label {label}, predicted {predicted}, {by} {row[by]:.4g}"
 
 
 def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
@@ -131,8 +125,7 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
 
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:
-    """Return a metric, to four digits that do not make it 1, or the bracket within which it is
-    known."""
+    """Return a metric, to four digits that do not make it 1, or the bracket that contains it."""
     value, (low, high) = metrics[name], metrics.get(f"{name}_bracket", (None, None))
     if low is not None:
         return f"between {down(low)} and {up(high)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -84,9 +84,7 @@ def _row(facts: Mapping[str, Any]) -> Lines:
         *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
         *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
     ])  # fmt: skip
-    ranked: Sequence[Any] = sorted(
-        facts["directions"], key=lambda direction: -direction["decision"]
-    )
+    ranked = sorted(facts["directions"], key=lambda direction: -direction["decision"])
     for direction in ranked[:_CLASSES]:
         yield ""
         decision = f"{direction['decision']:+.6g}"

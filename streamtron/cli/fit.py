@@ -127,8 +127,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -> _Rows:
-    """Return the rows that ``--valid`` or ``--calibrate`` names; a share is one from ``start`` on
-    of the rows to fit on."""
+    """Return the rows that ``--valid`` or ``--calibrate`` names; a share begins at ``start``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
     if match is None:
         return _Rows(given)

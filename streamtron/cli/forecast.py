@@ -39,9 +39,9 @@ class _Gaps:
         elif event.stage.endswith("ascent") and event.active_rows == event.rows:
             self.left = 1
         elif len(self.known) >= 2:
-            (first, before), (last, gap) = self.known[-2:]
-            if event.tol < gap < before < 1.0:
-                readings = math.log(gap / event.tol) / math.log(before / gap) * (last - first)
+            (first, earlier), (last, gap) = self.known[-2:]
+            if event.tol < gap < earlier < 1.0:
+                readings = math.log(gap / event.tol) / math.log(earlier / gap) * (last - first)
                 self.left = math.ceil(readings)
 
 
@@ -65,32 +65,32 @@ class Forecast:
 
     def observe(self, event: Event) -> None:
         """Take an event into account."""
-        now = self._clock()
+        time_ = self._clock()
         if isinstance(event, ReadingStarted):
             if event.reading == 0:
                 self._gaps.clear()
             self._before = None if event.reading == 0 else self._left
-            self._began, self._told, self._problems = now, 0, event.problems
+            self._began, self._told, self._problems = time_, 0, event.problems
             self._total = event.nonzeros
         elif isinstance(event, ChunkDone) and self._total and 10 * event.nonzeros >= self._total:
-            self._pass = (now - self._began) * self._total / event.nonzeros
+            self._pass = (time_ - self._began) * self._total / event.nonzeros
         elif isinstance(event, SolveStarted):
-            self._pass, self._passed = now - self._began, now
+            self._pass, self._passed = time_ - self._began, time_
         elif isinstance(event, ReadingDone):
-            self._told, self._solve = self._told + 1, now - max(self._passed, self._began)
+            self._told, self._solve = self._told + 1, time_ - max(self._passed, self._began)
             self._gaps.setdefault(event.problem, _Gaps()).observe(event)
         elif isinstance(event, TrialsStarted):
-            self._trials, self._trials_done, self._first_trial = event, 0, now
+            self._trials, self._trials_done, self._first_trial = event, 0, time_
         elif isinstance(event, TrialDone):
-            self._trials_done, self._last_trial = self._trials_done + 1, now
+            self._trials_done, self._last_trial = self._trials_done + 1, time_
 
     def end(self) -> float | None:
         """Return the time of the end, about; None where nothing is known, or nothing is left."""
         trials, done = self._trials, self._trials_done
         if trials is not None and done < trials.trials:
             if done and trials.later is not None:
-                each = (self._last_trial - self._first_trial) / done
-                return self._last_trial + each * (trials.trials - done + trials.later)
+                seconds = (self._last_trial - self._first_trial) / done
+                return self._last_trial + seconds * (trials.trials - done + trials.later)
             if done or trials.later != 0 or trials.trials != self._problems:
                 return None
         if self._told:
@@ -106,5 +106,5 @@ class Forecast:
         """Readings left after the last one, if all unfinished problems have said so."""
         if not self._told or self._told != self._problems:
             return None
-        left = [gaps.left for gaps in self._gaps.values()]
-        return None if None in left else max(one for one in left if one is not None)
+        left = [gaps.left for gaps in self._gaps.values() if gaps.left is not None]
+        return max(left) if len(left) == len(self._gaps) else None

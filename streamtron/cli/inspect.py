@@ -95,8 +95,7 @@ def _model(facts: Mapping[str, Any]) -> Lines:
 
 
 def _complete(certificate: Any, *names: str) -> bool:
-    """Return whether the numbers are there: a model file may hold any certificate or none. A
-    bound that was not found is None."""
+    """Return whether the numbers are there, in any model's certificate; unknown bounds are None."""
     return isinstance(certificate, Mapping) and all(
         isinstance(certificate.get(name), int | float)
         or (name in BOUNDS[:2] and certificate.get(name, "missing") is None)
@@ -161,7 +160,8 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     if facts["features"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
-    yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
+    quoted = [repr(x) if x != x.strip() else x for x, _ in labels[:MANY]]  # a blank shows then
+    yield from aligned([(f"label {x}", n) for x, (_, n) in zip(quoted, labels, strict=False)])
     yield from and_more(labels)
     yield from aligned([(f"label {name}", x) for name, x in (facts["targets"] or {}).items()])
     if facts["remark"]:
@@ -202,9 +202,8 @@ def _plan(facts: Mapping[str, Any]) -> Lines:
 
 def _some(facts: Mapping[str, Any], *names: str) -> Lines:
     """Yield the facts of these names that are known."""
-    return aligned(
-        [(name.replace("_", " "), facts[name]) for name in names if facts.get(name) is not None]
-    )
+    known = [name for name in names if facts.get(name) is not None]
+    return aligned([(name.replace("_", " "), facts[name]) for name in known])
 
 
 def _table(facts: Mapping[str, Any]) -> Lines:
@@ -217,8 +216,11 @@ def _table(facts: Mapping[str, Any]) -> Lines:
         "nulls": [number(column["nulls"]) for column in columns],
         "distinct": [number(column["distinct"] or "many") for column in columns],
         "examples": [_cut(", ".join(column["examples"]), 30) for column in columns],
-        "becomes": [_becomes(column) for column in columns],
-    }
+        "becomes": [
+            f"{column['becomes'] or 'left out'}{reason and f' ({reason})'}"
+            for column in columns for reason in [column["reason"]]
+        ],
+    }  # fmt: skip
     widths = [max(map(len, (head, *shown))) for head, shown in cells.items()][:-1]
     yield ""
     yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
@@ -237,11 +239,6 @@ def _table(facts: Mapping[str, Any]) -> Lines:
             yield f"# {_key(column['name'])} is left out: {column['reason']}"
 
 
-def _becomes(column: Mapping[str, Any]) -> str:
-    reason = f" ({column['reason']})" if column["reason"] else ""
-    return f"{column['becomes'] or 'left out'}{reason}"
-
-
 def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
@@ -256,8 +253,3 @@ def _cut(text: str, most: int) -> str:
 
 
 _LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards, "table": _table}
-
-
-def _quoted(label: str) -> str:
-    """Quote a label where a blank at its end would not be seen."""
-    return label if label == label.strip() else repr(label)

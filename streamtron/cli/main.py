@@ -196,8 +196,8 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
         kept = ", and the last checkpoint is kept" if error.run and not error.at_checkpoint else ""
-        more = f" Go on from {error.run} with --resume." if error.run else ""
-        return f"stopped by {name}; nothing half-written is left{kept}.{more}", 128 + error.number
+        advice = f" Go on from {error.run} with --resume." if error.run else ""
+        return f"stopped by {name}; nothing half-written is left{kept}.{advice}", 128 + error.number
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code

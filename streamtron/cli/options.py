@@ -139,9 +139,8 @@ _workers_memory = click.option(
     "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
 )
 _threads = click.option(
-    "--threads", type=whole_number(),
-    help="Threads of this process [all processors].",
-)  # fmt: skip
+    "--threads", type=whole_number(), help="Threads of this process [all processors]."
+)
 _cache_dir = click.option(
     "--cache-dir", type=click.Path(),
     help="Directory for the flat copy of the shards that later readings use [MODEL.run/cache; "
@@ -267,9 +266,9 @@ _GROUPS = {
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """Split what was given into settings and the limits of the machine."""
-    found = {name: value for name, value in given.items() if value not in (None, ())}
-    settings = {name: found[name] for name in SETTINGS if name in found}
-    machine = {field.name: found[field.name] for field in fields(Machine) if field.name in found}
+    known = {name: value for name, value in given.items() if value not in (None, ())}
+    settings = {name: known[name] for name in SETTINGS if name in known}
+    machine = {field.name: known[field.name] for field in fields(Machine) if field.name in known}
     if settings.get("index_base", "auto") != "auto":
         settings["index_base"] = int(settings["index_base"])
     return settings, Machine(**machine)

@@ -46,12 +46,9 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @click.option("--certain", is_flag=True,
               help="Add 1 where the best possible model of the same rows and settings is proven to "
               "label the row so, else 0. For a model with a certificate.")  # fmt: skip
-@click.option(
-    "--top",
-    type=options.whole_number(1),
-    metavar="N",
-    help="Of many classes write the N with the highest decisions, and these.",
-)
+@click.option("--top", type=options.whole_number(1), metavar="N",
+              help="Of many classes write the N with the highest decisions, and "
+              "these.")  # fmt: skip
 @options.distributed_options
 @options.verbose_option
 def predict(

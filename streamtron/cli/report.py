@@ -17,22 +17,16 @@ from streamtron.cli.common import check_files, executor_of
 @click.option("--valid", multiple=True, type=click.Path(),
               help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
               "curves; can be repeated.")  # fmt: skip
-@click.option(
-    "--no-margins", is_flag=True, help="Do not read the run's shards for the margins of their rows."
-)
+@click.option("--no-margins", is_flag=True,
+              help="Do not read the run's shards for the margins of their rows.")  # fmt: skip
 @options.names_option
 @options.run_dir_option
 @options.distributed_options
 @options.verbose_option
 def report(
-    run: str,
-    output: str,
-    valid: tuple[str, ...],
-    no_margins: bool,
-    names: tuple[str, ...],
-    run_dir: str | None,
-    **where: Any,
-) -> None:
+    run: str, output: str, valid: tuple[str, ...], no_margins: bool, names: tuple[str, ...],
+    run_dir: str | None, **where: Any,
+) -> None:  # fmt: skip
     """Write a page about RUN, a MODEL or its MODEL.run: one HTML file that needs no network.
 
     It begins with how good the model is on held-out rows, and how near to the best training

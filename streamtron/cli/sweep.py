@@ -93,9 +93,8 @@ def sweep(
     places = place_lines(model, machine) if model else ()
     terminal.say([*_summary(rows, result.metric, proven), *places])
     if result.exit_code == STOPPED:
-        terminal.complain(
-            not_certified(proven, model) if proven and model else _best_not_certified(rows)
-        )
+        written = not_certified(proven, model) if proven and model else ""
+        terminal.complain(written or _best_not_certified(rows))
     return result.exit_code
 
 
@@ -136,15 +135,10 @@ def _columns(rows: Rows, metric: str) -> dict[str, str]:
     known = dict.fromkeys((metric, *of_two, *of_many, *METRICS_OF_NUMBERS))
     metrics = [name for name in known if name in rows[0]]
     heads = [metric_words(name).replace("average precision", "avg. prec.") for name in metrics]
-    several = {"loss": "loss"} if len({row["loss"] for row in rows}) > 1 else {}
-    ratio = {"l1 ratio": "l1_ratio"} if "l1_ratio" in rows[0] else {}
-    return {
-        **several,
-        price: price,
-        "rho": "rho",
-        **ratio,
-        **dict(zip(heads, metrics, strict=True)),
-    }
+    columns = {"loss": "loss"} if len({row["loss"] for row in rows}) > 1 else {}
+    columns |= {price: price, "rho": "rho"}
+    columns |= {"l1 ratio": "l1_ratio"} if "l1_ratio" in rows[0] else {}
+    return columns | dict(zip(heads, metrics, strict=True))
 
 
 def _digits(value: float | str | None) -> str:

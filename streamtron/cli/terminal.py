@@ -37,9 +37,9 @@ def fitted(line: str, width: int | None) -> str:
     """Break a line that is wider than the terminal between words; the rest is indented."""
     if width is None or len(line) <= width:
         return line
-    return textwrap.fill(
-        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+    wrapper.break_long_words = False
+    return wrapper.fill(line)
 
 
 def say(lines: Iterable[str]) -> None:
@@ -114,10 +114,9 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def class_table(
-    labels: Sequence[object],
-    columns: Mapping[str, Sequence[str]],
+    labels: Sequence[object], columns: Mapping[str, Sequence[str]],
     last: tuple[str, Sequence[str]] = ("", ()),
-) -> Lines:
+) -> Lines:  # fmt: skip
     """Yield a table with one row a class; ``last`` is a left-aligned column.
 
     >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")

@@ -71,8 +71,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs, each after those it depends on, and the absolute path of their TOML file, in whose
-    directory they run."""
+    """Jobs, each after those it depends on, and the path of their file, where they run."""
 
     path: str
     jobs: tuple[Job, ...]
@@ -166,20 +165,16 @@ def _job(
     except SettingsError as error:
         raise _refused(path, name, str(error).rstrip(".")) from error
     lists = {key: value if isinstance(value, list) else [value] for key, value in values.items()}
-    inputs, outputs = (
-        [str(file) for key in keys for file in lists.get(key, [])] for keys in COMMANDS[command]
-    )
-    earlier = [jobs[name].digest for name in table["after"]]
+    kinds = ([file for key in keys for file in lists.get(key, [])] for keys in COMMANDS[command])
+    inputs, outputs = ([*map(str, files)] for files in kinds)
     lasting = [word for word in words if word.partition("=")[0].lstrip("-") not in WATCHING]
     return Job(
-        name,
-        (command, *words),
-        after=tuple(table["after"]),
+        name, (command, *words), after=tuple(table["after"]),
         inputs=tuple(_absolute(directory, file) for file in inputs),
         outputs=tuple(os.path.join(directory, file) for file in outputs),
-        digest=_digest([command, lasting, earlier]),
+        digest=_digest([command, lasting, [jobs[name].digest for name in table["after"]]]),
         accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
-    )
+    )  # fmt: skip
 
 
 def _absolute(directory: str, path: str) -> str:

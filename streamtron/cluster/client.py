@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,12 +37,8 @@ class Workers:
     If ``cluster`` was started here, each of its workers may use ``memory_each`` bytes.
     """
 
-    def __init__(
-        self, client: Client, cluster: LocalCluster | None, memory_each: int | None
-    ) -> None:
-        self.client = client
-        self.memory_each = memory_each
-        self._cluster = cluster
+    def __init__(self, client: Client, cluster: LocalCluster | None, each: int | None) -> None:
+        self.client, self.memory_each, self._cluster = client, each, cluster
 
     @property
     def threads(self) -> int:
@@ -57,14 +53,10 @@ class Workers:
             with suppress(TimeoutError), asked(self.client):
                 self.client.wait_for_workers(number, timeout=RESTARTING)
                 return
-            if self._started_again < number:
+            nannies = [] if self._cluster is None else [*self._cluster.workers.values()]
+            alive = [nanny.status.name in ("init", "starting", "running") for nanny in nannies]
+            if sum(alive) < number:  # others are not started again
                 return
-
-    @property
-    def _started_again(self) -> int:
-        """Number of workers that are kept alive here: each has a nanny that starts it again."""
-        nannies = [] if self._cluster is None else [*self._cluster.workers.values()]
-        return sum(nanny.status.name in ("init", "starting", "running") for nanny in nannies)
 
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
@@ -96,8 +88,7 @@ class Workers:
                 yield from self._first([pending.popleft()])
 
     def _first(self, futures: list[Future]) -> Any:
-        """Take the first task that ends out of some, and return its result; a MachineError if no
-        worker is left."""
+        """Take the first task of some that ends; return its result. MachineError: no worker."""
         from distributed import wait
 
         while True:
@@ -128,8 +119,7 @@ class Workers:
 
     @contextmanager
     def submitting(self) -> Iterator[Callable[..., Future]]:
-        """Give a function that submits tasks; they are released at the end, and cancelled if the
-        block fails."""
+        """Give a function that submits tasks; they are cancelled on an error, else released."""
         if self.client.status != "running":
             raise MachineError("these workers are gone since an error before. Connect again.")
         futures: list[Future] = []
@@ -141,19 +131,15 @@ class Workers:
         try:
             yield submit
         except BaseException:
-            self._cancel(futures)
+            if self._cluster is not None:  # a running task ends only with its worker
+                self._cluster.sync(_end_now, self._cluster)
+                self._cluster.close()
+            elif self.client.status == "running":
+                self.client.cancel(futures)
             raise
         finally:
             for future in futures:
                 future.release()
-
-    def _cancel(self, futures: Sequence[Future]) -> None:
-        """Cancel tasks; a running one ends only with its worker, if that was started here."""
-        if self._cluster is not None:
-            self._cluster.sync(_end_now, self._cluster)
-            self._cluster.close()
-        elif self.client.status == "running":
-            self.client.cancel(list(futures))
 
     def result(self, future: Future, timeout: float | None = None) -> Any:
         """Return the result of a task and release it, or it would run again if its worker dies;
@@ -204,19 +190,16 @@ def still_wanted() -> Callable[[], bool]:
 
 
 def usable_memory() -> int | None:
-    """Return the bytes that this worker may use before Dask stops giving it tasks, or ends it; None
-    = no limit."""
+    """Return the bytes that this worker may use before Dask pauses or ends it; None = no limit."""
     import dask
     from distributed import get_worker
 
     manager = get_worker().memory_manager
-    fractions = (
-        manager.memory_pause_fraction,
-        dask.config.get("distributed.worker.memory.terminate"),
-    )
     if manager.memory_limit is None:
         return None
-    return int(min(fraction or 1.0 for fraction in fractions) * manager.memory_limit)
+    terminate = dask.config.get("distributed.worker.memory.terminate")
+    share = min(manager.memory_pause_fraction or 1.0, terminate or 1.0)
+    return int(share * manager.memory_limit)
 
 
 async def _end_now(cluster: LocalCluster) -> None:

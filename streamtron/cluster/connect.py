@@ -46,15 +46,10 @@ _DASK_SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def connect(
-    workers: int | Client | None = None,
-    scheduler: str | None = None,
-    *,
-    machine: Machine | None = None,
-    dashboard: str | None = None,
-    timeout: float = CONNECT_TIMEOUT,
-    worker_timeout: float | None = None,
-    verbose: bool = False,
-) -> Iterator[Workers]:
+    workers: int | Client | None = None, scheduler: str | None = None, *,
+    machine: Machine | None = None, dashboard: str | None = None, timeout: float = CONNECT_TIMEOUT,
+    worker_timeout: float | None = None, verbose: bool = False,
+) -> Iterator[Workers]:  # fmt: skip
     """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
     open client.
 
@@ -107,14 +102,14 @@ def connect(
 
 
 def _memory_each(workers: int, machine: Machine) -> int:
-    each = machine.memory_limit // workers
-    if each < LEAST_MEMORY:
+    limit = machine.memory_limit // workers
+    if limit < LEAST_MEMORY:
         raise MachineError(
-            f"{workers} workers would have {format_size(each)} of memory each, and none can start "
+            f"{workers} workers would have {format_size(limit)} of memory each, and none can start "
             f"with less than {format_size(LEAST_MEMORY)}. Ask for "
             f"{max(machine.memory_limit // LEAST_MEMORY, 1)} at most, or give a larger --memory."
         )
-    return each
+    return limit
 
 
 @contextmanager

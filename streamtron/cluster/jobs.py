@@ -129,14 +129,14 @@ def words_again(job: Job, earlier: JobStatus | None, *, anew: bool = False) -> J
     """Return the job with the option that its command needs where it has run before: a fit that
     was interrupted goes on from its checkpoint unless its settings or inputs changed, or ``anew``
     is given; any other fit or sweep overwrites its own run directory."""
-    command, *rest = job.words
-    chosen = not {"--resume", "--overwrite"}.isdisjoint(rest)
+    command, *words = job.words
+    chosen = not {"--resume", "--overwrite"}.isdisjoint(words)
     if earlier is None or command not in ("fit", "sweep") or chosen:
         return job
     interrupted = earlier.digest == job.digest and earlier.state in ("running", "stopped")
     unchanged = command == "fit" and not anew and earlier.inputs == state_of(job.inputs)
     option = "--resume" if interrupted and unchanged else "--overwrite"
-    return replace(job, words=(command, option, *rest))
+    return replace(job, words=(command, option, *words))
 
 
 def _done(jobs: Iterable[Job], known: dict[str, JobStatus]) -> set[str]:
@@ -188,14 +188,13 @@ def _run_all(
 
 def _on_worker(batch: Batch, memory: int | None, job: Job) -> Ended:
     """Run a job as a task; a --memory of its own comes later and wins."""
-    command, *rest = job.words
+    command, *words = job.words
     limit = [] if memory is None else [f"--memory={memory}"]
-    return execute(batch, replace(job, words=(command, *limit, *rest)), still_wanted())
+    return execute(batch, replace(job, words=(command, *limit, *words)), still_wanted())
 
 
 def execute(batch: Batch, job: Job, wanted: Callable[[], bool]) -> Ended:
-    """Run one job to its end, or until it is no longer ``wanted``. Its stdout and stderr go to
-    ``NAME.out`` and ``NAME.err`` among the logs."""
+    """Run a job to its end, or until it is not ``wanted``; it writes NAME.out and NAME.err."""
     out, err = (os.path.join(batch.logs, f"{job.name}.{name}") for name in ("out", "err"))
     # -P: the directory that it runs in holds data, and nothing is imported from there
     command = [sys.executable, "-P", "-c", _CHILD, *job.words]

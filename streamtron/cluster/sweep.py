@@ -50,8 +50,7 @@ def _with_absolute_vocabulary(task: Task) -> Task:
 def fit_on_worker(
     task: Task, fit: Callable[..., Iterable[Any]], machine: Machine, *shared: Any
 ) -> Iterable[Any]:
-    """Return the trials of a task; ``fit``, which is ``fit_task``, fits it within the worker's
-    memory."""
+    """Return the trials of a task, which ``fit`` (``fit_task``) fits within the worker's memory."""
     from distributed import get_worker
 
     worker, wanted, memory = get_worker(), still_wanted(), machine.memory

@@ -47,12 +47,9 @@ class MemorySource:
     index_base = bytes_read = 0
 
     def __init__(
-        self,
-        X: Any,
-        codes: NDArray[np.integer] | NDArray[np.float64],
-        labels: Sequence[Label],
+        self, X: Any, codes: NDArray[np.integer] | NDArray[np.float64], labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         indptr, indices, values = _csr_of(X)
         own_weights = None if weights is None else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
@@ -61,22 +58,14 @@ class MemorySource:
             squares=squares_of(indptr, indices, values),
         )  # fmt: skip
         self.labels = self._batch.classes
+        self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
+        self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.width = self._batch.width  # not the shape's, which may be larger
         self.blocks = tuple(
             Block(start, stop - start, int(indptr[stop] - indptr[start]))
             for start, stop, _ in block_cutter().cuts(indptr)
         )
         self.nonzeros_read = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows in the data."""
-        return self._batch.rows
-
-    @property
-    def nonzeros(self) -> int:
-        """Stored values in the data."""
-        return self._batch.nonzeros
 
     @property
     def readings(self) -> float:
@@ -87,16 +76,13 @@ class MemorySource:
         """Deliver the data once: in data order, a block at a time; or one chunk for each group of
         block numbers in ``order``, their rows concatenated."""
         for group in order if order is not None else ((k,) for k in range(len(self.blocks))):
-            chunk = self._chunk([self.blocks[number] for number in group])
-            self.nonzeros_read += chunk.nonzeros
-            yield chunk
-
-    def _chunk(self, blocks: Sequence[Block]) -> Chunk:
-        ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
-        rows = make_block([slice_batch(self._batch, start, stop) for start, stop in ranges])
-        if rows.weights is not None and all_ones(rows.weights):
-            rows = rows._replace(weights=None)
-        return make_chunk(rows, ranges)
+            blocks = [self.blocks[number] for number in group]
+            ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
+            rows = make_block([slice_batch(self._batch, start, stop) for start, stop in ranges])
+            if rows.weights is not None and all_ones(rows.weights):
+                rows = rows._replace(weights=None)
+            self.nonzeros_read += rows.nonzeros
+            yield make_chunk(rows, ranges)
 
 
 def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:

@@ -35,8 +35,7 @@ class Buffers:
         return len(self._buffers)
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """Return a free buffer of at least ``size`` bytes, or a new one in the place of free ones
-        that are too small."""
+        """Return a free buffer of ``size`` bytes at least, or a new one in place of small ones."""
         free = [k for k in range(len(self._buffers)) if sys.getrefcount(self._buffers[k]) <= 2]
         for k in free:
             if len(self._buffers[k]) >= size:
@@ -86,16 +85,13 @@ def join_rows(
     offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     squares = [part.squares for part in parts if part.squares is not None]
     return RowBatch(
-        _join_offsets([part.indptr for part in parts]),
-        indices,
-        values,
-        np.concatenate([part.codes for part in parts]),
-        parts[0].classes,
+        _join_offsets([part.indptr for part in parts]), indices, values,
+        np.concatenate([part.codes for part in parts]), parts[0].classes,
         None if weights is None else np.concatenate(weights),
         partial(_place_among, [(part.rows, part.place) for part in parts]),
         _join_offsets(offsets) if offsets else None,
         np.concatenate(squares) if len(squares) == len(parts) else None,
-    )
+    )  # fmt: skip
 
 
 def _or_ones(

@@ -28,7 +28,7 @@ from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot
-from streamtron.data.formats.recipe_column import Column, hashed
+from streamtron.data.formats.recipe_column import hashed
 from streamtron.data.formats.recipe_words import spec_of
 from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_column import TextColumn
@@ -84,19 +84,14 @@ def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) ->
     if recipe is not None:
         columns, places = np.zeros(len(names), np.int64), np.array([k for k, _ in counts])
         for k, column in enumerate(recipe.columns):
-            here = np.flatnonzero(places == k)
-            bits = getattr(column, "hash_bits", None)
-            signed = getattr(column, "alternate_sign", False)
-            if bits is not None:
+            here, signed = np.flatnonzero(places == k), getattr(column, "alternate_sign", False)
+            if (bits := getattr(column, "hash_bits", None)) is not None:
                 columns[here], signs[here] = hashed([names[at] for at in here], bits, signed)
                 columns[here] += recipe.starts[k]
     else:
         columns = (reading.names or Vocabulary(reading.features or ())).columns(names) + shift
-    arrays = (columns, names, signs, [*counts.values()])
-    table = pa.table(
-        [pa.array(array, kind) for array, kind in zip(arrays, schema.types, strict=True)],
-        schema=schema,
-    )
+    given = zip((columns, names, signs, [*counts.values()]), schema.types, strict=True)
+    table = pa.table([pa.array(array, kind) for array, kind in given], schema=schema)
     with writing_to(path, "Choose another directory."):
         pq.write_table(_ranked(table), path, compression="zstd", write_page_checksum=True)
 
@@ -188,8 +183,7 @@ def _numbering(reading: ReaderConfig, first: int) -> dict[str, Any]:
 
 
 def _ranked(table: pa.Table) -> pa.Table:
-    by = [("column", "ascending"), ("count", "descending"), ("name", "ascending")]
-    return table.sort_by(by)
+    return table.sort_by([("column", "ascending"), ("count", "descending"), ("name", "ascending")])
 
 
 def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
@@ -197,7 +191,11 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
     if columns.recipe is not None:
         counts: Counts = Counter()
         for k, column in enumerate(columns.recipe.columns):
-            counts.update(_hashed_in(k, column, batch.column(column.name)))
+            array = batch.column(column.name)
+            if isinstance(column, TextColumn) and column.hashes:
+                counts.update(_occurrences(k, column.words(array.fill_null(""))))
+            elif isinstance(column, CategoryColumn) and column.hashes:
+                counts.update(_occurrences(k, column.values_in(array), f"{column.name}="))
         return counts
     if columns.layout == "columns":
         return Counter({(0, name): len(batch) for name in columns.features})
@@ -207,15 +205,6 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
             "they were made of."
         )
     return _occurrences(0, LAYOUTS[columns.layout].read(batch, columns, spot).columns)
-
-
-def _hashed_in(k: int, column: Column, array: pa.Array) -> Counts:
-    """Return the names in some rows of a column that hashes them."""
-    if isinstance(column, TextColumn) and column.hash_bits is not None:
-        return _occurrences(k, column.words(array.fill_null("")))
-    if isinstance(column, CategoryColumn) and column.hash_bits is not None:
-        return _occurrences(k, column.values_in(array), f"{column.name}=")
-    return Counter()
 
 
 def _occurrences(k: int, names: pa.Array, before: str = "") -> Counts:

@@ -72,14 +72,10 @@ class RowFilter:
     ``in_share``; ``name`` is what messages call it."""
 
     def __init__(
-        self,
-        reader: ShardReader,
-        deletions: Deletions | None,
-        share: tuple[float, float],
+        self, reader: ShardReader, deletions: Deletions | None, share: tuple[float, float],
         name: str,
-    ) -> None:
-        self._reader, self._deletions, self._name = reader, deletions, name
-        self._share = share
+    ) -> None:  # fmt: skip
+        self._reader, self._deletions, self._share, self._name = reader, deletions, share, name
 
     @property
     def bytes_read(self) -> int:
@@ -138,7 +134,7 @@ def load(run: str | os.PathLike[str]) -> dict[str, Deletions]:
 def encode(deletions: Sequence[Deletions]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Encode deletions as JSON content and tensors."""
     table = [{"path": deletion.path, "fingerprint": deletion.fingerprint} for deletion in deletions]
-    tensors = {_TENSOR.format(number): one.rows for number, one in enumerate(deletions)}
+    tensors = {_TENSOR.format(number): shard.rows for number, shard in enumerate(deletions)}
     return {"deletions": table} if table else {}, tensors
 
 
@@ -157,9 +153,8 @@ def decode(
                 raise ValueError("rows that are not rising int64")
             decoded.append(Deletions(path, fingerprint, rows))
     except (KeyError, TypeError, ValueError) as error:
-        raise FileDamaged(
-            f"{where}: sealed, but its deletions are none ({error}). Fit anew."
-        ) from error
+        reason = f"sealed, but its deletions are none ({error}). Fit anew."
+        raise FileDamaged(f"{where}: {reason}") from error
     return decoded
 
 
@@ -193,7 +188,6 @@ def listed_rows(path: str) -> dict[str, NDArray[np.int64]]:
                     )
                 rows[shard].append(int(row))
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: not CSV in UTF-8 ({error}). Its first line is shard,row."
-            ) from error
+            reason = f"not CSV in UTF-8 ({error}). Its first line is shard,row."
+            raise DataError(f"{path}: {reason}") from error
     return {name: np.array(numbers, dtype=np.int64) for name, numbers in rows.items()}

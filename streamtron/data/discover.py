@@ -70,11 +70,9 @@ NAMES = "_names.parquet"
 
 _ICEBERG = "metadata/*.metadata.json"
 _LOGS = {
-    "_delta_log": "Delta Lake",
-    ".hoodie": "Apache Hudi",
-    ".hoodie_partition_metadata": "Apache Hudi",
-    _ICEBERG: "Apache Iceberg",
-}
+    "_delta_log": "Delta Lake", ".hoodie": "Apache Hudi",
+    ".hoodie_partition_metadata": "Apache Hudi", _ICEBERG: "Apache Iceberg",
+}  # fmt: skip
 """The signs of tables in the directory of one."""
 
 
@@ -137,7 +135,12 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
         named += below
     if not named:
         raise DataError("No shards: no path was given. Name files, directories or patterns.")
-    _refuse_twice(named)
+    met: dict[str, str] = {}
+    for name, shard in named:
+        real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
+        if real in met:
+            raise DataError(f"{name}: the same file as {met[real]}, given twice. Name it once.")
+        met[real] = name
     times = Counter(shard.name for _, shard in named)
     shards = [s if times[s.name] == 1 else s._replace(name=s.path) for _, s in named]
     _refuse_mixed(shards, lambda first, second: "libsvm" in (first, second))
@@ -202,15 +205,6 @@ def format_of(path: str) -> Format | None:
         if (plain if known.is_text else name).suffix in known.suffixes:
             return format_
     return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
-
-
-def _refuse_twice(named: Sequence[tuple[str, ShardFile]]) -> None:
-    met: dict[str, str] = {}
-    for name, shard in named:
-        real = shard.path if storage.is_uri(shard.path) else os.path.realpath(shard.path)
-        if real in met:
-            raise DataError(f"{name}: the same file as {met[real]}, given twice. Name it once.")
-        met[real] = name
 
 
 def _on_disk(path: str) -> list[tuple[str, str]]:
@@ -323,11 +317,9 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _in_order(
-    candidates: Iterable[str],
-    base: str,
-    shown: Callable[[str], str],
+    candidates: Iterable[str], base: str, shown: Callable[[str], str],
     sign_of: Callable[[str], str | None],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return the names below ``base`` that are not hidden, in order; refuse files that are
     not the rows, by the sign in a directory between them and ``base``, or above it.
 

@@ -253,9 +253,8 @@ class _FirstReading:
             )
 
     def _chunk(self, segment: RowBatch, labels: ShardLabels) -> Chunk:
-        chunk = make_chunk(
-            segment.coded(labels.to_source), ((self._rows, self._rows + segment.rows),)
-        )
+        ranges = ((self._rows, self._rows + segment.rows),)
+        chunk = make_chunk(segment.coded(labels.to_source), ranges)
         self._blocks.append(Block(self._rows, segment.rows, segment.nonzeros))
         self._nonzeros += segment.nonzeros
         self._width = max(self._width, segment.width)
@@ -269,18 +268,12 @@ class _FirstReading:
     def _rows(self) -> int:
         return self._blocks[-1].first_row + self._blocks[-1].rows if self._blocks else 0
 
-    def _event(
-        self, chunk: Chunk | None, fetched: int, info: DatasetInfo | None = None
-    ) -> ChunkEvent:
-        labels = tuple(self._table.labels)
-        return ChunkEvent(chunk, fetched, self._nonzeros, labels, self._width, info)
+    def _event(self, chunk: Chunk | None, read: int, info: DatasetInfo | None = None) -> ChunkEvent:
+        return ChunkEvent(chunk, read, self._nonzeros, (*self._table.labels,), self._width, info)
 
     def _admit(self, shard: ShardFile, fingerprint: str, blocks: Sequence[Block]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
-        rows, nonzeros = (
-            sum(block.rows for block in blocks),
-            sum(block.nonzeros for block in blocks),
-        )
+        rows, nonzeros = map(sum, ([b.rows for b in blocks], [b.nonzeros for b in blocks]))
         record = ShardRecord(
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
             fingerprint, rows, nonzeros, self._rows - rows,
@@ -295,16 +288,14 @@ class _FirstReading:
     def _all_known(self) -> DatasetInfo:
         labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
-        info = DatasetInfo(
-            Manifest(tuple(self._records)), tuple(self._blocks), self._lowest, self._slots,
-            tuple(self._skipped), unseen,
-        )  # fmt: skip
+        manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
+        blocks, lowest = tuple(self._blocks), self._lowest
+        info = DatasetInfo(manifest, blocks, lowest, self._slots, skipped, unseen)
         return _accepted(info, labels, self._plan)
 
 
 def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
-    """Return what is known of the data; refuse it without a shard, a row or enough labels, or with
-    other bytes than a run has read."""
+    """Return what is known; refuse no shard, no row, few labels, or other bytes than a run's."""
     if info.skipped and not info.manifest.shards and not plan.allow_empty:
         raise DataError(
             f"{info.skipped[0].reason} It is the first of {len(info.skipped)} shard(s), none of "
@@ -349,8 +340,7 @@ def _fetched_by(reader: ShardReader) -> int:
 
 
 def _fetched(shard: ShardFile) -> int:
-    """Count the bytes read of a shard: Parquet and Arrow on this machine are read again for their
-    fingerprints."""
+    """Count the bytes read of a shard: local tables are read again for their fingerprints."""
     return shard.size * (1 if FORMATS[shard.format].is_text or is_uri(shard.path) else 2)
 
 
@@ -365,8 +355,7 @@ def _rebuilt(plan: Plan, shard: ShardFile, fingerprint: str) -> Contents:
 
 
 def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]) -> DatasetInfo:
-    """Join what is known of consecutive shards of the plan, with the labels met in them, and refuse
-    what a reading of them all would."""
+    """Join what is known of consecutive shards; refuse what a reading of them all would."""
     records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
     first: dict[str, ShardFile] = {}
     for _, info in parts:
@@ -377,15 +366,9 @@ def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]
                 check_duplicate(earlier, files[record.name], plan.allow_duplicate)
             records.append(replace(record, first_row=first_row + record.first_row))
     labels = _met(plan, dict.fromkeys(label for met, _ in parts for label in met))
-    counting = {
-        label for met, info in parts for label in {*_met(plan, met)} - {*info.unseen_labels}
-    }
-    joined = DatasetInfo(
-        Manifest(tuple(records)),
-        (),
-        min((info.lowest for _, info in parts if info.lowest is not None), default=None),
-        [],
-        tuple(shard for _, info in parts for shard in info.skipped),
-        tuple(label for label in labels if label not in counting),
-    )
+    counting = {x for met, info in parts for x in {*_met(plan, met)} - {*info.unseen_labels}}
+    lowest = min((info.lowest for _, info in parts if info.lowest is not None), default=None)
+    skipped = tuple(shard for _, info in parts for shard in info.skipped)
+    unseen = tuple(label for label in labels if label not in counting)
+    joined = DatasetInfo(Manifest(tuple(records)), (), lowest, [], skipped, unseen)
     return _accepted(joined, labels, plan)

@@ -78,9 +78,8 @@ class Manifest:
                 raise TypeError("no list of shards")
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
         except (TypeError, KeyError) as error:
-            raise DataError(
-                f"{where}: not a manifest ({error}). Wanted is what a reading wrote."
-            ) from error
+            reason = f"not a manifest ({error}). Wanted is what a reading wrote."
+            raise DataError(f"{where}: {reason}") from error
         _check(shards, where)
         return cls(shards)
 
@@ -153,9 +152,8 @@ def no_rows(shards: Sequence[ShardFile], share: tuple[float, float] = ALL) -> Da
             f"{shards[0].name}: no row, in {len(shards)} shard(s), is in the share of "
             f"{share[1] - share[0]:.3g} of the rows that is wanted. Hold out another share."
         )
-    return DataError(
-        f"{shards[0].name}: no rows, in {len(shards)} shard(s). Name shards with rows in them."
-    )
+    nothing = f"no rows, in {len(shards)} shard(s). Name shards with rows in them."
+    return DataError(f"{shards[0].name}: {nothing}")
 
 
 def check_duplicate(earlier: ShardFile, shard: ShardFile, allow_duplicate: bool) -> None:

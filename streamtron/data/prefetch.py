@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import Empty, Queue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from streamtron.core.errors import MachineError
 
@@ -27,8 +27,7 @@ class _Cancelled(BaseException):
 
 
 class _Channel(Generic[T]):
-    """What the producer of items and their consumer share: a queue of lists of one item, with an
-    empty list at the end."""
+    """What producer and consumer share: a queue of lists of one item, at the end an empty one."""
 
     def __init__(self, depth: int) -> None:
         self.items: Queue[list[T]] = Queue(depth)
@@ -44,25 +43,21 @@ class _Channel(Generic[T]):
 
 
 def raise_if_cancelled() -> None:
-    """End this thread's work if the consumer of its ``prefetch`` has closed it: for whatever takes
-    long within one item."""
+    """End this thread's work if its ``prefetch`` is closed: for what takes long within an item."""
     channel = getattr(_here, "channel", None)
     if channel is not None and channel.closed:
         raise _Cancelled
 
 
-def prefetch(
-    iterator_factory: Callable[[], Iterator[T]], depth: int = 2
-) -> Generator[T, None, None]:
+def prefetch(iterate: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T, None, None]:
     """Iterate in another thread, up to ``depth`` items ahead.
 
     The thread starts with the first item asked for and ends with the generator. What the iterator
     raises is raised here, after the items before it.
     """
     channel: _Channel[T] = _Channel(depth)
-    thread = threading.Thread(
-        target=_produce, args=(iterator_factory, channel), name=THREAD_NAME, daemon=True
-    )
+    how: Any = {"args": (iterate, channel), "name": THREAD_NAME, "daemon": True}
+    thread = threading.Thread(target=_produce, **how)
     try:
         thread.start()
     except RuntimeError as error:
@@ -87,10 +82,10 @@ def run_in_thread(function: Callable[[], T]) -> T:
         return next(results)
 
 
-def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
+def _produce(iterate: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
     _here.channel = channel
     try:
-        iterator = iterator_factory()
+        iterator = iterate()
         try:
             for item in iterator:
                 channel.items.put([item])
@@ -106,9 +101,7 @@ def _produce(iterator_factory: Callable[[], Iterator[T]], channel: _Channel[T]) 
         channel.items.put([])
 
 
-def in_order(
-    function: Callable[[T], R], items: Iterable[T], threads: int
-) -> Generator[R, None, None]:
+def in_order(function: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R]:
     """Yield ``function(item)`` for every item, in their order, computed by several threads.
 
     At most ``threads + 1`` items are asked for ahead of their results. Errors are raised after the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -145,11 +145,8 @@ def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile
     return [*profiles.values()]
 
 
-def guesses(
-    profiles: Iterable[ColumnProfile], label: str | None, weight: str | None
-) -> list[Guess]:
+def guesses(profiles: list[ColumnProfile], label: str | None, weight: str | None) -> list[Guess]:
     """Guess what each column would become; the label is the one named, or of a usual name."""
-    profiles = list(profiles)
     named = {profile.name for profile in profiles}
     label = label or next((name for name in ROLES["label"].names if name in named), None)
     made = []

@@ -21,8 +21,7 @@ from streamtron.data.row_batch import FileReader, ShardReader
 def open_reader(
     shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
 ) -> ShardReader:
-    """Open a shard with the reader of its format, without the rows that have deletions or are not
-    in the share that is read."""
+    """Open a shard by its format, without rows that have deletions or are in another share."""
     reader = file_reader(shard, reading, threads, scratch)
     if shard.without is None and reading.share == ALL:
         return reader

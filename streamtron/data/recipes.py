@@ -92,8 +92,16 @@ def count_columns(
     assert reading.recipe is not None
     counts = partial(_tallies, reading, verified)
     with closing(prefetch(lambda: reader.mapped(counts))) as parts:
-        if total := reduce(reading.recipe.plus, filter(None, parts), None):
+        if total := reduce(plus, filter(None, parts), None):
             yield total
+
+
+def plus(total: list[Any] | None, tallies: list[Any]) -> list[Any]:
+    """Add what was counted in some rows to what was in those before; None = in none."""
+    if total is None:
+        return tallies
+    pairs = zip(total, tallies, strict=True)
+    return [None if known is None else known.plus(new) for known, new in pairs]
 
 
 def _tallies(
@@ -121,7 +129,7 @@ def _tallies(
 def with_counts(reading: ReaderConfig, tallies: Iterable[list[Any]]) -> ReaderConfig:
     """Return the reading with what was counted in all shards, in their order."""
     assert reading.recipe is not None
-    total = reduce(reading.recipe.plus, tallies, None)
+    total = reduce(plus, tallies, None)
     if total is None:
         raise DataError("no rows, from which the features of --columns or --text could be told.")
     return replace(reading, recipe=reading.recipe.fitted(total))

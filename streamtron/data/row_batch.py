@@ -51,8 +51,7 @@ class RowBatch(NamedTuple):
 
     @property
     def width(self) -> int:
-        """1 + the largest column number; of all columns, not the last of each row, for kernels
-        trust it and a cache file may be wrong."""
+        """1 + the largest of all columns: kernels trust it, and a cache file may be wrong."""
         return int(self.indices.max()) + 1 if self.nonzeros else 0
 
     def coded(self, table: NDArray[np.int32]) -> RowBatch:
@@ -71,16 +70,11 @@ def take_rows(batch: RowBatch, rows: slice | NDArray[np.int64]) -> RowBatch:
     indptr, stored = _part(batch.indptr, rows)
     offsets, labels = (None, rows) if (of := batch.code_offsets) is None else _part(of, rows)
     return RowBatch(
-        indptr,
-        batch.indices[stored],
-        None if batch.values is None else batch.values[stored],
-        batch.codes[labels],
-        batch.classes,
-        None if batch.weights is None else batch.weights[rows],
-        lambda i: place(int(numbers[i])),
-        offsets,
+        indptr, batch.indices[stored], None if batch.values is None else batch.values[stored],
+        batch.codes[labels], batch.classes, None if batch.weights is None else batch.weights[rows],
+        lambda i: place(int(numbers[i])), offsets,
         None if batch.squares is None else batch.squares[rows],
-    )
+    )  # fmt: skip
 
 
 def _part(offsets: Offsets, rows: slice | NDArray[np.int64]) -> tuple[Offsets, Any]:
@@ -107,13 +101,9 @@ class FileReader(ABC):
     """What the readers of files share; a ``ShardReader``."""
 
     def __init__(
-        self,
-        path: str,
-        name: str,
-        reading: ReaderConfig,
-        scratch: str | None = None,
+        self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
         threads: int = 1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path, self.name, self.reading = path, name, reading
         self._scratch, self._threads = scratch, threads
         self._fingerprint: str | None = None

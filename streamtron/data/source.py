@@ -36,12 +36,9 @@ SHORT_BYTES = 1 << 20
 
 
 def open_shards(
-    paths: Sequence[str],
-    reading: ReaderConfig | None = None,
-    *,
-    cache_dir: str | None,
+    paths: Sequence[str], reading: ReaderConfig | None = None, *, cache_dir: str | None,
     **options: Any,
-) -> ShardSource:
+) -> ShardSource:  # fmt: skip
     """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
     is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
 
@@ -55,9 +52,8 @@ def open_shards(
     >>> chunk.codes.tolist(), source.labels, source.width, source.blocks
     ([0, 1], [1.0, -1.0], 4, (Block(first_row=0, rows=2, nonzeros=2),))
     """
-    return ShardSource(
-        find_shards(paths), reading or ReaderConfig(), cache_dir=cache_dir, **options
-    )
+    shards = find_shards(paths)
+    return ShardSource(shards, reading or ReaderConfig(), cache_dir=cache_dir, **options)
 
 
 class SourceFacts(NamedTuple):
@@ -74,10 +70,8 @@ class SourceFacts(NamedTuple):
 def facts_of(source: ShardSource) -> SourceFacts:
     """Return what a source knows after a complete reading; it can be pickled."""
     assert source.info is not None
-    info = source.info._replace(slots=[], blocks=())
-    return SourceFacts(
-        list(source.labels), source.width, source.nonzeros_read, source.bytes_read, info
-    )
+    counts = source.width, source.nonzeros_read, source.bytes_read
+    return SourceFacts(list(source.labels), *counts, source.info._replace(slots=[], blocks=()))
 
 
 class ShardSource(AbstractContextManager["ShardSource"]):
@@ -97,7 +91,9 @@ class ShardSource(AbstractContextManager["ShardSource"]):
 
     Attributes
     ----------
-    info : what a complete reading found; None until the first one.
+    info : what a complete reading found; None until the first one. ``manifest``, ``blocks``,
+        ``rows`` and ``nonzeros`` are those of it: None, or no block, until then.
+    most_labels : how many labels there may be, see ``Plan``.
     labels : the classes met so far, in order of appearance, after ``classes``; the list grows.
     width : 1 + the largest column number met so far, as the files number columns.
     nonzeros_read : nonzeros delivered so far, and those read before to verify their shard.
@@ -106,18 +102,12 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     """
 
     def __init__(
-        self,
-        shards: Sequence[ShardFile],
-        reading: ReaderConfig,
-        *,
-        cache_dir: str | None,
+        self, shards: Sequence[ShardFile], reading: ReaderConfig, *, cache_dir: str | None,
         threads: int | None = None,
         open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
-        skipped: Iterable[Skipped] = (),
-        keep_buffers: bool = True,
-        counted: int = 0,
+        skipped: Iterable[Skipped] = (), keep_buffers: bool = True, counted: int = 0,
         **options: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._resolved = open_reader is not None  # it knows the layout of its shards
         if open_reader is None:
             threads = threads or available_processors()
@@ -125,7 +115,12 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._plan = Plan(tuple(shards), reading, open_reader, cache_dir, **options)
         names = {shard.name for shard in shards}
         self._skipped = tuple(shard for shard in skipped if shard.name not in names)
+        self.most_labels = self._plan.most_labels
         self.info: DatasetInfo | None = None
+        self.manifest: Manifest | None = None
+        self.blocks: tuple[Block, ...] = ()
+        self.rows: int | None = None
+        self.nonzeros: int | None = None
         self.labels: list[Label] = list(self._plan.classes or ())
         self.counted = counted
         self.width = self.nonzeros_read = self.bytes_read = 0
@@ -143,39 +138,14 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         return tuple(shard for shard in self._plan.shards if shard.name not in left_out)
 
     @property
-    def most_labels(self) -> int | None:
-        """How many labels there may be, see ``Plan``."""
-        return self._plan.most_labels
-
-    @property
     def reading(self) -> ReaderConfig:
         """How the shards are read; the first call of ``chunks`` completes it."""
         return self._plan.reading
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the data; empty until the first complete reading."""
-        return self.info.blocks if self.info else ()
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """What the shards are; None until the first complete reading."""
-        return self.info.manifest if self.info else None
-
-    @property
     def skipped(self) -> tuple[Skipped, ...]:
         """The shards that were left out, with the reason; the manifest is without them."""
         return (*self._skipped, *(self.info.skipped if self.info else ()))
-
-    @property
-    def rows(self) -> int | None:
-        """Rows in the data; None until the first complete reading."""
-        return self.info.manifest.rows if self.info else None
-
-    @property
-    def nonzeros(self) -> int | None:
-        """Stored values in the data; None until the first complete reading."""
-        return self.info.manifest.nonzeros if self.info else None
 
     @property
     def readings(self) -> float:
@@ -239,7 +209,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self.width = max(fact.width for fact in facts)
         self.nonzeros_read += sum(fact.nonzeros_read for fact in facts)
         self.bytes_read += sum(fact.bytes_read for fact in facts)
-        self.info = joined_info(self._plan, [(fact.labels, fact.info) for fact in facts])
+        self._learn(joined_info(self._plan, [(fact.labels, fact.info) for fact in facts]))
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; before the first reading. If shards were moved
@@ -301,10 +271,15 @@ class ShardSource(AbstractContextManager["ShardSource"]):
                 if self.info is None:
                     self.labels += event.labels[len(self.labels) :]
                     self.width = max(self.width, event.width)
-                    self.info = event.info
+                    self._learn(event.info)
                 if event.chunk is not None:
                     yield event.chunk
                 del event  # it would keep its chunk's buffer from the next but one
+
+    def _learn(self, info: DatasetInfo | None) -> None:
+        if info is not None:
+            self.info, self.manifest, self.blocks = info, info.manifest, info.blocks
+            self.rows, self.nonzeros = info.manifest.rows, info.manifest.nonzeros
 
     def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Generator[ChunkEvent]:
         """Read groups of blocks from the cache. The shards must be there although they are not

@@ -174,9 +174,8 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     with reading_from(name or path):
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(
-            f"{name or path}: not a file. Shards are read several times; copy it to a file."
-        )
+        reason = "not a file. Shards are read several times; copy it to a file."
+        raise DataError(f"{name or path}: {reason}")
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
@@ -215,9 +214,8 @@ def file_info(target: Place) -> fs.FileInfo:
             return info
         bucket = target.filesystem.get_file_info(target.base)
     if bucket.type == fs.FileType.NotFound:
-        raise MachineError(
-            f"{target.uri}: there is no such bucket. Check its name and the endpoint."
-        )
+        reason = "there is no such bucket. Check its name and the endpoint."
+        raise MachineError(f"{target.uri}: {reason}")
     return info
 
 
@@ -256,8 +254,7 @@ def open_arrow(path: str) -> pa.NativeFile:
 
 
 class _Guarded:
-    """A store's file that raises StoreError: the Parquet library would turn the store's own error
-    into one about a damaged file."""
+    """A store's file that raises StoreError: else Parquet's library calls the file damaged."""
 
     def __init__(self, file: pa.NativeFile, uri: str) -> None:
         self._uri = uri

@@ -41,9 +41,13 @@ if TYPE_CHECKING:
     from streamtron.cluster.client import Client
 
 
+def learners_of(rows: MatrixRows, settings: Settings, class_weight: Any) -> list[Learner]:
+    """Create one learner for two classes, else one a class; classes are given by number."""
+    return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(class_weight))
+
+
 class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
-    """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which say what the parameters
-    are."""
+    """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which have the parameters."""
 
     C: float
     loss: str
@@ -66,14 +70,10 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
 
     @checks_keywords(SharedNames)
     def fit_shards(
-        self,
-        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        classes: Sequence[Label] | None = None,
-        machine: Machine | None = None,
-        workers: int | str | Client | None = None,
-        **names: Unpack[SharedNames],
-    ) -> Self:
+        self, shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *,
+        classes: Sequence[Label] | None = None, machine: Machine | None = None,
+        workers: int | str | Client | None = None, **names: Unpack[SharedNames],
+    ) -> Self:  # fmt: skip
         """Train on shards on disk, as ``streamtron.fit`` does.
 
         Parameters
@@ -95,9 +95,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         self._name_features(fit.names)
         self._rows = fit.rows
         self._problem = problem_of(fit.learners, fit.settings, fit.labels)
-        return self._conclude(
-            np.array(fit.labels), fit.learners, fit.columns, fit.settings, fit.sign
-        )
+        labels = np.array(fit.labels)
+        return self._conclude(labels, fit.learners, fit.columns, fit.settings, fit.sign)
 
     @classmethod
     def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
@@ -145,7 +144,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         )
 
         def begin() -> list[Learner]:
-            learners = self._learners(rows, settings)
+            learners = learners_of(rows, settings, self.class_weight)
             for number, learner in enumerate(learners if warm else ()):
                 moves = settings.regression and settings.free
                 learner.fix_center(center=biases[number] if moves else 0.0)
@@ -173,18 +172,10 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
 
-    def _learners(self, rows: MatrixRows, settings: Settings) -> list[Learner]:
-        """Create one learner for two classes, else one a class; classes are given by number."""
-        return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(self.class_weight))
-
     def _conclude(
-        self,
-        classes: NDArray[Any],
-        learners: Sequence[Learner],
-        columns: slice,
-        settings: Settings,
-        sign: float = 1.0,
-    ) -> Self:
+        self, classes: NDArray[Any], learners: Sequence[Learner], columns: slice,
+        settings: Settings, sign: float = 1.0,
+    ) -> Self:  # fmt: skip
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         if len(classes):
             self.classes_ = classes

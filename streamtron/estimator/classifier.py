@@ -11,7 +11,7 @@ from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  #
 from sklearn.utils.metaestimators import available_if
 
 from streamtron.core.errors import SettingsError
-from streamtron.estimator.base import StreamtronEstimator
+from streamtron.estimator.base import StreamtronEstimator, learners_of
 from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings_of
 from streamtron.estimator.partial import certificate_of_past, problem_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
@@ -99,23 +99,12 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
 
     @accepts_keywords(KEYWORDS)
     def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        loss: str = "squared_hinge",
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        intercept: str = "penalised",
-        penalty: str = "l2",
-        l1_ratio: float | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-        tol: float = 0.01,
-        max_iter: int = 100,
-        random_state: Any = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
+        self, *, C: float = 1.0, loss: str = "squared_hinge", fit_intercept: bool = True,
+        intercept_scaling: float = 1.0, intercept: str = "penalised", penalty: str = "l2",
+        l1_ratio: float | None = None, class_weight: Mapping[Any, float] | str | None = None,
+        tol: float = 0.01, max_iter: int = 100, random_state: Any = None, warm_start: bool = False,
+        n_jobs: int | None = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
         """Keep the parameters: the decorator does."""
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
@@ -143,12 +132,9 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         return self._fit_memory(rows, settings)
 
     def partial_fit(
-        self,
-        X: Any,
-        y: ArrayLike,
-        classes: ArrayLike | None = None,
+        self, X: Any, y: ArrayLike, classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Train on more rows, without those of earlier calls or of ``fit``.
 
         The first call is ``fit``, except that classes may be without rows. Each later one maximises
@@ -197,7 +183,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         rows = MatrixRows(X, np.searchsorted(known, y), known, row_weights(sample_weight, X))
         if first:
             return self._fit_memory(rows, settings)
-        source, learners = rows.source(), self._learners(rows, settings)
+        source, learners = rows.source(), learners_of(rows, settings, self.class_weight)
         for name, value in problem_of(learners, settings, rows.numbers).items():
             if value != self._problem[name]:  # of which the same counts prove less
                 raise SettingsError(

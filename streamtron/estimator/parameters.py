@@ -80,30 +80,27 @@ def accepts_keywords(
 
 @contextmanager
 def _named_as_in_sklearn() -> Iterator[None]:
-    """Let a SettingsError name a parameter as scikit-learn does."""
+    """Let a SettingsError name a parameter, with which it begins, as scikit-learn does."""
     try:
         yield
     except SettingsError as error:
-        raise SettingsError(_with_sklearn_names(str(error))) from error
-
-
-def _with_sklearn_names(message: str) -> str:
-    """Replace the setting that a message begins with by scikit-learn's name."""
-    for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
-        for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
-            if message.startswith(start):
-                return sklearn_name + message[len(start) - 1 :]
-    return message
+        message = str(error)
+        for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
+            for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
+                if message.startswith(start):
+                    message = sklearn_name + message[len(start) - 1 :]
+                    raise SettingsError(message) from error
+        raise
 
 
 def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings that the parameters are, with others by ``names``."""
     with _named_as_in_sklearn():
-        parameters = {
-            name: getattr(model, key) for key, name in SKLEARN_NAMES.items() if hasattr(model, key)
-        }
-        if (seed := _seed(parameters.pop("seed"))) is not None:
-            parameters["seed"] = seed
+        present = [key for key in SKLEARN_NAMES if hasattr(model, key)]
+        parameters = {SKLEARN_NAMES[key]: getattr(model, key) for key in present}
+        if (seed := parameters.pop("seed")) is not None:  # of a wrong kind it is refused below
+            is_state = isinstance(seed, np.random.RandomState)
+            parameters["seed"] = int(seed.randint(2**31 - 1)) if is_state else seed
         if not model.fit_intercept:
             free = model.intercept == "free"
             parameters |= {"rho": 0.0, "intercept": "none" if free else model.intercept}
@@ -131,12 +128,6 @@ def machine_of(n_jobs: Any) -> Machine:
         return Machine(threads=n_jobs)
 
 
-def _seed(random_state: Any) -> Any:
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    return random_state  # of a wrong kind it is refused with the settings
-
-
 def parameters_of(model: LinearModel) -> dict[str, Any]:
     """Return the parameters with which a model was fitted, as far as it says them."""
     known = {name: value for name, value in model.settings.items() if value is not None}
@@ -149,7 +140,6 @@ def parameters_of(model: LinearModel) -> dict[str, Any]:
     if known.get("rho") == 0.0 or known.get("intercept") == "none":
         parameters |= {"fit_intercept": False, "intercept_scaling": 1.0}
     if parameters.get("C", 1.0) is None:
-        raise SettingsError(
-            "a model of the hard margin, which has no C. Use its own predict, or fit with a C."
-        )
+        reason = "the hard margin, which has no C. Use its own predict, or fit with a C."
+        raise SettingsError(f"a model of {reason}")
     return parameters

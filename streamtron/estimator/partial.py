@@ -20,14 +20,10 @@ def problem_of(
     for learner in learners:
         weights |= learner.targets.class_weights or {}
     return {
-        "loss": settings.loss,
-        "epsilon": settings.epsilon,
-        "intercept": settings.intercept,
-        "C": 0.5 / settings.delta2,
-        "intercept_scaling": settings.rho,
-        "penalty": settings.penalty,
+        "loss": settings.loss, "epsilon": settings.epsilon, "intercept": settings.intercept,
+        "C": 0.5 / settings.delta2, "intercept_scaling": settings.rho, "penalty": settings.penalty,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
-    }
+    }  # fmt: skip
 
 
 def certificate_of_past(past: EarlierData) -> dict[str, Any]:

@@ -52,23 +52,12 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
 
     @accepts_keywords(REGRESSOR_KEYWORDS)
     def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        loss: str = "squared_error",
-        epsilon: float | None = None,
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        intercept: str = "free",
-        penalty: str = "l2",
-        l1_ratio: float | None = None,
-        tol: float = 0.01,
-        max_iter: int = 100,
-        random_state: Any = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
+        self, *, C: float = 1.0, loss: str = "squared_error", epsilon: float | None = None,
+        fit_intercept: bool = True, intercept_scaling: float = 1.0, intercept: str = "free",
+        penalty: str = "l2", l1_ratio: float | None = None, tol: float = 0.01, max_iter: int = 100,
+        random_state: Any = None, warm_start: bool = False, n_jobs: int | None = None,
         verbose: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Keep the parameters: the decorator does."""
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:

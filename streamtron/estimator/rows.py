@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 class MatrixRows(NamedTuple):
-    """Checked rows in memory; ``codes`` are their classes as positions in ``classes``, or, without
-    any, numbers to be predicted."""
+    """Checked rows in memory; ``codes`` are places in ``classes``, or, without classes, numbers."""
 
     X: Any
     codes: NDArray[Any]
@@ -80,7 +79,9 @@ def checked_matrix(
             y_numeric=numeric, multi_output=numeric,
         )  # fmt: skip
     if not numeric:
-        if y.dtype.kind not in "iub" and not _are_whole(y):  # which all are classes
+        with np.errstate(invalid="ignore"):
+            are_whole = y.dtype.kind == "f" and np.array_equal(y, y.astype(np.int32))
+        if y.dtype.kind not in "iub" and not are_whole:  # which all are classes
             check_classification_targets(y)
     elif y.ndim == 2 and y.shape[1] > 1:
         raise DataError(
@@ -96,12 +97,6 @@ def checked_matrix(
             raise DataError(f"y: row {row} has {y[row]}. Wanted are finite numbers, integers below "
                             "2**53.")  # fmt: skip
     return canonical(X) if sparse.issparse(X) else X, y
-
-
-def _are_whole(y: NDArray[Any]) -> bool:
-    """Tell whether labels are whole numbers of 32 bits."""
-    with np.errstate(invalid="ignore"):
-        return y.dtype.kind == "f" and np.array_equal(y, y.astype(np.int32))
 
 
 def check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) -> None:

@@ -37,13 +37,9 @@ class ShardFit(NamedTuple):
 
 
 def train_on_shards(
-    paths: list[str],
-    settings: Settings,
-    machine: Machine,
-    classes: Sequence[Label] | None,
-    workers: int | str | Client | None,
-    listen: Listener,
-) -> ShardFit:
+    paths: list[str], settings: Settings, machine: Machine, classes: Sequence[Label] | None,
+    workers: int | str | Client | None, listen: Listener,
+) -> ShardFit:  # fmt: skip
     """Train on shards; see ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
         raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")

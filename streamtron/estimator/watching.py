@@ -50,8 +50,7 @@ def watched(model: Any, name_of: Callable[[Any], str] | None, **rows: Any) -> It
 
 
 def _lines(name_of: Callable[[Label], str] | None) -> Listener:
-    """Return a listener that writes a line for every reading to standard output, and one every ten
-    seconds of a long one."""
+    """Return a listener that prints a line for every reading, and every ten seconds of one."""
     began, due = time.perf_counter(), CHUNK_SECONDS
 
     def listen(event: Event) -> None:

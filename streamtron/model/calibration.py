@@ -73,16 +73,14 @@ def fit_isotonic(records: Floats) -> dict[str, list[float]]:
     isotonic = library("sklearn.isotonic", "sklearn", "--calibration isotonic")
     decisions, positive, negative = records.T
     weights = positive + negative
-    fitted = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0).fit(
-        decisions, positive / weights, weights
-    )
+    unfitted = isotonic.IsotonicRegression(y_min=0.0, y_max=1.0)
+    fitted = unfitted.fit(decisions, positive / weights, weights)
     points = {"decisions": fitted.X_thresholds_, "probabilities": fitted.y_thresholds_}
     return {name: values.tolist() for name, values in points.items()}
 
 
 def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_one: bool) -> Floats:
-    """Return the probability that a row has the positive class of each direction, of the shape of
-    ``decisions``, (rows,) or (rows, K)."""
+    """Return the probability of each direction's positive class, of the shape of ``decisions``."""
     from scipy.special import expit  # 6 MB of memory that few need
 
     columns = decisions.reshape(len(decisions), -1).T
@@ -107,6 +105,16 @@ def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
         sigma = {"a": -1.0, "b": 0.0}
         return {"method": "sigmoid", "directions": [sigma] * model.sparse_weights.shape[0]}
     return model.calibration
+
+
+def probabilities_of(model: LinearModel, decisions: Floats) -> Floats:
+    """Return a model's probabilities by its decisions, of two classes the larger one's."""
+    if (mapping := probability_map(model)) is None:
+        raise SettingsError(
+            "the model is not calibrated, so its decisions have no probabilities. Use "
+            "streamtron calibrate MODEL SHARDS, or fit with --calibrate or --loss log_loss."
+        )
+    return probabilities(mapping, decisions, sum_to_one=model.kind == "multiclass")
 
 
 class ProbabilityScores:
@@ -164,11 +172,9 @@ def _log_loss(p: Floats) -> Floats:
 def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:
     """Raise a SettingsError unless it is what ``probabilities`` takes for so many directions."""
     functions = calibration.get("directions")
-    if not (
-        isinstance(functions, list)
-        and len(functions) == directions
-        and all(isinstance(entry, dict) and _is_function(calibration, entry) for entry in functions)
-    ):
+    entries: list[Any] = functions if isinstance(functions, list) else []
+    known = (isinstance(entry, dict) and _is_function(calibration, entry) for entry in entries)
+    if len(entries) != directions or not all(known):
         raise SettingsError(
             "calibration: not the functions of a model of so many classes. Make them with "
             "streamtron.calibrate."

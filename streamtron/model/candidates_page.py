@@ -19,13 +19,12 @@ def candidates_section(metric: str, rows: Sequence[Values]) -> Iterator[str]:
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     known = [row for row in rows if row[metric] is not None]
     if len({row[price] for row in known}) >= FEWEST:
-        title = f"{words[0].upper()}{words[1:]} by {price}"
-        charts = [line_chart(title, [*_lines(known, price, metric)], price, words,
-                             log_x=price == "C", hollow="dropped, or not certified")]  # fmt: skip
+        title, log = f"{words[0].upper()}{words[1:]} by {price}", "x" * (price == "C")
+        charts = [line_chart(title, [*_lines(known, price, metric)], price, words, log=log,
+                             hollow="dropped, or not certified")]  # fmt: skip
         if "nonzero_weights" in rows[0]:
-            lines = [*_lines(known, price, "nonzero_weights")]
-            charts.append(line_chart(f"Weights that are not 0 by {price}", lines, price, "weights",
-                                     log_x=price == "C"))  # fmt: skip
+            lines, title = [*_lines(known, price, "nonzero_weights")], "Weights that are not 0"
+            charts.append(line_chart(f"{title} by {price}", lines, price, "weights", log=log))
         yield grid(charts)
     names = [price, "rho", "l1_ratio", metric, "nonzero_weights", BOUNDS[2], "readings", "seconds"]
     names = [name for name in names if name in rows[0]]

@@ -26,12 +26,9 @@ from streamtron.model.metrics import UNIT_ROUNDOFF, Floats
 
 
 def ball_of(
-    w: tuple[Floats, float],
-    v: tuple[Floats, float],
-    beyond: float,
-    rounding: float,
+    w: tuple[Floats, float], v: tuple[Floats, float], beyond: float, rounding: float,
     proven: Mapping[str, Any],
-) -> tuple[NDArray[np.float16], dict[str, float]]:
+) -> tuple[NDArray[np.float16], dict[str, float]]:  # fmt: skip
     """Return the ball that the optimum's weights are in: the offsets of its middle from w, in units
     of ``unit``; and ``unit``, the offset of the bias weight, and the radius.
 
@@ -104,9 +101,8 @@ class AccuracyBounds:
         exact = self._exact and self._weight < 2.0**53
         rounding = 0 if exact else Fraction(1.01 * (2 * self._rows + 2) * UNIT_ROUNDOFF)
         least, most, all_ = map(Fraction, (self._least, self._most, self._weight))
-        return at_least(least / all_ * (1 - rounding)), min(
-            at_most(most / all_ * (1 + rounding)), 1.0
-        )
+        highest = min(at_most(most / all_ * (1 + rounding)), 1.0)
+        return at_least(least / all_ * (1 - rounding)), highest
 
 
 def at_least(value: Fraction) -> float:
@@ -161,8 +157,7 @@ class OptimumBounds:
 
 
 def why_unbounded(model: LinearModel) -> str | None:
-    """Return why nothing bounds how far a model with these settings is from the optimum; None if
-    its certificate does."""
+    """Return why a certificate with these settings bounds no distance from the optimum, or None."""
     if model.settings.get("intercept") == "free":
         return (
             "nothing bounds how far a bias that is not penalised is from the optimum's, so "
@@ -177,8 +172,7 @@ def why_unbounded(model: LinearModel) -> str | None:
 
 
 def middle(model: LinearModel) -> LinearModel:
-    """Return the model whose weights are the middle of the ball: each weight that is not 0 plus its
-    offset; the model where it has no offsets."""
+    """Return the model of the ball's middle: weights that are not 0 plus their offsets, if any."""
     if model.offsets is None:
         return model
     balls = [proven["ball"] for proven in _certificates(model)]
@@ -210,8 +204,7 @@ def certain(model: LinearModel, least: Floats, most: Floats) -> NDArray[np.bool_
 
 
 def probability_bounds(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:
-    """Return bounds on the probabilities of the optimum of log_loss, by bounds on its decisions; of
-    many classes p_k = σ_k / Σ σ_j."""
+    """Bound the optimum's probabilities by its decisions; of many classes p_k = σ_k / Σ σ_j."""
     mapping = probability_map(model)
     assert mapping is not None
     low, high = (probabilities(mapping, f, sum_to_one=False) for f in (least, most))

@@ -45,19 +45,18 @@ class Series(NamedTuple):
 
 class Axis(NamedTuple):
     """Values from ``low`` to ``high``, which are different, from ``start`` to ``end`` in units;
-    ``whole`` : whether they are whole numbers, and ticks are too."""
+    ``integral`` : whether they are whole numbers, and ticks are too."""
 
     low: float
     high: float
     start: float
     end: float
     log: bool = False
-    whole: bool = False
+    integral: bool = False
 
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
-        """Return an axis of all values; those that a picture cannot tell apart get room on both
-        sides."""
+        """Return an axis of all values; values too close for a picture get room on both sides."""
         low, high = min(values), max(values)
         if high - low <= 1e-6 * max(abs(low), abs(high)):
             room = 0.001 * abs(low) or 0.5
@@ -81,7 +80,7 @@ class Axis(NamedTuple):
         rough = (self.high - self.low) / 4
         unit = math.pow(10.0, math.floor(math.log10(rough)))
         step = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= 0.999 * rough)
-        step = max(step, 1.0) if self.whole else step
+        step = max(step, 1.0) if self.integral else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [step * k for k in range(first, last + 1)]
 
@@ -100,22 +99,19 @@ class Axis(NamedTuple):
 
 
 def line_chart(
-    title: str, series: Sequence[Series], x_name: str, y_name: str, *, log_x: bool = False,
-    log_y: bool = False, unit: bool = False, from_zero: str = "",
-    hollow: str = "an estimate, not proven",
+    title: str, series: Sequence[Series], x_name: str, y_name: str, *, log: str = "",
+    unit: bool = False, from_zero: str = "", hollow: str = "an estimate, not proven",
 ) -> str:  # fmt: skip
-    """Draw lines through points; ``unit`` : whether both axes go from 0 to 1; ``from_zero`` : which
-    begin at 0 at the latest, "x" or "xy"; ``hollow`` : what hollow points mean. On logarithmic axes
-    points that are not positive are left out."""
+    """Draw lines through points; ``log`` : which axes are logarithmic, "x" or "y", on which points
+    that are not positive are left out; ``unit`` : whether both go from 0 to 1; ``from_zero`` :
+    which begin at 0 at the latest, "x" or "xy"; ``hollow`` : what hollow points mean."""
 
     def can_be_drawn(x: float, y: float) -> bool:
         finite = math.isfinite(x) and math.isfinite(y)
-        return finite and (x > 0 or not log_x) and (y > 0 or not log_y)
+        return finite and (x > 0 or log != "x") and (y > 0 or log != "y")
 
-    series = [
-        line._replace(points=[point for point in line.points if can_be_drawn(*point)])
-        for line in series
-    ]
+    drawn = ([point for point in line.points if can_be_drawn(*point)] for line in series)
+    series = [line._replace(points=points) for line, points in zip(series, drawn, strict=True)]
     points = [point for line in series for point in line.points]
     if not points:
         return ""
@@ -123,9 +119,9 @@ def line_chart(
     if not unit:
         xs, ys = zip(*points, *[(0.0, 0.0)] * bool(from_zero), strict=True)
         ys = ys if from_zero == "xy" else ys[: len(points)]
-        y_axis = Axis.over(ys, BOTTOM if "y" in from_zero else BOTTOM - 8, TOP, log=log_y)
+        y_axis = Axis.over(ys, BOTTOM if "y" in from_zero else BOTTOM - 8, TOP, log=log == "y")
         widest = max((len(label) for _, label in y_axis.labels()), default=0)
-        x_axis = Axis.over(xs, max(LEFT, 8 + 7.7 * widest), RIGHT, log=log_x)
+        x_axis = Axis.over(xs, max(LEFT, 8 + 7.7 * widest), RIGHT, log=log == "x")
     drawing = "".join(_line(line, x_axis, y_axis) for line in series)
     legend = [(f"k{line.key}", line.name) for line in series if line.name]
     note = f"Hollow: {hollow}." if any(line.hollow for line in series) else ""
@@ -163,8 +159,7 @@ def histogram(
 
 
 def _axes(x_axis: Axis, y_axis: Axis, x_name: str, y_name: str) -> str:
-    """Draw the axes with their names, below to the right and above to the left, and ticks, and a
-    grid of horizontal lines."""
+    """Draw axes with names, right below and left above, ticks, and a grid of horizontal lines."""
     across = f'x1="{x_axis.start:g}" x2="{x_axis.end:g}"'
     drawing = _text(RIGHT, HEIGHT - 5, "end", x_name) + _text(4, 12, "start", y_name)
     for y, label in y_axis.labels():

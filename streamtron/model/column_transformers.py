@@ -210,11 +210,7 @@ def written(
 
 
 def _text(column: TextColumn) -> tuple[Any, Features]:
-    from sklearn.feature_extraction.text import (
-        HashingVectorizer,
-        TfidfTransformer,
-        TfidfVectorizer,
-    )
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer, TfidfVectorizer
     from sklearn.pipeline import make_pipeline
 
     words: list[str] | str | None = list(column.stop_words) or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamtron.core.errors import SettingsError
@@ -55,8 +56,7 @@ class Tabled(ABC):
 
 
 def _html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as an HTML table without the columns in which nothing is; numbers are rounded to
-    four digits, what is proven outwards."""
+    """Return rows as an HTML table of the columns that hold something, rounded to four digits."""
     known = dict.fromkeys(name for row in rows for name in row if row[name] is not None)
     names = [name for name in known if name not in NOT_SHOWN]
     heads = "".join(f"<th>{html.escape(metric_words(name))}</th>" for name in names)
@@ -107,15 +107,15 @@ def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     gaps = [certificate["relative_duality_gap"] for certificate in learners]
     return {
         "relative_duality_gap": None if None in gaps else max(gaps),
-        "rows_scanned": min(each["rows_scanned"] for each in learners),
-        "learners": [dict(each) for each in learners],
+        "rows_scanned": min(certificate["rows_scanned"] for certificate in learners),
+        "learners": [dict(certificate) for certificate in learners],
     }
 
 
 def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a certificate says, in words; lower bounds are rounded down, others up."""
     shown: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "relative_duality_gap": ("relative duality gap", _gap),
+        "relative_duality_gap": ("relative duality gap", partial(up, digits=3)),
         "primal_objective": ("primal objective", up),
         "dual_objective": ("dual objective", down),
         "primal_margin": ("lower bound", down),
@@ -127,10 +127,6 @@ def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     if learners := certificate.get("learners"):
         facts.append(("classes", number(len(learners))))
     return facts
-
-
-def _gap(gap: float) -> str:
-    return up(gap, 3)
 
 
 def model_facts(model: LinearModel) -> list[tuple[str, str]]:
@@ -148,7 +144,7 @@ def model_facts(model: LinearModel) -> list[tuple[str, str]]:
 def model_text(model: LinearModel) -> str:
     """Return a model in one line."""
     gap = model.certificate.get("relative_duality_gap")
-    proven = "no certificate" if gap is None else f"relative duality gap {_gap(gap)}"
+    proven = "no certificate" if gap is None else f"relative duality gap {up(gap, 3)}"
     return facts_text("LinearModel", [*model_facts(model), (proven, "")], "; ")
 
 
@@ -177,8 +173,6 @@ def html_table(title: str, facts: Facts) -> str:
     >>> html_table("Model", [("classes", "<1>")])
     '<table><caption>Model</caption><tr><th>classes</th><td>&lt;1&gt;</td></tr></table>'
     """
-    rows = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-        for name, value in facts
-    )
-    return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"
+    cells = ((html.escape(name), html.escape(value)) for name, value in facts)
+    rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells)
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"

@@ -89,16 +89,12 @@ def _library(name: str, format: Format) -> Any:
     return library(name, "export", f"format {format}", ", or export as liblinear or json")
 
 
-# --- LIBLINEAR -----------------------------------------------------------------------------------
-
-
 LINES = 4096
 """Columns at a time whose weights are written as text."""
 
 
 def _liblinear(model: LinearModel) -> Iterator[bytes]:
-    """Yield LIBLINEAR's text model; its bias is the weight of a feature of value 1, so that
-    decisions are the same up to rounding."""
+    """Yield LIBLINEAR's text model; its bias is the weight of a feature of value 1."""
     if model.kind == "multilabel":
         raise SettingsError(
             "a multilabel model, and LIBLINEAR gives a row one label. Fit with --multiclass, or "
@@ -129,9 +125,6 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
 
 def _numbers(weights: ArrayLike) -> bytes:
     return ("".join(f"{weight:.17g} " for weight in np.ravel(weights)) + "\n").encode()
-
-
-# --- ONNX ----------------------------------------------------------------------------------------
 
 
 _GRAPHS = {
@@ -219,8 +212,7 @@ def _name_inputs(graph: Any, names: Sequence[str]) -> None:
 
 
 def _sigmoid(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
-    """Return nodes that make of ``column``, scores of shape (rows, K), the probability of ``each``
-    direction, and their constants."""
+    """Return nodes that make of scores, ``column``, the probabilities ``each``, and constants."""
     a, b = (np.array([-float(direction[name]) for direction in directions]) for name in "ab")
     nodes = "scaled = Mul(column, a) logits = Add(scaled, b) each = Sigmoid(logits)"
     return nodes, {"a": a, "b": b}
@@ -262,30 +254,20 @@ def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
     return classes
 
 
-# --- scikit-learn --------------------------------------------------------------------------------
-
-
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
     """Return the estimator in the skops format; a vocabulary is a thirtieth of it if packed."""
     dumps = _library("skops.io", "sklearn").dumps
     return [dumps(model.to_sklearn(), compression=zipfile.ZIP_DEFLATED)]
 
 
-# --- JSON ----------------------------------------------------------------------------------------
-
-
 def _json(model: LinearModel) -> Iterator[bytes]:
     """Yield an object with one entry of ``directions``, of many classes one a class."""
     head = {
-        "kind": model.kind,
-        "classes": list(model.classes),
-        "columns": model.columns,
-        "index_base": model.index_base,
-        "settings": settled(model.settings),
-        "reading": dict(model.reading),
-        "certificate": model.certificate,
+        "kind": model.kind, "classes": list(model.classes), "columns": model.columns,
+        "index_base": model.index_base, "settings": settled(model.settings),
+        "reading": dict(model.reading), "certificate": model.certificate,
         "calibration": model.calibration,
-    }
+    }  # fmt: skip
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, names = ',\n "directions": [', model.feature_names
     for direction in model.directions():

@@ -36,13 +36,9 @@ _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, Re
 
 @checks_keywords()
 def load_any(
-    path: str | os.PathLike[str],
-    *,
-    index_base: Literal[0, 1] | None = None,
-    bias_last: bool = False,
-    classes: Sequence[Label] | None = None,
-    loss: str | None = None,
-) -> LinearModel:
+    path: str | os.PathLike[str], *, index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False, classes: Sequence[Label] | None = None, loss: str | None = None,
+) -> LinearModel:  # fmt: skip
     """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
 
     * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more, or a model of numbers
@@ -106,13 +102,9 @@ def _refuse(path: Path, what: str) -> None:
 
 
 def _from_coefficients(
-    path: Path,
-    numbers: NDArray[np.float64],
-    index_base: Literal[0, 1] | None,
-    bias_last: bool,
-    classes: Sequence[Label] | None,
-    loss: str | None,
-) -> LinearModel:
+    path: Path, numbers: NDArray[np.float64], index_base: Literal[0, 1] | None, bias_last: bool,
+    classes: Sequence[Label] | None, loss: str | None,
+) -> LinearModel:  # fmt: skip
     if not numbers.size:
         raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
     if index_base is None:
@@ -141,9 +133,8 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
         with reading_from(path), np.errstate(over="raise"):  # a shape whose product wraps
             array = np.load(path, mmap_mode="r", allow_pickle=False)
     except _NO_NPY as error:
-        raise DataError(
-            f"{path}: not a readable .npy array of numbers ({error!s:.200})."
-        ) from error
+        reason = f"not a readable .npy array of numbers ({error!s:.200})."
+        raise DataError(f"{path}: {reason}") from error
     is_vector = max(array.shape, default=0) == array.size
     if array.dtype.kind not in "iuf" or not (is_vector or (array.ndim == 2 and len(array) > 2)):
         raise DataError(
@@ -209,11 +200,9 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     return LinearModel(
         weights=by_class[:columns].T,
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
-        classes=tuple(sorted(labels)),
-        settings=settings,
-        certificate={},
+        classes=tuple(sorted(labels)), settings=settings, certificate={},
         reading={"index_base": index_base},
-    )
+    )  # fmt: skip
 
 
 def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float], int, float, int]:

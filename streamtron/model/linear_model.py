@@ -6,21 +6,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from streamtron.core.config import REGRESSION
-from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
-from streamtron.model.calibration import check_calibration, probabilities, probability_map
+from streamtron.model.calibration import check_calibration, probabilities_of
 from streamtron.model.display import model_html, model_text
-from streamtron.model.scoring import highest, matrix_of, namer_of, rows_of, stays_sparse
+from streamtron.model.scoring import highest, labels_of, matrix_of, namer_of, rows_of, stays_sparse
 from streamtron.model.validation import (
     Kind,
     checked_bias,
@@ -31,6 +29,7 @@ from streamtron.model.validation import (
     checked_settings,
     checked_weights,
     kept_weights,
+    kind_of,
     plain,
     read_only,
 )
@@ -115,27 +114,38 @@ class LinearModel:
     reading: Mapping[str, Any]
     calibration: Mapping[str, Any] | None
     offsets: NDArray[np.float16] | None = field(repr=False)
+    kind: Kind
+    """``"two classes"``, ``"multiclass"``, ``"multilabel"`` or ``"regression"``"""
     regression: bool
     """whether w·x + bias is a number to be predicted: its loss is one of these"""
+    columns: int
+    """the model's width"""
+    index_base: int
+    """the number (0 or 1) that the shards give the column of ``weights[0]``"""
+    namer: Vocabulary | Hashing | None
+    """what maps the names of features to columns; None where they are numbers"""
+    feature_names: tuple[str, ...]
+    """the names of the columns, in the order of their numbers; () if they have none, or are hashed;
+    the last ones may be beyond the model's width"""
 
     def __init__(
-        self,
-        weights: ArrayLike | sparse.sparray,
-        bias: ArrayLike,
-        classes: Iterable[Label],
-        settings: Mapping[str, Any],
-        certificate: Mapping[str, Any] | None,
-        reading: Mapping[str, Any],
-        calibration: Mapping[str, Any] | None = None,
+        self, weights: ArrayLike | sparse.sparray, bias: ArrayLike, classes: Iterable[Label],
+        settings: Mapping[str, Any], certificate: Mapping[str, Any] | None,
+        reading: Mapping[str, Any], calibration: Mapping[str, Any] | None = None,
         offsets: NDArray[np.float16] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         assign = object.__setattr__
         kept, shape = checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)
         assign(self, "bias", checked_bias(bias, shape))
         assign(self, "settings", checked_settings(settings))
-        assign(self, "regression", self.settings.get("loss") in REGRESSION)
         assign(self, "reading", checked_reading(reading, shape))
+        assign(self, "kind", kind_of(self.settings, self.reading, self.bias))
+        assign(self, "regression", self.kind == "regression")
+        assign(self, "columns", shape[-1])
+        assign(self, "index_base", int(self.reading["index_base"]))
+        assign(self, "namer", namer_of(self.reading))
+        assign(self, "feature_names", getattr(self.namer, "names", ()))
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))
         if calibration is not None:
@@ -149,20 +159,6 @@ class LinearModel:
         names = (*_CONTENT, "bias", "calibration", "offsets")
         arguments = {name: getattr(self, name) for name in names}
         return LinearModel(**{"weights": self.sparse_weights, **arguments, **changes})
-
-    @property
-    def kind(self) -> Kind:
-        """``"two classes"``, ``"multiclass"``, ``"multilabel"`` or ``"regression"``."""
-        if self.regression:
-            return "regression"
-        if isinstance(self.bias, float):
-            return "two classes"
-        return "multilabel" if self.reading.get("multilabel") else "multiclass"
-
-    @property
-    def columns(self) -> int:
-        """The model's width."""
-        return int(self.sparse_weights.shape[1])
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -182,16 +178,6 @@ class LinearModel:
             return read_only(kept.toarray()[0])
         return kept.T.tocsr() if stays_sparse(self) else read_only(kept.toarray(order="F")).T
 
-    @property
-    def index_base(self) -> int:
-        """The number (0 or 1) that the shards give the column of ``weights[0]``."""
-        return int(self.reading["index_base"])
-
-    @cached_property
-    def namer(self) -> Vocabulary | Hashing | None:
-        """What maps the names of features to columns; None where they are numbers."""
-        return namer_of(self.reading)
-
     @cached_property
     def recipe(self) -> Recipe | None:
         """How columns become features; None where the model was fitted on features."""
@@ -201,12 +187,6 @@ class LinearModel:
         from streamtron.data.formats.recipe import Recipe
 
         return Recipe.from_dict(recipe)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The names of the columns, in the order of their numbers; () if they have none, or are
-        hashed. The last ones may be beyond the model's width."""
-        return self.namer.names if isinstance(self.namer, Vocabulary) else ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LinearModel):
@@ -272,21 +252,9 @@ class LinearModel:
         decisions += self.bias
         return decisions
 
-    def labels(self, decisions: NDArray[np.float64]) -> NDArray[Any]:
-        """Return the class of every row; of a multilabel model a tuple of classes, in order; of
-        regression the decisions, which are the numbers predicted."""
-        if self.regression:
-            return decisions
-        if self.kind == "multilabel":
-            sets = (tuple(compress(self.classes, row)) for row in (decisions > 0).tolist())
-            return np.fromiter(sets, dtype=object, count=len(decisions))
-        dtype = object if isinstance(self.classes[0], str) else None
-        codes = decisions.argmax(axis=1) if decisions.ndim == 2 else (decisions > 0).astype(np.intp)
-        return np.asarray(np.array(self.classes, dtype=dtype)[codes])
-
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the class, classes or number of every row of X; see ``decision_function``."""
-        return self.labels(self.decision_function(X))
+        return labels_of(self, self.decision_function(X))
 
     def predict_top(self, X: Any, k: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the k classes with the highest decisions of every row, the highest first and of
@@ -299,17 +267,8 @@ class LinearModel:
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes); they sum to 1 unless the
         model is multilabel. A SettingsError unless it is calibrated, or its loss log_loss."""
-        shares = self.probabilities(self.decision_function(X))
+        shares = probabilities_of(self, self.decision_function(X))
         return shares if shares.ndim == 2 else np.column_stack([1.0 - shares, shares])
-
-    def probabilities(self, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return probabilities of the shape of ``decisions``; of two classes of the larger one."""
-        if (mapping := probability_map(self)) is None:
-            raise SettingsError(
-                "the model is not calibrated, so its decisions have no probabilities. Use "
-                "streamtron calibrate MODEL SHARDS, or fit with --calibrate or --loss log_loss."
-            )
-        return probabilities(mapping, decisions, sum_to_one=self.kind == "multiclass")
 
     def plot_certificate(self, *, label: Label | None = None, axes: Any = None) -> Any:
         """Plot the gap, and of the squared hinge the bounds on the margin, by readings of the fit.
@@ -361,11 +320,8 @@ class LinearModel:
         if self.calibration is not None:
             content["calibration"] = self.calibration
         kept = self.sparse_weights
-        tensors = {
-            "bias": np.array(self.bias),
-            "columns": kept.indices.astype(np.uint32),
-            "values": kept.data,
-        }
+        tensors = {"bias": np.array(self.bias), "values": kept.data}
+        tensors["columns"] = kept.indices.astype(np.uint32)
         if not isinstance(self.bias, float):
             tensors["starts"] = kept.indptr.astype(np.int64)
         if self.offsets is not None:
@@ -388,6 +344,5 @@ class LinearModel:
             parts["offsets"] = tensors.get("offsets")
             return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
         except _NO_MODEL as error:
-            raise FileDamaged(
-                f"{path}: sealed, but what it holds is no model ({error}). Fit again."
-            ) from error
+            reason = f"sealed, but what it holds is no model ({error}). Fit again."
+            raise FileDamaged(f"{path}: {reason}") from error

@@ -83,8 +83,7 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
 
 
 def residuals_section(measured: Mapping[str, Residuals], of_held_out: str) -> Iterator[str]:
-    """Yield charts of residuals by the name of their rows, and for those ``of_held_out`` of
-    predictions and what came true."""
+    """Yield charts of residuals by the name of their rows; of the held-out ones calibration too."""
     charts = []
     if of_held_out in measured:
         tenths = measured[of_held_out].metrics().get("calibration", ())

@@ -217,11 +217,7 @@ class Scores:
     """
 
     def __init__(
-        self,
-        classes: Sequence[Label] = (),
-        *,
-        limit_rows: int = LIMIT_ROWS,
-        ranking: bool = True,
+        self, classes: Sequence[Label] = (), *, limit_rows: int = LIMIT_ROWS, ranking: bool = True
     ) -> None:
         if limit_rows < 1:
             raise SettingsError(f"limit_rows: {limit_rows}. Give at least 1.")
@@ -236,14 +232,9 @@ class Scores:
         self._held_rows = 0
 
     def add(
-        self,
-        truth: NDArray[np.bool_],
-        decisions: Floats,
-        weights: Floats | None = None,
-        *,
-        chosen: NDArray[np.bool_] | None = None,
-        others: NDArray[np.bool_] | None = None,
-    ) -> None:
+        self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats | None = None, *,
+        chosen: NDArray[np.bool_] | None = None, others: NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
         """Add the rows of a chunk.
 
         Parameters
@@ -287,19 +278,15 @@ class Scores:
         if not self._classes:
             return Evaluation(head | problems[0])
         wrong = sum(metrics["false_positives"] + metrics["false_negatives"] for metrics in problems)
+        support = [metrics["true_positives"] + metrics["false_negatives"] for metrics in problems]
         classes = [
-            {
-                "label": label,
-                "support": metrics["true_positives"] + metrics["false_negatives"],
-                **metrics,
-            }
-            for label, metrics in zip(self._classes, problems, strict=True)
+            {"label": label, "support": weight, **metrics}
+            for label, weight, metrics in zip(self._classes, support, problems, strict=True)
         ]
         head |= {
-            "rows_of_other_classes": self._others,
-            "accuracy": _ratio(self._right, weight),
+            "rows_of_other_classes": self._others, "accuracy": _ratio(self._right, weight),
             "hamming_loss": _ratio(wrong, weight * len(problems)),
-        }
+        }  # fmt: skip
         return Evaluation(head | _means(problems) | {"classes": classes})
 
     def curve(self, points: int = 400, k: int = 0) -> Floats:
@@ -327,14 +314,11 @@ class Scores:
         """Return the metrics of one problem."""
         (tn, fp), (fn, tp) = self._cases[k].tolist()
         return {
-            "true_positives": tp,
-            "false_positives": fp,
-            "false_negatives": fn,
-            "true_negatives": tn,
-            "accuracy": _ratio(tp + tn, tn + fp + fn + tp),
+            "true_positives": tp, "false_positives": fp, "false_negatives": fn,
+            "true_negatives": tn, "accuracy": _ratio(tp + tn, tn + fp + fn + tp),
             **_precision_recall_f1(tp, fp, fn),
             **(self._rankings[k].metrics(self._rows) if self._rankings else _NO_RANKING),
-        }
+        }  # fmt: skip
 
 
 _NO_RANKING: Metrics = {"roc_auc": None, "average_precision": None}
@@ -346,10 +330,9 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _precision_recall_f1(tp: float, fp: float, fn: float) -> dict[str, float | None]:
     return {
-        "precision": _ratio(tp, tp + fp),
-        "recall": _ratio(tp, tp + fn),
+        "precision": _ratio(tp, tp + fp), "recall": _ratio(tp, tp + fn),
         "f1": _ratio(2 * tp, 2 * tp + fp + fn),
-    }
+    }  # fmt: skip
 
 
 def _means(classes: Sequence[Metrics]) -> Metrics:

@@ -24,20 +24,16 @@ def margins_by_code(decisions: Floats, codes: NDArray[np.intp]) -> Floats:
 
 
 def confusion_matrix(metrics: Mapping[str, Any], classes: Sequence[Label]) -> list[list[float]]:
-    """Return the weights of rows by their class (down) and the predicted one (across), of metrics
-    that have ``confusions``."""
-    rows = metrics.get("classes", ())
-    right = [row["true_positives"] for row in rows] or [
-        metrics["true_negatives"], metrics["true_positives"]
-    ]  # fmt: skip
+    """Return weights of rows by class (down) and predicted class (across); from ``confusions``."""
+    right = [row["true_positives"] for row in metrics.get("classes", ())]
+    right = right or [metrics["true_negatives"], metrics["true_positives"]]
     weight_of = {(x["label"], x["predicted"]): x["weight"] for x in metrics["confusions"]}
     weight_of |= {(label, label): weight for label, weight in zip(classes, right, strict=True)}
     return [[weight_of.get((label, chosen), 0.0) for chosen in classes] for label in classes]
 
 
 class Mistakes:
-    """Collect the mistakes on rows of one class each, among ``classes``; rows of other classes
-    count for nothing. ``worst`` : how many rows are listed."""
+    """Collect mistakes on rows of one of ``classes`` each; ``worst`` : how many rows are listed."""
 
     def __init__(self, classes: Sequence[Label], worst: int = 0) -> None:
         self._classes, self._most = classes, worst
@@ -79,10 +75,9 @@ class Mistakes:
         are ``predicted`` as another; and, if they are wanted, the ``worst`` rows, those whose
         decision for their label is farthest below the best of the others (of two classes, below its
         opposite)."""
+        pairs = sorted(self._confused.items(), key=lambda item: (-item[1], item[0]))
         confusions = [
             {"label": self._classes[k], "predicted": self._classes[chosen], "weight": weight}
-            for (k, chosen), weight in sorted(
-                self._confused.items(), key=lambda item: (-item[1], item[0])
-            )
+            for (k, chosen), weight in pairs
         ]
         return {"confusions": confusions} | ({"worst": self._worst} if self._most else {})

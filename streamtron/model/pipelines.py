@@ -88,10 +88,8 @@ def _estimator(model: LinearModel) -> Any:
     from sklearn.svm import LinearSVC, LinearSVR
 
     settings, loss = model.settings, loss_of(model.settings)
-    rho, price = (
-        float(settings.get("rho") or 0.0),
-        prices(settings.get("C"), settings.get("delta"))["C"],
-    )
+    rho = float(settings.get("rho") or 0.0)
+    price = prices(settings.get("C"), settings.get("delta"))["C"]
     has_bias = rho > 0.0 and settings.get("intercept") != "none"
     shrunk = {"alpha": 1.0 / (price or np.inf), "fit_intercept": has_bias}
     if loss.name == "squared_error":
@@ -171,15 +169,13 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     reading = {"index_base": 0, "multilabel": model.reading.get("multilabel", False)}
     moved = model.but(weights=weights, reading=reading, certificate=None, offsets=None)
     transformers = [transformer for transformer, _ in made]
-    [first, *others] = recipe.columns
-    if isinstance(first, TextColumn) and not others:
+    if isinstance(recipe.columns[0], TextColumn) and len(recipe.columns) == 1:
         return transformers[0], moved
     return _side_by_side(recipe, transformers), moved
 
 
 def recipe_weights(model: LinearModel, recipe: Recipe) -> sparse.csr_array:
-    """Return the weights of the features of a recipe, shape (K, width): those behind the last
-    column of the model are 0."""
+    """Return the weights of a recipe's features, (K, width); 0 behind the model's last column."""
     wide = sparse.csr_array(model.sparse_weights, copy=True)
     wide.resize((wide.shape[0], recipe.width))
     return wide

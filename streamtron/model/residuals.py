@@ -94,9 +94,8 @@ class Residuals:
         below = np.cumsum(sums[:, 0]) - sums[:, 0]
         tenths = np.minimum(10.0 * below / sums[:, 0].sum(), 9.0).astype(np.intp)
         joined = np.column_stack([np.bincount(tenths, column, 10) for column in sums.T])
-        return [
-            {"weight": w, "prediction": z / w, "target": t / w} for w, z, t in joined.tolist() if w
-        ]
+        sums_of = (tenth for tenth in joined.tolist() if tenth[0])
+        return [{"weight": w, "prediction": z / w, "target": t / w} for w, z, t in sums_of]
 
     def histogram(self, bars: int = 60) -> tuple[list[float], NDArray[np.int64]]:
         """Return the edges of bars within three RMSE of 0, and the rows whose t − z is between

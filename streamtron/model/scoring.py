@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -40,7 +41,7 @@ def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
             f"X: text, {rows[0]!r:.40}. The model does not say how text becomes features. Give "
             "lists of tokens, as the rows that it was fitted on had them."
         )
-    if named and not _is_table(model):
+    if named and model.reading.get("layout") != "columns":
         return _named(model, rows)
     if named:
         return _checked(model, _records(model, rows))
@@ -88,18 +89,12 @@ def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
 
 
 def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
-    """Return what maps the names of features to columns by a reader's contract; None where features
-    are numbered."""
+    """Return what maps names of features to columns; None where features are numbered."""
     key = "features" if reading.get("layout") == "columns" else "vocabulary"
     if names := reading.get(key):
         return Vocabulary(tuple(names))
     bits = reading.get("hash_bits")
     return None if bits is None else Hashing(bits, reading.get("hash_seed", 0))
-
-
-def _is_table(model: LinearModel) -> bool:
-    """Tell whether every feature is a column of numbers of its own."""
-    return model.reading.get("layout") == "columns"
 
 
 def _listed(X: Any) -> tuple[Kind, list[Any]]:
@@ -148,9 +143,6 @@ def _by_recipe(
             )
     made = recipe.rows(by_name)[:, : model.columns]  # later ones weigh 0
     return sparse.csr_array(made, dtype=np.float64)
-
-
-# --- by name -------------------------------------------------------------------------------------
 
 
 def _frame_names(X: Any) -> list[Any] | None:
@@ -250,9 +242,8 @@ def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
     known = (columns >= 0) & (columns < model.columns)
     of_row, columns, values = of_row[known], columns[known], values[known]
     order = np.lexsort((values, columns, of_row))  # a sum does not depend on the order of names
-    cells = sparse.coo_array(
-        (values[order], (of_row[order], columns[order])), shape=(len(rows), model.columns)
-    )
+    places, shape = (of_row[order], columns[order]), (len(rows), model.columns)
+    cells = sparse.coo_array((values[order], places), shape=shape)
     return sparse.csr_array(cells)  # with sorted columns, those of one cell added up
 
 
@@ -275,6 +266,19 @@ def stays_sparse(model: LinearModel) -> bool:
     """Return whether a model multiplies rows by its nonzero weights alone."""
     kept = model.sparse_weights
     return np.ndim(model.bias) > 0 and SPARSE * kept.nnz <= kept.shape[0] * kept.shape[1]
+
+
+def labels_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[Any]:
+    """Return the class of every row by its decisions; of a multilabel model a tuple of classes, in
+    order; of regression the decisions, which are the numbers predicted."""
+    if model.regression:
+        return decisions
+    if model.kind == "multilabel":
+        sets = (tuple(compress(model.classes, row)) for row in (decisions > 0).tolist())
+        return np.fromiter(sets, dtype=object, count=len(decisions))
+    dtype = object if isinstance(model.classes[0], str) else None
+    codes = decisions.argmax(axis=1) if decisions.ndim == 2 else (decisions > 0).astype(np.intp)
+    return np.asarray(np.array(model.classes, dtype=dtype)[codes])
 
 
 def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from streamtron.core.config import REGRESSION
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.rows import Label
@@ -46,9 +47,8 @@ def checked_weights(
     given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
     shape: Shape = given.shape
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0]) or shape[-1] > WIDEST:
-        raise SettingsError(
-            f"weights: shape {shape}. Give one number a column, or a row of them a class."
-        )
+        wanted = "Give one number a column, or a row of them a class."
+        raise SettingsError(f"weights: shape {shape}. {wanted}")
     if not sparse.issparse(given):
         _check_finite("weights", given)
     rows = np.atleast_2d(given) if len(shape) == 1 else given
@@ -113,6 +113,15 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def kind_of(settings: Mapping[str, Any], reading: Mapping[str, Any], bias: object) -> Kind:
+    """Return the kind of a model, whose bias is a number where there is one row of weights."""
+    if settings.get("loss") in REGRESSION:
+        return "regression"
+    if isinstance(bias, float):
+        return "two classes"
+    return "multilabel" if reading.get("multilabel") else "multiclass"
+
+
 def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple[Label, ...]:
     """Return the labels, rising and all of one kind, as Python values, numbers as floats."""
     labels = tuple(_checked_label(label) for label in classes)
@@ -167,9 +176,8 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
         )
     for learner in learners if isinstance(learners, list) else [checked]:
         if not isinstance(learner, dict):
-            raise SettingsError(
-                f"certificate: {learner!r:.60} is not that of a class. Train again."
-            )
+            reason = f"{learner!r:.60} is not that of a class. Train again."
+            raise SettingsError(f"certificate: {reason}")
         _check_ranges("certificate", learner, _CERTIFICATE)
     return checked
 

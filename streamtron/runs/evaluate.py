@@ -20,7 +20,7 @@ from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
 from streamtron.data.reader_config import ALL
-from streamtron.model.calibration import ProbabilityScores, probability_map
+from streamtron.model.calibration import ProbabilityScores, probabilities_of, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds, why_unbounded
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
@@ -226,7 +226,8 @@ class Evaluator:
         if self.mistakes is not None:
             self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
-            self.worth.add(truth, self.model.probabilities(decisions), weights, rows.strange)
+            shares = probabilities_of(self.model, decisions)
+            self.worth.add(truth, shares, weights, rows.strange)
         if bounds is not None:
             self.bounds = self.bounds or AccuracyBounds()
             self.bounds.add(np.where(truth[:, 0], 1, -1), *bounds, weights)

@@ -19,6 +19,7 @@ from streamtron.data import find_shards, no_rows
 from streamtron.data.discover import NAMES
 from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
+from streamtron.model.scoring import labels_of
 from streamtron.runs.directory import manifest_of, run_directory
 from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model, reading_to_score
 
@@ -177,7 +178,7 @@ def _explain_row(
 ) -> Explanation:  # fmt: skip
     shard, rows = _find_row(model, as_paths([*paths]), number)
     decisions, out_of_range = model.decision_rows(rows)
-    label = None if model.regression else model.labels(decisions)[0]
+    label = None if model.regression else labels_of(model, decisions)[0]
     start, stop = rows.indptr.tolist()
     columns = rows.indices[start:stop].astype(np.int64) - model.index_base
     inside = columns < model.columns

@@ -281,7 +281,7 @@ def _gaps(facts: Facts, histories: Sequence[Sequence[Values]]) -> str:
     if tol > 0:
         last = max((x for line in lines for x, _ in line.points), default=0.0)
         lines.append(Series("tolerance", [(0.0, tol), (last, tol)], 6))
-    return _by_reading("Gap", lines, "gap", log_y=True, from_zero="x")
+    return _by_reading("Gap", lines, "gap", log="y", from_zero="x")
 
 
 def _by_reading(title: str, lines: Sequence[Series], y: str, **how: Any) -> str:

@@ -22,10 +22,11 @@ from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.kept_columns import kept_columns
 from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
+from streamtron.model.calibration import probabilities_of
 from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.scoring import matrix_of
+from streamtron.model.scoring import labels_of, matrix_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -151,14 +152,14 @@ def predict_shard(
                 yield Scores(*best, out_of_range, kept=kept(len(chunk)))
                 continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
-            shares = model.probabilities(decisions) if proba else None
+            shares = probabilities_of(model, decisions) if proba else None
             sure = bounds = None
             if optimum is not None:
                 bounds = optimum.decisions(chunk.rows, chunk.squares)
                 sure = None if model.regression else certain_rows(model, *bounds)
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
-            labels, cells = model.labels(decisions), kept(len(decisions))
+            labels, cells = labels_of(model, decisions), kept(len(decisions))
             yield Scores(labels, decisions, out_of_range, shares, sure, bounds, cells)
 
 

@@ -33,7 +33,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import find_shards
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.recipes import counted_reading
+from streamtron.data.recipes import counted_reading, plus
 from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
 from tests.helpers.models import refused
@@ -68,7 +68,7 @@ def fitted(*specs: str, table: pa.Table = TABLE) -> Recipe:
     """A recipe that was counted in the batches of a table."""
     recipe, total = Recipe.of(*specs), None
     for k, batch in enumerate(table.to_batches(max_chunksize=700)):
-        total = Recipe.plus(total, recipe.tallies(batch, Spot("t", f"batch {k}", 0)))
+        total = plus(total, recipe.tallies(batch, Spot("t", f"batch {k}", 0)))
     return recipe.fitted(total or [None] * len(specs))
 
 

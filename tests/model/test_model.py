@@ -16,7 +16,7 @@ from streamtron.core.rows import make_rows
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.scoring import chosen_classes
+from streamtron.model.scoring import chosen_classes, labels_of
 from tests.helpers.models import make_model, random_matrix, refused
 
 ROOT = Path(__file__).parents[2]
@@ -142,14 +142,14 @@ def test_a_row_of_many_classes_has_that_of_the_highest_decision_or_all_those_abo
     zero = np.zeros((3, 1)), np.zeros(3)
     one = make_many(*zero, (1.0, 2.5, 7.0))
     decisions = np.array([[-3.0, -1, -2], [0, 0, 0], [-1, 4, 4], [1, 2, 3]])  # the first of equals
-    assert (one.kind, one.labels(decisions).tolist()) == ("multiclass", [2.5, 1, 2.5, 7])
+    assert (one.kind, labels_of(one, decisions).tolist()) == ("multiclass", [2.5, 1, 2.5, 7])
     assert chosen_classes(one, decisions).nonzero()[1].tolist() == [1, 0, 1, 2]
     several = make_many(*zero, ("a", "b", "c"), multilabel=True)
     decisions = np.array([[-3.0, -1, 0], [1e-300, -0.0, 5], [1, 2, 3], [1, 2, -3]])
     assert several.kind == "multilabel"
-    assert several.labels(decisions).tolist() == [(), ("a", "c"), ("a", "b", "c"), ("a", "b")]
+    assert labels_of(several, decisions).tolist() == [(), ("a", "c"), ("a", "b", "c"), ("a", "b")]
     assert np.array_equal(chosen_classes(several, decisions), decisions > 0)
-    assert several.labels(decisions[:1] + 9).tolist() == [("a", "b", "c")]  # one set a row
+    assert labels_of(several, decisions[:1] + 9).tolist() == [("a", "b", "c")]  # one set a row
 
 
 @pytest.mark.parametrize("more", [{}, {"multilabel": True}])

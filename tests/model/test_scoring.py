@@ -16,7 +16,7 @@ from scipy import sparse
 
 import streamtron
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.scoring import rows_of
+from streamtron.model.scoring import labels_of, rows_of
 from tests.helpers.models import make_model, refused
 
 FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
@@ -48,7 +48,7 @@ def test_the_columns_of_a_frame_are_found_by_their_names_in_any_order(kind, read
     for names in (["age", "size", "pay"], ["pay", "age", "size"]):
         X = frame(kind, {name: FRAME[name] for name in names})
         assert model.decision_function(X).tolist() == expected.tolist()
-        assert model.predict(X).tolist() == model.labels(expected).tolist()
+        assert model.predict(X).tolist() == labels_of(model, expected).tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -454,10 +454,10 @@ def test_the_labels_of_an_axis_are_round_and_differ(
 
 
 def test_a_gap_of_zero_is_not_on_a_logarithmic_axis() -> None:
-    drawn = line_chart("t", [Series("gap", [(0, 0.5), (1, 0.1), (2, 0.0)])], "x", "y", log_y=True)
+    drawn = line_chart("t", [Series("gap", [(0, 0.5), (1, 0.1), (2, 0.0)])], "x", "y", log="y")
     [points] = re.findall(r'points="([^"]*)"', drawn)
     assert len(points.split()) == 2
-    assert line_chart("t", [Series("gap", [(0, 0.0)])], "x", "y", log_y=True) == ""
+    assert line_chart("t", [Series("gap", [(0, 0.0)])], "x", "y", log="y") == ""
 
 
 def test_numbers_are_short() -> None:

@@ -18,7 +18,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 import streamtron
 from streamtron.core.errors import SettingsError
-from streamtron.model.calibration import ProbabilityScores
+from streamtron.model.calibration import ProbabilityScores, probabilities_of
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import Run
@@ -130,9 +130,9 @@ def test_a_calibration_comes_before_the_probabilities_of_the_loss(place: Path) -
     model = _fit(place, "two")
     calibration = {"method": "sigmoid", "directions": [{"a": -2.0, "b": 0.5}]}
     decisions = np.array([-1.0, 0.0, 3.0])
-    found = model.but(calibration=calibration).probabilities(decisions)
+    found = probabilities_of(model.but(calibration=calibration), decisions)
     assert found == pytest.approx(1.0 / (1.0 + np.exp(-2.0 * decisions + 0.5)), rel=1e-15)
-    assert model.probabilities(decisions) == pytest.approx(1.0 / (1.0 + np.exp(-decisions)))
+    assert probabilities_of(model, decisions) == pytest.approx(1.0 / (1.0 + np.exp(-decisions)))
 
 
 def test_other_losses_have_no_probabilities_and_the_message_says_which_has() -> None:

@@ -21,8 +21,7 @@ _MAGIC = b"ARROW1"
 
 
 class ArrowReader(TableReader):
-    """One Arrow shard: an IPC file, an IPC stream or Feather version 2, told by its first bytes. A
-    record batch is held in memory whole."""
+    """One Arrow shard: IPC file, stream or Feather version 2. A record batch is in memory whole."""
 
     KIND = "an Arrow file"
 

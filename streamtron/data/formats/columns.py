@@ -38,18 +38,19 @@ _NUMBERED = re.compile(r"((?:f|x|feat|feature|col|column)[_.]?)(\d+)", re.IGNORE
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
+    unused = unused_in(schema, columns, reading)
     if columns.recipe is not None:
-        unused = unused_in(schema, columns, reading)
         settled = Settled(columns.layout, by=name, unused=unused)
         return replace(reading, settled=settled, recipe=columns.recipe)
-    pair, unused = ordered_pair(schema, columns), unused_in(schema, columns, reading)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
         label_column=reading.label_column or columns.label,
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
-        settled=Settled(columns.layout, reading.features, pair, name, unused),
+        settled=Settled(
+            columns.layout, reading.features, ordered_pair(schema, columns), name, unused
+        ),
         recipe=recipe_in(schema, name),
     )
 
@@ -95,9 +96,12 @@ class _Table(NamedTuple):
 
     def columns(self) -> Columns:
         """Find and check all columns to read."""
-        reading = self.reading
-        if reading.recipe is not None and self._has_columns_of(reading.recipe):
-            return self._by_recipe(reading.recipe)
+        reading, recipe = self.reading, self.reading.recipe
+        if recipe is not None:  # whose columns the table holds, or else rows that it made
+            named = not {*recipe.names}.isdisjoint(self.schema.names)
+            are_columns = named and recipe_in(self.schema, self.name) is None
+            if reading.layout in (None, "recipe") or are_columns:
+                return self._by_recipe(recipe)
         self._check_recipe()
         label = self._find("label", reading.label_column, needed=reading.labels == "required")
         weight = None if reading.weights == "ignored" else reading.weight_column
@@ -112,13 +116,6 @@ class _Table(NamedTuple):
             columns = columns._replace(values=self._values(columns))
         self._check_settings(columns)
         return columns
-
-    def _has_columns_of(self, recipe: Recipe) -> bool:
-        """Tell whether the table holds the columns of a recipe, or rows that were made by it."""
-        if self.reading.layout in (None, "recipe"):
-            return True
-        named = bool({*recipe.names} & {*self.schema.names})
-        return named and recipe_in(self.schema, self.name) is None
 
     def _by_recipe(self, recipe: Recipe) -> Columns:
         """Find and check the columns of a recipe."""
@@ -196,14 +193,12 @@ class _Table(NamedTuple):
             if occurrences[column] != 1:
                 self._find("features", column)  # which refuses it
             if times > 1:
-                raise SettingsError(
-                    f"{self.name}: {column!r} is named twice among the features. Name it once."
-                )
+                reason = f"{column!r} is named twice among the features. Name it once."
+                raise SettingsError(f"{self.name}: {reason}")
         return tuple(features)
 
     def _lists(self) -> list[str]:
-        """Return the list, map or vector that is called as features usually are, if there is one;
-        of a later shard, all of them."""
+        """Return the list, map or vector of a usual name, if any; of a later shard all of them."""
         usual = [field for field in self.schema if field.name in ROLES["features"].names]
         columns = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
         if len(columns) > 1 and not self.reading.settled:
@@ -319,8 +314,7 @@ class _Table(NamedTuple):
             return None
         without = layout is not None and named is None
         column = None if without else self._find("values", named, needed=named is not None)
-        fields = [field for field in self.schema if field.name != columns.label]
-        may_be = [field.name for field in fields if may_be_values(field)]
+        may_be = [f.name for f in self.schema if f.name != columns.label and may_be_values(f)]
         if layout is not None and without and may_be:
             raise DataError(
                 f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
@@ -341,9 +335,8 @@ class _Table(NamedTuple):
         reading, layout = self.reading, columns.layout
         where = f"{self.name}: the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
         if columns.have_names and reading.names is None:
-            raise SettingsError(
-                f"{where}. Names need columns: give --hash-bits N or --vocabulary FILE."
-            )
+            needed = "Names need columns: give --hash-bits N or --vocabulary FILE."
+            raise SettingsError(f"{where}. {needed}")
         if reading.names is not None and not columns.have_names:
             raise SettingsError(
                 f"{where}, which need neither --hash-bits nor --vocabulary. Leave them out, or "

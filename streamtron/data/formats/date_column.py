@@ -28,9 +28,10 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Part of a date → the names of its features, one-hot; the age is a number."""
 
 _NUMBERS = {
-    "weekday": pc.day_of_week, "hour": pc.hour,
-    "month": lambda times: pc.subtract(pc.month(times), 1),
-}  # fmt: skip
+    "weekday": pc.day_of_week,
+    "hour": pc.hour,
+    "month": lambda t: pc.subtract(pc.month(t), 1),
+}
 """Part of a date → the function that gives its place among these."""
 
 
@@ -125,8 +126,6 @@ class DateColumn(ScaledColumn):
         """Return the column with the date of its age, and its scale."""
         last = str(np.datetime64(int(np.floor(tally.high)) if tally.rows else 0, "D"))
         today = int(np.datetime64(self.at or last, "D").astype(np.int64))
-        ages = tally._replace(
-            mean=today - tally.mean, low=today - tally.high, high=today - tally.low
-        )
-        scaling = self._scaling(ages)
+        mean, low, high = today - tally.mean, today - tally.high, today - tally.low
+        scaling = self._scaling(tally._replace(mean=mean, low=low, high=high))
         return replace(self, last=None if self.at else last, **scaling)

@@ -36,8 +36,7 @@ _WANTED = (
 
 
 class _Given:
-    """Rows that a function was given: ``schema``, and the record batches, as often as they can be
-    had. The first batch is taken at once."""
+    """Rows given to a function: ``schema``, and the batches; the first is taken at once."""
 
     def __init__(self, rows: Any, y: Any) -> None:
         self._rows, self._y = rows, y
@@ -123,9 +122,8 @@ class GivenReader(ArrowReader):
         self, file: pa.NativeFile, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch, float]]:
         if self.path not in _given:
-            raise DataError(
-                "the rows to fit on: in the memory of another process. Give shards to workers."
-            )
+            where = "in the memory of another process. Give shards to workers."
+            raise DataError(f"the rows to fit on: {where}")
         yield from ((batch.select(columns), 0.0) for batch in _given[self.path].batches())
 
 
@@ -159,8 +157,7 @@ def _tables(rows: Any) -> Iterator[Any]:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a record batch without an index of pandas, and without dictionaries, which may differ
-    from batch to batch."""
+    """Return a batch without an index of pandas and without dictionaries, which differ by batch."""
     index = (batch.schema.pandas_metadata or {}).get("index_columns", ())
     names = [name for name in batch.schema.names if name not in index]
     return pa.RecordBatch.from_arrays([decoded(batch.column(name)) for name in names], names)
@@ -207,6 +204,5 @@ def _numbers(values: Any) -> Any:
             raise TypeError("no real numbers")
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the rows to fit on: X of {type_} ({error}). Wanted are numbers."
-        ) from error
+        reason = f"X of {type_} ({error}). Wanted are numbers."
+        raise DataError(f"the rows to fit on: {reason}") from error

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.data.reader_config import Layout
-from streamtron.data.row_batch import beyond_float32, offsets_of, row_of
+from streamtron.data.row_batch import Offsets, beyond_float32, offsets_of, row_of
 
 if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe
@@ -143,10 +143,9 @@ class Spot(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """A batch's features, row after row: ``columns`` are numbers of any integer type, or names as
-    an Arrow array; ``values`` are finite, None if all are 1."""
+    """A batch's features by row: ``columns`` are integers, or names; ``values`` None: all are 1."""
 
-    indptr: NDArray[np.int64]
+    indptr: Offsets
     columns: Any
     values: NDArray[np.float32] | None
 
@@ -172,15 +171,19 @@ def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
 def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Read a list of structs of a column and a value, or a map."""
     [column] = columns.features
-    array = batch.column(column)
-    key, value = 0, 1
-    if not pa.types.is_map(array.type):
-        key, value = pair_fields(array.type.value_type) or (key, value)
-    indptr, structs = _items(array, column, spot)
-    keys, values = decoded(structs.field(key)), decoded(structs.field(value))
+    no_nulls(batch.column(column), column, spot)
+    indptr, keys, values = pairs_of(batch.column(column), column, spot)
+    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
+
+
+def pairs_of(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Array, pa.Array]:
+    """Return offsets, keys and values of lists of pairs, or of maps; refuse a null in them."""
+    indptr, structs = items_of(array, column, spot)
+    fields = None if pa.types.is_map(array.type) else pair_fields(structs.type)
+    keys, values = (decoded(structs.field(k)) for k in fields or (0, 1))
     for items in (keys, values):
         no_null_items(items, indptr, column, spot)
-    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
+    return indptr, keys, values
 
 
 def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -205,13 +208,12 @@ def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     within = np.arange(len(numbers)) - indptr[rows]
     within[~dense[rows]] = _sparse_indices(array, column, indptr, dense, spot)
     keep = ~dense[rows] | (numbers != 0)
-    return Entries(
-        offsets_of(np.bincount(rows[keep], minlength=len(batch))), within[keep], numbers[keep]
-    )
+    indptr = offsets_of(np.bincount(rows[keep], minlength=len(batch)))
+    return Entries(indptr, within[keep], numbers[keep])
 
 
 def _sparse_indices(
-    array: pa.StructArray, column: str, indptr: NDArray[np.int64], dense: NDArray[np.bool_],
+    array: pa.StructArray, column: str, indptr: Offsets, dense: NDArray[np.bool_],
     spot: Spot,
 ) -> NDArray[np.int64]:  # fmt: skip
     """Return the columns of the sparse vectors, below the vectors' sizes and as many as values."""
@@ -310,7 +312,7 @@ LAYOUTS: dict[Layout, LayoutKind] = {
 }
 
 
-def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
+def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Array]:
     """Return offsets from 0 and the items of a list column; a null has none."""
     if pa.types.is_map(array.type):  # Arrow has no such functions for maps
         places = array.offsets.to_numpy().astype(np.int64)
@@ -322,7 +324,7 @@ def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64
     return offsets, items
 
 
-def _items(array: pa.Array, column: str, spot: Spot) -> tuple[NDArray[np.int64], pa.Array]:
+def _items(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Array]:
     no_nulls(array, column, spot)
     return items_of(array, column, spot)
 
@@ -345,7 +347,7 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
     return numbers
 
 
-def no_null_items(items: pa.Array, indptr: NDArray[np.int64], column: str, spot: Spot) -> None:
+def no_null_items(items: pa.Array, indptr: Offsets, column: str, spot: Spot) -> None:
     """Refuse the first null within the lists of a column."""
     if items.null_count:
         row = row_of(indptr, first(items.is_null()))
@@ -360,7 +362,7 @@ def no_nulls(array: pa.Array, column: str, spot: Spot, advice: str = "") -> None
 
 
 def float32(
-    indptr: NDArray[np.int64], numbers: NDArray[Any], spot: Spot, column: str | None = None
+    indptr: Offsets, numbers: NDArray[Any], spot: Spot, column: str | None = None
 ) -> NDArray[np.float32]:
     """Round values to float32; refuse what it cannot hold, with the ``column`` if given."""
     inside = "" if column is None else f" in column {column!r}"

@@ -24,13 +24,7 @@ from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
-from streamtron.data.formats.text_labels import (
-    NUMBER,
-    TextLabels,
-    is_name_at,
-    shown,
-    text_labels,
-)
+from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 from streamtron.data.reader_config import ReaderConfig
@@ -52,14 +46,9 @@ class LibsvmReader(FileReader):
     """
 
     def __init__(
-        self,
-        path: str,
-        name: str,
-        reading: ReaderConfig,
-        scratch: str | None = None,
-        threads: int = 1,
-        batch_bytes: int = 1 << 20,
-    ) -> None:
+        self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
+        threads: int = 1, batch_bytes: int = 1 << 20,
+    ) -> None:  # fmt: skip
         super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS))
         self._batch_bytes = batch_bytes
         self.note = ""
@@ -117,8 +106,7 @@ class LibsvmReader(FileReader):
         )
 
     def _checked(self, texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
-        """Remove a UTF-8 byte order mark from a file's first text, and end its last one; refuse
-        other formats, and a last row that was cut off."""
+        """Drop a byte order mark, end the last line; refuse other formats, and a row cut off."""
         for number, (text, taken) in enumerate(texts):
             for signature, sentence in _SIGNATURES.items() if number == 0 else ():
                 if text.startswith(signature):
@@ -153,21 +141,16 @@ class _Buffers(NamedTuple):
     weights: NDArray[np.float64]
     lines: NDArray[np.int64]
     deferred: NDArray[np.int64]
-    found: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
     @classmethod
     def for_text(cls, size: int) -> _Buffers:
         rows, nonzeros = size // 2 + 1, size // 4 + 1
         return cls(
-            np.empty(rows + 1, np.int64),
-            np.empty(nonzeros, np.uint32),
-            np.empty(nonzeros, np.float32),
-            np.empty(rows, np.float64),
-            np.empty(rows, np.float64),
-            np.empty(rows, np.int64),
-            np.empty((rows, 4), np.int64),
-            np.empty(6, np.int64),
-        )
+            np.empty(rows + 1, np.int64), np.empty(nonzeros, np.uint32),
+            np.empty(nonzeros, np.float32), np.empty(rows, np.float64), np.empty(rows, np.float64),
+            np.empty(rows, np.int64), np.empty((rows, 4), np.int64), np.empty(6, np.int64),
+        )  # fmt: skip
 
 
 Refusal = tuple[int, str]
@@ -208,7 +191,7 @@ class _Parser(threading.local):
         if not names and self._stopped_at_name(text):
             names = True
             self._call_kernel(text, names)
-        rows, lines = int(self._buffers.found[text_kernels.PARSED_ROWS]), self._buffers.lines
+        rows, lines = int(self._buffers.counts[text_kernels.PARSED_ROWS]), self._buffers.lines
         refused = [*self._read_deferred(text), *self._sort_columns(rows), *self._stopped(text)]
         named = None
         if names:
@@ -219,7 +202,7 @@ class _Parser(threading.local):
                 refused.insert(0, (int(lines[row]), sentence))
         if refused:
             raise BadLine(*min(refused, key=itemgetter(0)))
-        count = int(self._buffers.found[text_kernels.PARSED_LINES])
+        count = int(self._buffers.counts[text_kernels.PARSED_LINES])
         batch = self._row_batch(self._buffers, rows, named)
         return batch, lines[:rows].copy(), count, bytes_read
 
@@ -229,7 +212,7 @@ class _Parser(threading.local):
 
     def _stopped_at_name(self, text: bytearray) -> bool:
         """Tell whether the kernel stopped at a label that is the name of a class."""
-        trouble, at = self._buffers.found[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
+        trouble, at = self._buffers.counts[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
         numbers = self._weighted or self._targets
         return trouble == text_kernels.BAD_LABEL and not numbers and is_name_at(text, at)
 
@@ -271,19 +254,14 @@ class _Parser(threading.local):
             if not self._targets:
                 codes, classes = _classes(codes)
         return RowBatch(
-            buffers.indptr[: rows + 1].copy(),
-            buffers.indices[:nonzeros].copy(),
-            None if all_ones(values) else values.copy(),
-            codes,
-            classes,
-            buffers.weights[:rows].copy() if self._weighted else None,
-            str,
-            code_offsets,
-        )
+            buffers.indptr[: rows + 1].copy(), buffers.indices[:nonzeros].copy(),
+            None if all_ones(values) else values.copy(), codes, classes,
+            buffers.weights[:rows].copy() if self._weighted else None, str, code_offsets,
+        )  # fmt: skip
 
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
         """Return what the kernel left: the labels where they may be names, or the numbers."""
-        deferred = self._buffers.deferred[: self._buffers.found[text_kernels.DEFERRED]]
+        deferred = self._buffers.deferred[: self._buffers.counts[text_kernels.DEFERRED]]
         chosen: NDArray[np.int64] = deferred[(deferred[:, 0] == text_kernels.NAMES) == names]
         return chosen
 
@@ -291,10 +269,8 @@ class _Parser(threading.local):
         """Read the numbers that the kernel left by Python's float."""
         _, _, values, labels, weights, *_ = self._buffers
         target: dict[Any, NDArray[Any]] = {
-            text_kernels.VALUE: values,
-            text_kernels.LABEL: labels,
-            text_kernels.WEIGHT: weights,
-        }
+            text_kernels.VALUE: values, text_kernels.LABEL: labels, text_kernels.WEIGHT: weights,
+        }  # fmt: skip
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)
@@ -306,7 +282,7 @@ class _Parser(threading.local):
     def _sort_columns(self, rows: int) -> Iterator[Refusal]:
         """Sort the columns within every row, in place, if some row needs it."""
         buffers = self._buffers
-        if not buffers.found[text_kernels.UNSORTED]:
+        if not buffers.counts[text_kernels.UNSORTED]:
             return
         nonzeros = int(buffers.indptr[rows])
         order, keys = sort_columns(buffers.indptr[: rows + 1], buffers.indices[:nonzeros])
@@ -322,7 +298,7 @@ class _Parser(threading.local):
 
     def _stopped(self, text: bytearray) -> Iterator[Refusal]:
         """Yield the line at which the kernel stopped, if it did."""
-        counts = self._buffers.found
+        counts = self._buffers.counts
         kind, at = int(counts[text_kernels.TROUBLE]), int(counts[text_kernels.PLACE])
         if kind != text_kernels.NOTHING:
             sentence = complaint(kind, text, at, self._first_column, self._weighted, self._targets)

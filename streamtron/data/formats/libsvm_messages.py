@@ -98,9 +98,8 @@ def _bad_pair(token: bytes, first_column: int) -> str:
         return f"column {word} has no value. Write {word}:1 or remove it."
     elif NOT_FINITE.fullmatch(value):
         return f"value {shown(value)} in column {word}. Values are finite; remove it or the row."
-    return (
-        f"value {shown(value)} in column {word} is no decimal number. Write it like -0.25 or 1e-3."
-    )
+    wrong = f"value {shown(value)} in column {word} is no decimal number"
+    return f"{wrong}. Write it like -0.25 or 1e-3."
 
 
 def unfit(what: int, token: bytes, number: float, targets: bool) -> str:

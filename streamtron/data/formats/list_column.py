@@ -23,10 +23,16 @@ from streamtron.data.formats.layouts import (
     is_number,
     items_of,
     layout_of,
-    no_null_items,
-    pair_fields,
+    pairs_of,
 )
-from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, dense_cells
+from streamtron.data.formats.recipe_column import (
+    REFUSED,
+    Cells,
+    Column,
+    counted,
+    dense_cells,
+)
+from streamtron.data.row_batch import Offsets
 
 
 @dataclass(frozen=True)
@@ -54,19 +60,15 @@ class ListColumn(CategoryColumn):
 
     def _items(
         self, array: pa.Array, spot: Spot
-    ) -> tuple[NDArray[np.int64], pa.DictionaryArray, NDArray[np.float32]]:
+    ) -> tuple[Offsets, pa.DictionaryArray, NDArray[np.float32]]:
         """Return offsets, names and values of the items."""
-        indptr, keys = items_of(array, self.name, spot)
-        values = np.ones(len(keys), np.float32)
-        if pa.types.is_struct(keys.type):
-            is_map = pa.types.is_map(array.type)
-            key, value = (0, 1) if is_map else pair_fields(keys.type) or (0, 1)
-            keys, numbers = decoded(keys.field(key)), decoded(keys.field(value))
-            for items in (keys, numbers):
-                no_null_items(items, indptr, self.name, spot)
+        if pa.types.is_map(array.type) or pa.types.is_struct(array.type.value_type):
+            indptr, keys, numbers = pairs_of(array, self.name, spot)
             values = float32(indptr, numbers.to_numpy(zero_copy_only=False), spot, self.name)
-        elif pa.types.is_null(keys.type):
-            keys = keys.cast(pa.string())
+        else:
+            indptr, keys = items_of(array, self.name, spot)
+            values = np.ones(len(keys), np.float32)
+        keys = keys.cast(pa.string()) if pa.types.is_null(keys.type) else keys
         return indptr, super()._decoded(keys), values
 
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
@@ -75,10 +77,8 @@ class ListColumn(CategoryColumn):
         rows, known = np.repeat(np.arange(len(array)), np.diff(indptr)), codes >= 0
         unseen = np.bincount(rows[~known], minlength=len(array)) > 0
         nulls = np.flatnonzero(missing & (self.null == "column"))
-        places = (
-            np.append(rows[known], nulls),
-            np.append(codes[known], np.full(len(nulls), self.width - 1)),
-        )
+        columns = np.append(codes[known], np.full(len(nulls), self.width - 1))
+        places = np.append(rows[known], nulls), columns
         numbers = np.append(values[known], np.ones(len(nulls))).astype(float)
         cells = sparse.csr_array((numbers, places), (len(array), self.width))  # adds them up
         cells.data = float32(cells.indptr, cells.data, spot, self.name)
@@ -110,9 +110,8 @@ class VectorColumn(Column):
 
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:
-        return is_list(type_) and (
-            is_number(type_.value_type) or pa.types.is_null(type_.value_type)
-        )
+        item = type_.value_type if is_list(type_) else None
+        return item is not None and bool(is_number(item) or pa.types.is_null(item))
 
     def _wanted(self) -> bool:
         return self.length is None
@@ -125,17 +124,12 @@ class VectorColumn(Column):
     ) -> NDArray[np.float32]:
         """Return the lists that are not missing, as rows; refuse one of another length."""
         indptr, items = items_of(array, self.name, spot)
-        lengths = np.diff(indptr)
-        length = self.length
+        lengths, length = np.diff(indptr), self.length
         if length is None:
             length = int(lengths[~missing][0]) if not missing.all() else 0
         if (odd := (lengths != length) & ~missing).any():
-            row = first(odd)
-            spot.refuse(
-                row,
-                f"{lengths[row]} numbers in column {self.name!r}, and in other rows {length}. All "
-                "lists of a vector need one length.",
-            )
+            what = f"{lengths[first(odd)]} numbers in column {self.name!r}, and in other rows "
+            spot.refuse(first(odd), f"{what}{length}. All lists of a vector need one length.")
         numbers = float32(indptr, items.to_numpy(zero_copy_only=False), spot, self.name)
         return numbers.reshape(int((~missing).sum()), length)
 

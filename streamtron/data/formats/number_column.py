@@ -58,15 +58,12 @@ class Moments(NamedTuple):
         rows, apart = self.rows + other.rows, other.mean - self.mean
         share = other.rows / rows if rows else 0.0
         together = Moments(
-            rows,
-            self.nulls + other.nulls,
-            self.mean + apart * share,
+            rows, self.nulls + other.nulls, self.mean + apart * share,
             self.squares + other.squares + apart * apart * self.rows * share,
-            min(self.low, other.low),
-            max(self.high, other.high),
+            min(self.low, other.low), max(self.high, other.high),
             np.concatenate([self.places, other.places]),
             np.concatenate([self.values, other.values]),
-        )
+        )  # fmt: skip
         return together.drawn() if len(together.places) > 4 * SAMPLE else together
 
     def drawn(self) -> Moments:
@@ -127,9 +124,8 @@ class ScaledColumn(Column):
     def _scaling(self, moments: Moments) -> dict[str, Any]:
         """Return ``center`` and ``divisor``."""
         if not moments.rows:
-            raise DataError(
-                f"column {self.name!r} has nothing but nulls. Leave it out of --columns."
-            )
+            nothing = "nothing but nulls. Leave it out of --columns."
+            raise DataError(f"column {self.name!r} has {nothing}")
         if self.scale == "none":
             return {}
         if self.scale == "max_abs":

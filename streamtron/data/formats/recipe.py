@@ -117,17 +117,8 @@ class Recipe:
             lines.append(f"{column.name}{many[:-1] + rare if rare else many}")
         return lines
 
-    def kind_of(self, name: str) -> str | None:
-        """Return the kind that a column is named as, outright or by a pattern."""
-        for matches in (str.__eq__, fnmatchcase):
-            for column in self.columns:
-                if matches(name, column.name):
-                    return column.KIND
-        return None
-
     def settled(self, schema: pa.Schema, name: str, taken: Iterable[str | None]) -> Recipe:
-        """Return the recipe with its patterns as the columns of a table that they match, but those
-        ``taken`` and those that are named."""
+        """Return the recipe with patterns as the columns that match, but those ``taken``."""
         present, used = set(schema.names), {*self.names, *taken}
         columns: list[Column] = []
         for column in self.columns:
@@ -146,8 +137,6 @@ class Recipe:
             columns += matching
         return replace(self, columns=tuple(columns))
 
-    # --- rows ------------------------------------------------------------------------------------
-
     def rows_of(
         self, table: pa.RecordBatch, spot: Spot, unseen: bool = False, new: set[str] | None = None
     ) -> sparse.csr_array:
@@ -156,16 +145,13 @@ class Recipe:
         width + k, which no model has. ``new`` : takes the names of columns in which there is."""
         cells = [column.cells(table.column(column.name), spot) for column in self.columns]
         blocks = [made.rows for made in cells]
+        marked = {k: made.unseen for k, made in enumerate(cells) if made.unseen is not None}
         if new is not None:
-            new.update(
-                column.name
-                for column, made in zip(self.columns, cells, strict=True)
-                if made.unseen is not None
-            )
-        if unseen and any(made.unseen is not None for made in cells):
+            new.update(self.columns[k].name for k in marked)
+        if unseen and marked:
             marks = np.zeros((len(table), len(cells)), np.float32)
-            for k, made in enumerate(cells):
-                marks[:, k] = 0 if made.unseen is None else made.unseen
+            for k, rows in marked.items():
+                marks[:, k] = rows
             blocks.append(sparse.csr_array(marks))
         if len(blocks) == 1:
             return blocks[0]
@@ -187,8 +173,6 @@ class Recipe:
         batch = pa.RecordBatch.from_arrays(arrays, self.names)
         return self.rows_of(batch, Spot("X", "", 0))
 
-    # --- counting --------------------------------------------------------------------------------
-
     def tallies(self, table: pa.RecordBatch, spot: Spot) -> list[Any]:
         """Count, in some rows, what must be known of each column that is not fitted."""
         return [
@@ -196,21 +180,11 @@ class Recipe:
             for column in self.columns
         ]
 
-    @staticmethod
-    def plus(total: list[Any] | None, more: list[Any]) -> list[Any]:
-        """Add what was counted in some rows to what was in those before; None = in none."""
-        if total is None:
-            return more
-        pairs = zip(total, more, strict=True)
-        return [None if known is None else known.plus(new) for known, new in pairs]
-
     def fitted(self, tallies: Sequence[Any]) -> Recipe:
         """Return the recipe with what was counted in all rows."""
         pairs = zip(self.columns, tallies, strict=True)
         columns = (column if tally is None else column.fitted(tally) for column, tally in pairs)
         return replace(self, columns=tuple(columns))
-
-    # --- files -----------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values: what is not a default."""
@@ -222,7 +196,9 @@ class Recipe:
         """Make a recipe of JSON values, which may come from anywhere; a DataError if it is none."""
         try:
             given = dict(values)
-            columns = [column_from(dict(entry)) for entry in _list(given.pop("columns"))]
+            if not isinstance(entries := given.pop("columns"), list):
+                raise TypeError(f"{entries!r:.40}")
+            columns = [column_from(dict(entry)) for entry in entries]
             places = {name: given.pop(name) for name in ("label", "weight")}
             if given or not {type(name) for name in places.values()} <= {str, type(None)}:
                 raise ValueError(f"{next(iter(given), 'label')!r}")
@@ -259,9 +235,3 @@ def _array_of(values: Any, are_lists: bool) -> pa.Array:
     if isinstance(values, list) and set(map(type, values)) == {str}:
         return strings_of(values)  # pyarrow's own way loads pandas, where it is installed
     return values if isinstance(values, pa.Array) else pa.array(values, from_pandas=True)
-
-
-def _list(values: Any) -> list[Any]:
-    if not isinstance(values, list):
-        raise TypeError(f"{values!r:.40}")
-    return values

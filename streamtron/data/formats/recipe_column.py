@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +25,6 @@ from streamtron.data.row_batch import offsets_of
 REFUSED = "refuse"
 
 _TYPES = pa.string(), pa.float64(), pa.list_(pa.string()), pa.list_(pa.float64())
-
-
-class Tally(Protocol):
-    """What was counted of a column in some rows."""
-
-    def plus(self, other: Any) -> Tally:
-        """Both together; the first one may be changed."""
 
 
 class Cells(NamedTuple):
@@ -119,8 +112,8 @@ class Column(ABC):
         """Return the features of some rows; refuse at its place what has none."""
         return self._cells(*self._present(array, spot), spot)
 
-    def tally(self, array: pa.Array, spot: Spot) -> Tally:
-        """Count what must be known of some rows."""
+    def tally(self, array: pa.Array, spot: Spot) -> Any:
+        """Count what must be known of some rows; ``plus`` adds it to that of earlier ones."""
         return self._tally(*self._present(array, spot), spot)
 
     @abstractmethod
@@ -128,8 +121,7 @@ class Column(ABC):
         """Return the column with what was counted of all rows."""
 
     def _present(self, array: pa.Array, spot: Spot) -> tuple[pa.Array, NDArray[np.bool_]]:
-        """Return the values, and where they are missing; refuse a null, unless it is said what it
-        is. NaN is one."""
+        """Return the values, and where they are missing, as is NaN; refuse nulls without a way."""
         if pa.types.is_null(array.type):  # all are missing
             array = pa.nulls(len(array), next(filter(self.fits, _TYPES)))
         array = self._decoded(array)
@@ -168,7 +160,7 @@ class Column(ABC):
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells: ...
 
     @abstractmethod
-    def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Tally: ...
+    def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Any: ...
 
 
 def dense_cells(columns: NDArray[np.integer], values: NDArray[Any], width: int) -> sparse.csr_array:

@@ -64,10 +64,8 @@ def column_of(spec: str) -> Column:
         try:
             values[option] = _VALUES[known[option]].read(text)
         except (ValueError, KeyError) as error:
-            wanted = _VALUES[known[option]].words
-            raise SettingsError(
-                f"columns: {spec!r:.80}: {option}={text:.40}, wanted {wanted}."
-            ) from error
+            wrong = f"{option}={text:.40}, wanted {_VALUES[known[option]].words}"
+            raise SettingsError(f"columns: {spec!r:.80}: {wrong}.") from error
     return kind(name, **values)
 
 
@@ -77,8 +75,7 @@ def likely_kind(type_: pa.DataType) -> str | None:
 
 
 def likely_spec(name: str, type_: pa.DataType) -> str | None:
-    """Return what a column of a type most likely becomes, in words; None where nothing fits, and of
-    one that is called as identifiers are."""
+    """Return what a column most likely becomes, in words; None of an identifier, or of no kind."""
     kind = likely_kind(type_)
     return None if kind is None or IDENTIFIER.fullmatch(name) else f"{name}:{kind}"
 
@@ -100,10 +97,7 @@ def spec_of(column: Column) -> str:
 
 def _options(kind: type[Column]) -> list[Any]:
     """Return the fields of a kind that are options."""
-    return [
-        entry for entry in fields(kind)
-        if entry.name != "name" and not entry.metadata.get("counted")
-    ]  # fmt: skip
+    return [x for x in fields(kind) if x.name != "name" and not x.metadata.get("counted")]
 
 
 def given_fields(column: Column) -> dict[str, Any]:

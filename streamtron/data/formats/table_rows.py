@@ -25,14 +25,7 @@ from streamtron.data.formats.layouts import (
 )
 from streamtron.data.formats.text_labels import NUMBER, REGRESSION_TAKES
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import (
-    Offsets,
-    RowBatch,
-    offsets_of,
-    repeated,
-    row_of,
-    sort_columns,
-)
+from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, repeated, row_of, sort_columns
 
 _TWICE = "{} occurs twice. Add the values up or remove one."
 
@@ -56,7 +49,7 @@ def make_batch(
 
 
 def _column_numbers(
-    indptr: NDArray[np.int64], numbers: NDArray[Any], reading: ReaderConfig, spot: Spot
+    indptr: Offsets, numbers: NDArray[Any], reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
     shift = reading.table_shift
     least, most = reading.table_base, COLUMN_MAX - shift
@@ -78,7 +71,7 @@ class _Named(NamedTuple):
 
 
 def _columns_of(
-    named: _Named, indptr: NDArray[np.int64], reading: ReaderConfig, spot: Spot
+    named: _Named, indptr: Offsets, reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
     """Return the columns of named features."""
     names, codes = named
@@ -101,18 +94,17 @@ def _columns_of(
 
 
 def _rising(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.uint32],
-    values: NDArray[np.float32] | None,
-    named: _Named | None,
-    spot: Spot,
-) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32] | None]:
+    indptr: Offsets, indices: NDArray[np.uint32], values: NDArray[np.float32] | None,
+    named: _Named | None, spot: Spot,
+) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:  # fmt: skip
     """Sort the columns of each row; refuse a column number twice in a row.
 
     Values of names that share a column are added up: names of one hash and, where there are no
     values, occurrences of one name.
     """
-    if not _falls(indptr, indices):
+    falls, starts = np.append(False, indices[1:] <= indices[:-1])[: len(indices)], indptr[:-1]
+    falls[starts[starts < len(indices)]] = False
+    if not falls.any():
         return indptr, indices, values
     order, keys = sort_columns(indptr, indices)
     again = np.append(False, keys[1:] == keys[:-1])
@@ -145,15 +137,6 @@ def _no_name_twice(
     if again.any():
         at = order[first(again)]
         spot.refuse(int(keys[at] >> 32), _TWICE.format(repr(named.names[codes[at]])))
-
-
-def _falls(indptr: NDArray[np.int64], indices: NDArray[np.uint32]) -> bool:
-    """Tell whether a column is not above its predecessor in the same row."""
-    falls = np.zeros(len(indices), dtype=bool)
-    np.less_equal(indices[1:], indices[:-1], out=falls[1:])
-    starts = indptr[:-1]
-    falls[starts[starts < len(indices)]] = False
-    return bool(falls.any())
 
 
 def _labels(
@@ -197,8 +180,7 @@ def _labels(
 def _float_labels(
     labels: pa.Array, offsets: Offsets | None, column: str, spot: Spot
 ) -> NDArray[np.float64]:
-    """Convert labels to float64, -0.0 to 0.0, a null to NaN; refuse one not finite or that would be
-    rounded to another integer."""
+    """Convert labels to float64, a null to NaN; refuse what is not finite, or another integer."""
     is_decimal, present = pa.types.is_decimal(labels.type), labels.fill_null(0)
     if is_decimal:
         present = present.cast(pa.string()).cast(pa.float64())  # the nearest one, always
@@ -222,9 +204,8 @@ def _refuse_names(labels: pa.Array, column: str, spot: Spot) -> NoReturn:
     texts = labels.cast(pa.string()).fill_null("0")
     named = ~np.asarray(pc.match_substring_regex(texts, f"^(?:{NUMBER.pattern.decode()})$"))
     row = first(named)
-    spot.refuse(
-        row, f"label {labels[row]} in column {column!r} of type {labels.type}. {REGRESSION_TAKES}"
-    )
+    label = f"label {labels[row]} in column {column!r} of type {labels.type}"
+    spot.refuse(row, f"{label}. {REGRESSION_TAKES}")
 
 
 def _weights(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float64]:

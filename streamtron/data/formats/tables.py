@@ -140,18 +140,12 @@ def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts whose spots know how many rows are before them."""
     start = 0
     for part in parts:
-        spot, rows = part.spot._replace(rows_before=start), _plain_rows(part.rows)
-        yield part._replace(rows=rows, spot=spot)
-        start += len(part.rows)
-
-
-def _plain_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose strings, in lists too, are no views, as polars writes them: pyarrow's
-    functions take these but rarely."""
-    for k, field in enumerate(batch.schema):
-        if (type_ := _without_views(field.type)) != field.type:
-            batch = batch.set_column(k, field.name, batch.column(k).cast(type_))
-    return batch
+        rows = part.rows
+        for k, field in enumerate(rows.schema):  # polars writes views, which pyarrow hardly takes
+            if (type_ := _without_views(field.type)) != field.type:
+                rows = rows.set_column(k, field.name, rows.column(k).cast(type_))
+        yield part._replace(rows=rows, spot=part.spot._replace(rows_before=start))
+        start += len(rows)
 
 
 def _without_views(type_: pa.DataType) -> pa.DataType:

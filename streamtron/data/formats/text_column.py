@@ -39,8 +39,7 @@ to twice as many are in memory; of more the rarest are dropped as they come."""
 
 
 class WordCounts(NamedTuple):
-    """How many documents; how often each word occurs, and in how many documents; or in how many
-    each hash does."""
+    """How many documents; how often, and in how many of them, each word occurs, or each hash."""
 
     documents: int
     times: Counter[str]
@@ -145,9 +144,8 @@ class TextColumn(Column):
                 raise ValueError(f"wanted at most {LONGEST_PATTERN:,} characters")
             groups = re.compile(self.token_pattern).groups
         except (re.error, ValueError, OverflowError, RecursionError) as error:
-            self.refuse(
-                f"token_pattern={self.token_pattern!r:.99}: no regular expression ({error})"
-            )
+            pattern = f"token_pattern={self.token_pattern!r:.99}"
+            self.refuse(f"{pattern}: no regular expression ({error})")
         if groups > 1:
             self.refuse(
                 f"token_pattern={self.token_pattern!r}: {groups} groups. Wanted at most one, "
@@ -180,16 +178,14 @@ class TextColumn(Column):
         return Cells(self.rows(array))
 
     def rows(self, documents: Sequence[str] | pa.Array) -> sparse.csr_array:
-        """Return the rows of documents, float32, shape (documents, width); zeros are not stored and
-        columns rise in every row."""
+        """Return the rows of documents, float32, without zeros, columns rising in every row."""
         counts = self.counts(grams_of(documents, self._reading))
         rows = sparse.csr_array(self._weighted(counts), dtype=np.float32)
         rows.eliminate_zeros()
         return rows
 
     def words(self, documents: pa.Array) -> pa.Array:
-        """Return the words of documents, with blanks between those of an n-gram, each as often as
-        it occurs."""
+        """Return the words of documents, n-grams with blanks, each as often as it occurs."""
         return grams_of(documents, self._reading).strings()
 
     def counts(self, grams: Grams) -> sparse.csr_array:

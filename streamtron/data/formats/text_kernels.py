@@ -18,7 +18,7 @@ NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
 """Kinds of invalid text that ``parse_libsvm`` finds; the reader writes the message."""
 
 PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
-"""Places in ``found``: complete rows, complete lines, numbers deferred, whether the columns of
+"""Places in ``counts``: complete rows, complete lines, numbers deferred, whether the columns of
 some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
 
 LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
@@ -226,8 +226,7 @@ def _row_label(text, at, weighted, row, labels, weights, deferred, count):
 
 @helper
 def _row_names(text, at, optional, row, deferred, count):
-    """Leave to Python the row's first token, or pass no label if it is a pair or a query id;
-    returns (trouble, place, deferred)."""
+    """Leave the first token to Python, or pass no label; returns (trouble, place, deferred)."""
     after = at
     while not _ends_token(text[after]) and text[after] != _COLON:
         after += np.uintp(1)
@@ -280,13 +279,13 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
         negative = text[start] == _MINUS
         first = start + np.uintp(negative)
         mantissa, after = _digits(text, first, np.int64(0))
-        whole = after - first
+        head = after - first
         places = np.uintp(0)
         if text[after] == _POINT:
             point = after + np.uintp(1)
             mantissa, after = _many_digits(text, point, mantissa)
             places = after - point
-        if whole - np.uintp(1) < np.uintp(7) and whole + places <= 15 and _ends_token(text[after]):
+        if head - np.uintp(1) < np.uintp(7) and head + places <= 15 and _ends_token(text[after]):
             # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
             number = np.float64(mantissa) / _POWERS[places]
             values[nonzero] = -number if negative else number
@@ -323,7 +322,7 @@ def _line_end(text, at):
                _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
 )  # fmt: skip
 def parse_libsvm(text, first_column, optional, weighted, named,
-                 indptr, indices, values, labels, weights, lines, deferred, found):  # fmt: skip
+                 indptr, indices, values, labels, weights, lines, deferred, counts):  # fmt: skip
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters
@@ -340,12 +339,12 @@ def parse_libsvm(text, first_column, optional, weighted, named,
         and in the order written, values rounded as float32(float(token)).
     deferred : int64, shape (n//2 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or NAMES; its
         row or nonzero; its first byte; the byte after it) of each token that Python is to read.
-    found : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
+    counts : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
 
     Cost: one reading of the text, some 40 cycles a nonzero.
     """
     at = row = nonzero = count = line = np.uintp(0)
-    found[:] = 0
+    counts[:] = 0
     indptr[0] = 0
     trouble = NOTHING
     while at < np.uintp(len(text)):
@@ -365,7 +364,7 @@ def parse_libsvm(text, first_column, optional, weighted, named,
                 trouble, at, nonzero, count, unsorted = _row_pairs(
                     text, at, first_column, indices, values, nonzero, deferred, count
                 )
-                found[UNSORTED] |= unsorted
+                counts[UNSORTED] |= unsorted
         if trouble == NOTHING:
             trouble, at = _line_end(text, at)
         if trouble != NOTHING:
@@ -373,14 +372,13 @@ def parse_libsvm(text, first_column, optional, weighted, named,
         row += np.uintp(is_row)
         indptr[row] = nonzero
         line += np.uintp(1)
-    found[PARSED_ROWS], found[PARSED_LINES], found[DEFERRED] = row, line, count
-    found[TROUBLE], found[PLACE] = trouble, at
+    counts[PARSED_ROWS], counts[PARSED_LINES], counts[DEFERRED] = row, line, count
+    counts[TROUBLE], counts[PLACE] = trouble, at
 
 
 @kernel(types.int64(readonly(types.uint8), types.int64))
 def too_deep(text, most):
-    """Return the place in JSON where more than ``most`` brackets are open; the text's length where
-    there is none. Brackets in strings do not count."""
+    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length."""
     depth, quoted, escaped = 0, False, False
     for at in range(len(text)):
         byte = text[at]

@@ -24,11 +24,9 @@ else:
     from backports import zstd
 
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-    ".zst": zstd.ZstdDecompressor,
-}
+    ".gz": lambda: zlib.decompressobj(wbits=31), ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor, ".zst": zstd.ZstdDecompressor,
+}  # fmt: skip
 PACKED = tuple(_DECOMPRESSORS)
 """Suffixes of the compressions that are unpacked."""
 
@@ -59,16 +57,13 @@ class TextStream:
             for block in self._stored(size):
                 yield block, self.bytes_read
             return
-        start_bytes = 0
+        first = 0
         with closing(prefetch(lambda: self._unpack(suffix))) as unpacked:
             for block, taken in unpacked:
                 for start in range(0, len(block), size):
                     part = min(start + size, len(block)) / len(block)
-                    yield (
-                        block[start : start + size],
-                        start_bytes + round(part * (taken - start_bytes)),
-                    )
-                start_bytes = taken
+                    yield block[start : start + size], first + round(part * (taken - first))
+                first = taken
 
     def fingerprint(self) -> str:
         """xxh3-128 of the bytes taken so far, 32 hex digits."""

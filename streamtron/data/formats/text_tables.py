@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -45,8 +46,7 @@ _QUOTE = b'"'
 
 
 class Cut(NamedTuple):
-    """Whole rows of a text, the number of their first line, and the stored bytes read for them and
-    all before."""
+    """Whole rows of a text, the number of their first line, the stored bytes up to their end."""
 
     text: bytearray
     line: int
@@ -108,10 +108,13 @@ class TextTableReader(TableReader):
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
     def _kind_of(self, name: str) -> str | None:
-        """Return what a recipe makes of a column; numbers of the first shard are numbers."""
+        """Return what a recipe makes of a column, named outright or by a pattern; numbers of the
+        first shard are numbers."""
         recipe, settled = self.reading.recipe, self.reading.settled
         if recipe is not None:
-            return recipe.kind_of(name)
+            columns = [column for column in recipe.columns if column.name == name]
+            columns += [column for column in recipe.columns if fnmatchcase(name, column.name)]
+            return columns[0].KIND if columns else None
         is_number = settled is not None and settled.layout == "columns"
         return "number" if is_number and name in (self.reading.features or ()) else None
 
@@ -141,8 +144,7 @@ class TextTableReader(TableReader):
         return cut, pa.RecordBatch.from_arrays(arrays, columns)
 
     def _narrow(self, cut: Cut, table: pa.Table, field: pa.Field) -> pa.Array:
-        """Return a column as the integers that it began with, where all are whole; they are read
-        again where floats round them."""
+        """Return a column as integers where all are whole; read again where floats round them."""
         is_whole = pa.types.is_integer(field.type)
         if is_whole and (pc.max(pc.abs(table[field.name])).as_py() or 0) >= _ROUNDED:
             with suppress(pa.ArrowInvalid):
@@ -247,9 +249,9 @@ class CsvReader(TextTableReader):
                 f"{self.name}, line 1: {columns:,} columns; CSV may have {most:,} in the memory "
                 "there is. Write the rows as libsvm text, or as lists in Parquet or JSON lines."
             )
-        if columns == 1 and (other := re.search(b"[;,\t]", header)) and _QUOTE not in header:
+        if columns == 1 and (odd := re.search(b"[;,\t]", header)) and _QUOTE not in header:
             raise DataError(
-                f"{self.name}, line 1: {other[0].decode()!r} between the names of the columns. "
+                f"{self.name}, line 1: {odd[0].decode()!r} between the names of the columns. "
                 "Write commas, or tabs in a file whose name ends in .tsv."
             )
         if columns > 1 and (again := cut.text.find(b"\n" + header)) >= 0:
@@ -276,8 +278,7 @@ class CsvReader(TextTableReader):
             )
 
     def _check_quotes(self, cut: Cut, separator: bytes) -> None:
-        """Refuse a quote that neither begins nor ends a field, nor is doubled within one: rows
-        could be cut in the middle."""
+        """Refuse a quote within a field that is not doubled: rows could be cut in the middle."""
         places = np.flatnonzero(np.frombuffer(cut.text, np.uint8) == _QUOTE[0])
         if not len(places):
             return

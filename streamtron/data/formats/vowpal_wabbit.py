@@ -53,9 +53,8 @@ class VowpalWabbitReader(TextTableReader):
         halves = pc.split_pattern(lines, "|", max_splits=1)
         complete = pc.equal(pc.list_value_length(halves), 2).to_numpy(zero_copy_only=False)
         if not complete.all():
-            self._refuse(
-                lines_of_rows[np.argmin(complete)], "no |. Write label |namespace name name"
-            )
+            sentence = "no |. Write label |namespace name name"
+            self._refuse(lines_of_rows[np.argmin(complete)], sentence)
         table = pa.table([*self._heads(pc.list_element(halves, 0), lines_of_rows),
                           self._features(pc.list_element(halves, 1), lines_of_rows)],
                          schema=SCHEMA)  # fmt: skip
@@ -122,9 +121,8 @@ class VowpalWabbitReader(TextTableReader):
         bad = ~is_number.to_numpy(zero_copy_only=False) | (lengths > 2)
         if bad.any():
             at = int(np.argmax(bad))
-            self._refuse(
-                int(lines[at]), f"{words[at].as_py()[:40]!r}. Write a feature as name or name:2.5"
-            )
+            word = f"{words[at].as_py()[:40]!r}"
+            self._refuse(int(lines[at]), f"{word}. Write a feature as name or name:2.5")
         values: NDArray[np.float64] = texts.cast(pa.float64()).to_numpy()
         return values
 

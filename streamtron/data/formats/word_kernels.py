@@ -35,7 +35,7 @@ def _rotated(number, by):
 @helper
 def _murmur_hash(text, start, stop):
     """MurmurHash3_x86_32 of some bytes, seed 0, as a signed number (Appleby, 2011)."""
-    found = np.uint64(0)
+    hashed = np.uint64(0)
     block = np.uint64(0)
     for at in range(start, stop):
         within = np.uint64(at - start) & np.uint64(3)
@@ -43,14 +43,14 @@ def _murmur_hash(text, start, stop):
         last = np.uintp(at) + np.uintp(1) == stop
         if within == 3 or last:
             block = _times(_rotated(_times(block, _MURMUR[0]), 15), _MURMUR[1])
-            found ^= block
+            hashed ^= block
             if within == 3:
-                found = (_times(_rotated(found, 13), np.uint64(5)) + _MURMUR[2]) & _32_BITS
+                hashed = (_times(_rotated(hashed, 13), np.uint64(5)) + _MURMUR[2]) & _32_BITS
             block = np.uint64(0)
-    found ^= np.uint64(stop - start)
-    found = _times(found ^ (found >> np.uint64(16)), _MURMUR[3])
-    found = _times(found ^ (found >> np.uint64(13)), _MURMUR[4])
-    return np.int64(np.int32(np.uint32(found ^ (found >> np.uint64(16)))))
+    hashed ^= np.uint64(stop - start)
+    hashed = _times(hashed ^ (hashed >> np.uint64(16)), _MURMUR[3])
+    hashed = _times(hashed ^ (hashed >> np.uint64(13)), _MURMUR[4])
+    return np.int64(np.int32(np.uint32(hashed ^ (hashed >> np.uint64(16)))))
 
 
 @helper

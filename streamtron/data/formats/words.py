@@ -68,8 +68,7 @@ class Words(NamedTuple):
 
 
 class Grams(NamedTuple):
-    """N-grams: their UTF-8 in ``text``, from ``starts`` to ``stops``, and the ``document`` of each,
-    of as many ``documents``."""
+    """N-grams: their UTF-8 in ``text``, from ``starts`` to ``stops``, and their ``document``."""
 
     text: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -189,7 +188,8 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     text, offsets = _bytes_of(array)
     if is_few(len(text)):
         return _packed(split_few(array.to_pylist(), lowercase))
-    if lowercase and any(_occurs(letter, text) for letter in _BY_NEIGHBOURS):
+    pairs = [tuple(letter.encode()) for letter in _BY_NEIGHBOURS]
+    if lowercase and any(((text[:-1] == a) & (text[1:] == b)).any() for a, b in pairs):
         text, offsets = _bytes_of(_lowered(array))
     size, count = len(text), len(offsets) - 1
     most = size // 3 + count
@@ -197,8 +197,7 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
     indptr = np.empty(count + 1, np.int64)
     word_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
-    found = int(indptr[-1])
-    return Words(words, starts[:found], stops[:found], indptr)
+    return Words(words, starts[: indptr[-1]], stops[: indptr[-1]], indptr)
 
 
 def split_few(documents: Iterable[str], lowercase: bool) -> list[list[str]]:
@@ -242,12 +241,6 @@ def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.frombuffer(within, np.uint8), ends - ends[0]
 
 
-def _occurs(letter: str, text: NDArray[np.uint8]) -> bool:
-    """Tell whether a letter of two bytes occurs in UTF-8."""
-    first, second = letter.encode()
-    return bool(((text[:-1] == first) & (text[1:] == second)).any())
-
-
 def _lowered(array: pa.Array) -> pa.Array:
     """Return strings with those in lower case that have a letter of ``_BY_NEIGHBOURS``."""
     have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
@@ -261,10 +254,9 @@ def _letters(lowercase: bool) -> NDArray[np.uint32]:
     table = np.arange(_CODE_POINTS, dtype=np.uint32)
     every = table.tobytes().decode("utf-32", "surrogatepass")
     if lowercase:  # all at once: these alone become several letters, or another at a word's end
-        lowered = (
-            re.sub(f"[{_BY_NEIGHBOURS}]", "_", every).lower().encode("utf-32-le", "surrogatepass")
-        )
-        table = np.frombuffer(lowered, "<u4").astype(np.uint32)
+        lowered = re.sub(f"[{_BY_NEIGHBOURS}]", "_", every).lower()
+        encoded = lowered.encode("utf-32-le", "surrogatepass")
+        table = np.frombuffer(encoded, "<u4").astype(np.uint32)
         neighbours = [*map(ord, _BY_NEIGHBOURS)]
         table[neighbours] = neighbours
     is_word = np.zeros(_CODE_POINTS, bool)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,19 +78,10 @@ class _Model(NamedTuple):
 
 @checks_keywords()
 def generate(
-    directory: str,
-    *,
-    rows: int,
-    columns: int | None = None,
-    seed: int,
-    kind: str = "text",
-    target: str = "class",
-    shards: int = 8,
-    format: Format = "libsvm",
-    first_row: int = 0,
-    overwrite: bool = False,
-    executor: Executor = serial,
-) -> Written:
+    directory: str, *, rows: int, columns: int | None = None, seed: int, kind: str = "text",
+    target: str = "class", shards: int = 8, format: Format = "libsvm", first_row: int = 0,
+    overwrite: bool = False, executor: Executor = serial,
+) -> Written:  # fmt: skip
     """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size.
 
     Text is 1-based, Parquet 0-based; both hold the same float32 values. Rows held out for a test
@@ -128,9 +119,8 @@ def generate(
             RowRange(shard_path(number), first, min(a_shard, end - first))
             for number, first in enumerate(range(first_row, end, a_shard))
         ]
-        return sum_over_tree(
-            Written.plus, executor(write_range, parts, columns, seed, format, kind, target)
-        )
+        written = executor(write_range, parts, columns, seed, format, kind, target)
+        return sum_over_tree(Written.plus, written)
 
 
 class RowRange(NamedTuple):
@@ -177,20 +167,16 @@ def _check(
     fewest, most, usual, _ = KINDS[kind]
     columns = usual if columns is None else columns
     if not fewest <= columns <= most:
-        raise SettingsError(
-            f"columns {columns}. A corpus of kind {kind} has {fewest:,} to {most:,} columns."
-        )
+        wanted = f"A corpus of kind {kind} has {fewest:,} to {most:,} columns."
+        raise SettingsError(f"columns {columns}. {wanted}")
     if min(seed, first_row) < 0:
-        raise SettingsError(
-            f"rows {rows}, seed {seed}, first row {first_row}. None may be negative."
-        )
+        given = f"rows {rows}, seed {seed}, first row {first_row}"
+        raise SettingsError(f"{given}. None may be negative.")
     return columns
 
 
-def _random(
-    seed: int, stream: Literal["model", "rows", "weights"], number: int
-) -> np.random.Generator:
-    """Make a random generator for each (seed, stream, number)."""
+def _random(seed: int, stream: str, number: int) -> np.random.Generator:
+    """Make a random generator for each (seed, stream, number); a stream is one of three."""
     key = np.random.SeedSequence([seed, ("model", "rows", "weights").index(stream), number])
     return np.random.Generator(np.random.Philox(key))
 
@@ -292,9 +278,8 @@ def _text_group(columns: int, seed: int, group: int, number: bool) -> RowBatch:
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
     frequency = np.diff(np.append(first, len(keys)))
     values = (1 + np.log(frequency)) * model.idf[rank[order[first]]]
-    indptr = np.searchsorted(
-        keys[first], np.arange(GROUP_ROWS + 1, dtype=np.uint64) << np.uint64(32)
-    )
+    starts = np.arange(GROUP_ROWS + 1, dtype=np.uint64) << np.uint64(32)
+    indptr = np.searchsorted(keys[first], starts)
     norms = np.sqrt(np.add.reduceat(values**2, indptr[:-1]))
     values /= np.repeat(norms, np.diff(indptr))
     labels = (topics[:, 0] % 2 == 0) != flipped
@@ -306,31 +291,22 @@ def _text_group(columns: int, seed: int, group: int, number: bool) -> RowBatch:
 
 
 def _batch(
-    indptr: NDArray[np.int64],
-    columns: NDArray[np.uint32],
-    values: NDArray[np.float64],
-    labels: NDArray[np.bool_] | NDArray[np.float64],
-    group: int,
-) -> RowBatch:
+    indptr: NDArray[np.int64], columns: NDArray[np.uint32], values: NDArray[np.float64],
+    labels: NDArray[np.bool_] | NDArray[np.float64], group: int,
+) -> RowBatch:  # fmt: skip
     """Make a batch of a group's rows; ``labels`` : whether they are positive, or numbers."""
     number = are_targets(labels)
     return RowBatch(
-        indptr,
-        columns,
-        values.astype(np.float32),
+        indptr, columns, values.astype(np.float32),
         labels if number else np.where(labels, 0, 1).astype(np.int32),
-        [] if number else [1.0, -1.0],
-        None,
+        [] if number else [1.0, -1.0], None,
         lambda i: f"generated corpus, row {group * GROUP_ROWS + i}",
-    )
+    )  # fmt: skip
 
 
 def _ranks(
-    model: _Model,
-    random: np.random.Generator,
-    topics: NDArray[np.int64],
-    row: NDArray[np.int64],
-) -> NDArray[np.int64]:
+    model: _Model, random: np.random.Generator, topics: NDArray[np.int64], row: NDArray[np.int64],
+) -> NDArray[np.int64]:  # fmt: skip
     """Draw a rank for every word; ``row`` has the row of each word."""
     columns = len(model.column)
     rank = np.searchsorted(model.cumulated, random.random(len(row)), side="right")

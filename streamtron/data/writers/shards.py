@@ -283,13 +283,9 @@ def _group_writer(file: BinaryIO, style: ShardStyle) -> Iterator[Callable[[RowBa
 
 
 def _schema(style: ShardStyle) -> pa.Schema:
-    labels = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
-    label = labels[style.label_type]
-    fields = {
-        "indices": pa.list_(pa.uint32()),
-        "values": pa.list_(pa.float32()),
-        "label": pa.list_(label) if style.multilabel else label,
-    }
+    label = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}[style.label_type]
+    fields = {"indices": pa.list_(pa.uint32()), "values": pa.list_(pa.float32())}
+    fields["label"] = pa.list_(label) if style.multilabel else label
     schema = pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
     return schema if style.recipe is None else schema.with_metadata({RECIPE_KEY: style.recipe})
 

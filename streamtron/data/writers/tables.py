@@ -86,9 +86,8 @@ def _parquet(groups: Iterable[pa.Table]) -> Iterator[bytes]:
     file = io.BytesIO()
     writer: pq.ParquetWriter | None = None
     for group in groups:
-        writer = writer or pq.ParquetWriter(
-            file, group.schema, compression="zstd", write_page_checksum=True
-        )
+        how: Any = {"compression": "zstd", "write_page_checksum": True}
+        writer = writer or pq.ParquetWriter(file, group.schema, **how)
         writer.write_table(group)
         yield file.getvalue()
         file.seek(0)
