@@ -114,9 +114,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("first", ["-1", "1"])
-def test_certify_reports_a_planted_drift_and_the_same_certificate(
-    first: str, lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certify_reports_a_planted_drift_and_the_same_certificate(first, lines, tmp_path, caplog):
     ordered = sorted(lines, key=lambda line: line.split()[0] != first)
     model, run = run_in(tmp_path, [ordered[0], *lines], C=2.0)
     before = certify(model)
@@ -133,7 +131,7 @@ def test_certify_reports_a_planted_drift_and_the_same_certificate(
     assert "have drifted by 0.01 of their length" in caplog.text
 
 
-def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
+def test_a_drift_in_columns_that_no_row_has_is_found(lines, tmp_path):
     def widen(learner: Learner) -> None:
         w = learner.running.w
         learner.running.w, learner.frozen = np.append(w, [0.5 * np.linalg.norm(w)]), None
@@ -144,7 +142,7 @@ def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path:
 
 
 @pytest.mark.parametrize("way", ["multiclass", "multilabel"])
-def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> None:
+def test_of_many_classes_each_has_its_own_drift(way, tmp_path):
     write_corpus(tmp_path / "many", rows=2000, columns=60, classes=4)
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
@@ -159,9 +157,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     assert max(drifts.values()) <= ROUNDING
 
 
-def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
-    lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_of_what_weights_it_tells_distance_and_drift(lines, tmp_path, capfd):
     model, run = run_in(tmp_path, lines, C=2.0)
     assert main._run(["certify", str(model)]) == 0
     brief = capfd.readouterr().out
@@ -179,9 +175,7 @@ def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
     assert "distance" not in capfd.readouterr().out
 
 
-def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best_scale(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
     model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
@@ -228,9 +222,9 @@ def flip_amid(path: Path) -> None:
 @pytest.mark.parametrize(
     "how", ["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"]
 )
-def test_without_a_checkpoint_of_its_end_a_run_is_certified_and_no_drift_is_told(
-    how: str, lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_last_checkpoint_a_run_is_certified_and_no_drift_told(
+    how, lines, tmp_path, caplog
+):
     model, run = run_in(tmp_path, lines, C=2.0)
     whole = certify(model)
     spoil(run, how)
@@ -281,9 +275,9 @@ SPOILT: dict[str, Callable[[Path], None]] = {
     [*((spoilt, "update by few rows") for spoilt in SPOILT),
      *(("no number", repair) for repair in [*REPAIRS][1:]), ("a drift", "forget")],
 )  # fmt: skip
-def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_says_so(
-    spoilt: str, repair: str, corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_goes_on_with_spoilt_weights_makes_them_afresh(
+    spoilt, repair, corpus, tmp_path, caplog
+):
     first, settings, change, last = REPAIRS[repair]
     model, run = tmp_path / "m", tmp_path / "m.run"
     fit(corpus[first], model, **settings)
@@ -309,9 +303,9 @@ def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e200])
-def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
-    value: float, lines: list[str], tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certify_proves_of_spoilt_weights_what_it_proved_before(
+    value, lines, tmp_path, capfd, caplog
+):
     model, run = run_in(tmp_path, lines, C=2.0)
     before = certify(model)
     change_last(run, "running.w", put(value))
@@ -325,9 +319,7 @@ def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
     assert json.loads(told[told.index("{") :])["certificate"]["drift"] is None
 
 
-def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
     def stop(event: Event) -> None:
         if isinstance(event, ChunkDone) and event.reading == 1:
             raise InterruptedError
@@ -341,9 +333,7 @@ def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
         streamtron.run(corpus, settings, model=model, machine=often, resume=True)
 
 
-def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(corpus, tmp_path):
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings, often = Settings(C=5.0, index_base=0), Machine(checkpoint_every=0.0)
     streamtron.run(corpus[:9], settings, model=model, machine=often)
@@ -357,9 +347,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
     assert streamtron.update(model, corpus[9]).stop_reason == "certified"
 
 
-def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
-    corpus: list[Path], tmp_path: Path, capfd: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_drift_that_rounding_can_make_is_no_repair_and_not_told(corpus, tmp_path, capfd, caplog):
     model, report = tmp_path / "m", tmp_path / "r.json"
     words = ["update", str(model), "--report", str(report)]
     fit(corpus[:7], model)
@@ -377,9 +365,7 @@ def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
     assert following["drift_repaired"] == 0.0, "a repair is of the change that made it"
 
 
-def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(tmp_path, caplog):
     """Of an ordinary table, its columns as they are: ages, incomes, shares, flags."""
     caplog.set_level(logging.INFO)
     rng, rows, model = np.random.default_rng(0), 12_000, tmp_path / "m"
@@ -404,9 +390,7 @@ def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_hardware(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_that_are_10_to_the_40_times_others_raise_no_alarm_of_hardware(tmp_path, caplog):
     path = tmp_path / "spread.svm"
     path.write_text("1 1:5.5e-18 3:-3.4e-15\n-1 1:3.6e22 2:-2.2e-2\n-1 1:2e3 3:-2.1e21\n")
     outcome = streamtron.run(path, Settings(C=4.4, rho=1.07, max_epochs=20), machine=Machine())
@@ -414,9 +398,7 @@ def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_ha
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(caplog):
     caplog.set_level(logging.INFO)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(9000, 3)).astype(np.float32) * np.float32([1.0, 1e3, 1e3]) + np.float32(
@@ -430,9 +412,7 @@ def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
     assert {record.levelno for record in told} == {logging.INFO}
 
 
-def test_of_many_classes_the_summary_names_the_largest_drift(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_of_many_classes_the_summary_names_the_largest_drift(tmp_path, capfd):
     write_corpus(tmp_path / "many", rows=3000, columns=60, classes=3)
     shards = sorted((tmp_path / "many").iterdir())
     model, report = tmp_path / "m", tmp_path / "r.json"

@@ -125,9 +125,7 @@ def fitted(data: Data, directory: Path, **settings: Any) -> Outcome:
 
 @pytest.mark.parametrize("rho", [0.0, 1.0])
 @pytest.mark.parametrize("C", [0.05, 2.0, 50.0])
-def test_our_model_is_proven_again_by_one_reading_with_its_witness_and_without(
-    data: Data, tmp_path: Path, C: float, rho: float
-) -> None:
+def test_our_model_is_proven_again_by_one_reading_with_a_witness_or_without(data, tmp_path, C, rho):
     outcome = fitted(data, tmp_path, C=C, rho=rho)
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     claimed = outcome.report["certificate"]
@@ -143,7 +141,7 @@ def test_our_model_is_proven_again_by_one_reading_with_its_witness_and_without(
         sound(each, best_margin(data, C, rho))
 
 
-def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path: Path) -> None:
+def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path):
     random = np.random.default_rng(0)
     X = random.normal(size=(4096, 70)).astype(np.float32)  # a block that is worth sharing
     labels = X[:, 0] + random.normal(size=len(X)) > 0.0
@@ -167,9 +165,7 @@ def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1, 1.0])
-def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(
-    data: Data, tmp_path: Path, noise: float
-) -> None:
+def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(data, tmp_path, noise):
     model = fitted(data, tmp_path, C=2.0).model
     off = np.random.default_rng(0).normal(scale=noise, size=len(model.weights))
     worse, gaps = model.but(weights=model.weights * (1.0 + off)), []
@@ -181,9 +177,7 @@ def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(
     assert gaps[0] > gaps[1] >= gaps[2]
 
 
-def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
-    data: Data, tmp_path: Path
-) -> None:
+def test_the_decision_radius_holds_for_every_decision_of_the_optimum(data, tmp_path):
     outcome = fitted(data, tmp_path, C=2.0, tol=0.05, active_set=2_000)  # few rows leave a gap
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     exact, found = fitted(data, tmp_path, C=2.0, tol=0).model, proof.certificate
@@ -199,9 +193,7 @@ def test_the_decision_radius_holds_for_every_decision_of_the_optimum(
 # --- what does not fit ---
 
 
-def test_other_rows_labels_learners_or_a_bias_than_the_models_are_refused_by_name(
-    data: Data, tmp_path: Path
-) -> None:
+def test_other_rows_labels_learners_or_a_bias_than_the_models_are_refused_by_name(data, tmp_path):
     model, witness = fitted(data, tmp_path, weights_in_label=True).model, tmp_path / "witness"
     other, strange, nothing = (tmp_path / f"{name}.svm" for name in ("other", "strange", "nothing"))
     other.write_text(text(*random_rows(1, ROWS, COLUMNS)))
@@ -223,9 +215,7 @@ def test_other_rows_labels_learners_or_a_bias_than_the_models_are_refused_by_nam
             call()
 
 
-def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_false_one(
-    data: Data, tmp_path: Path
-) -> None:
+def test_counts_of_worse_rows_make_a_looser_bound_but_never_a_false_one(data, tmp_path):
     outcome = fitted(data, tmp_path, C=2.0)
     shuffled = Counts()
     counts = np.random.default_rng(0).permutation(outcome.counts[0].dense(ROWS))
@@ -241,7 +231,7 @@ def test_counts_in_the_witness_of_worse_rows_make_a_looser_bound_but_never_a_fal
 # --- weights of rows and classes ---
 
 
-def test_class_weights_of_the_model_are_those_of_the_proof(data: Data, tmp_path: Path) -> None:
+def test_class_weights_of_the_model_are_those_of_the_proof(data, tmp_path):
     outcome = fitted(data, tmp_path, C=2.0, class_weight={"1": 5.0})
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
     delta2 = [0.25 / (5.0 if label == 1 else 1.0) for label in data.labels]
@@ -253,9 +243,7 @@ def test_class_weights_of_the_model_are_those_of_the_proof(data: Data, tmp_path:
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "hinge"])
-def test_row_weights_in_the_shards_are_those_of_the_proof(
-    data: Data, tmp_path: Path, loss: str
-) -> None:
+def test_row_weights_in_the_shards_are_those_of_the_proof(data, tmp_path, loss):
     weights = np.random.default_rng(0).choice([0.0, 0.5, 4.0, 1000.0], size=ROWS)
     data.path.write_text(text(data.rows, data.labels, weights.tolist()))
     model = fitted(data, tmp_path, C=0.5, loss=loss, weights_in_label=True, tol=1e-6).model
@@ -280,9 +268,9 @@ def liblinears(data: Data, directory: Path, options: str, C: float, rho: float) 
 @pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize("C", [0.05, 50.0])
 @pytest.mark.parametrize("solver", [1, 2])
-def test_liblinears_model_has_the_primal_computed_by_hand_and_a_true_gap(
-    data: Data, tmp_path: Path, solver: int, C: float, rho: float
-) -> None:
+def test_liblinears_model_has_the_primal_found_by_hand_and_a_true_gap(
+    data, tmp_path, solver, C, rho
+):
     model = liblinears(data, tmp_path, f"-s {solver}", C, rho)
     proof = certify(model, data.path, settings=Settings(C=C, rho=rho))
     w, bias = model.weights.tolist(), model.bias / rho if rho else 0.0
@@ -324,9 +312,7 @@ def many(
         ("-s 3", "hinge", None),
     ],
 )
-def test_every_class_is_certified_as_it_would_be_alone_and_on_the_same_readings(
-    data: Data, tmp_path: Path, options: str, loss: str, class_weight: Any, readings: int
-) -> None:
+def test_every_class_is_certified_as_alone(data, tmp_path, options, loss, class_weight, readings):
     model, path, y = many(data, tmp_path, options)
     settings = Settings(C=0.5, rho=1.0, class_weight=class_weight, loss=loss)
     proof = certify(model, path, settings=settings, readings=readings)
@@ -360,9 +346,7 @@ def foreign(weights: Sequence[float], bias: float = 0.0) -> LinearModel:
 
 
 @pytest.mark.parametrize("factor", [7.0, 1e-3, 1e6, 1e20, 1e-20])
-def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back_within_the_readings_allowed(
-    data: Data, tmp_path: Path, factor: float
-) -> None:
+def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back(data, tmp_path, factor):
     outcome = fitted(data, tmp_path, C=2.0)
     scaled = foreign((factor * outcome.model.weights).tolist(), factor * outcome.model.bias)
     proof = certify(scaled, data.path, settings=Settings(C=2.0))
@@ -374,9 +358,7 @@ def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back_within_the_re
 
 @pytest.mark.parametrize("weights", [[0.0] * COLUMNS, [1e-30] * COLUMNS, [-1.0] * COLUMNS])
 @pytest.mark.parametrize("active_set", [10**9, 3_000, 0])
-def test_bad_weights_get_a_true_certificate_too(
-    data: Data, weights: list[float], active_set: int
-) -> None:
+def test_bad_weights_get_a_true_certificate_too(data, weights, active_set):
     problem = Settings(C=2.0, active_set=active_set)
     proof = certify(foreign(weights), data.path, settings=problem)
     sound(proof, best_margin(data, 2.0, 1.0))
@@ -384,9 +366,7 @@ def test_bad_weights_get_a_true_certificate_too(
 
 
 @pytest.mark.parametrize("readings", slow_but([2, 6], 2))
-def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more(
-    data: Data, readings: int
-) -> None:
+def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more(data, readings):
     problem = Settings(C=2.0, active_set=500)
     proof = certify(foreign([0.05] * COLUMNS), data.path, settings=problem, readings=readings)
     assert proof.readings == 1.0 + readings
@@ -395,9 +375,7 @@ def test_a_search_that_does_not_end_early_takes_the_readings_allowed_and_no_more
     assert proof.certificate.upper_bound <= 1.1 * best_margin(data, 2.0, 1.0)
 
 
-def test_rows_of_one_label_or_of_more_columns_than_the_model_has_are_certified(
-    data: Data, tmp_path: Path
-) -> None:
+def test_rows_of_one_label_or_of_more_columns_than_the_model_has_are_certified(data, tmp_path):
     rival = liblinear(data.X[:, : COLUMNS - 2], data.labels, "-s 2 -B 1")
     liblinearutil.save_model(str(tmp_path / "narrow"), rival)
     narrow, halves = load_any(tmp_path / "narrow"), [0.5] * ROWS
@@ -427,9 +405,7 @@ def adult(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("C", "most"), [(0.5, 1e-3), (50.0, 2e-3)])
-def test_liblinears_model_of_adult_is_certified(
-    adult: Path, tmp_path: Path, C: float, most: float
-) -> None:
+def test_liblinears_model_of_adult_is_certified(adult, tmp_path, C, most):
     X, y = load_svmlight_file(str(adult / "train"), n_features=123, dtype=np.float64)
     liblinearutil.save_model(str(tmp_path / "theirs"), liblinear(X, y, f"-s 1 -B 1 -c {C}"))
     model = load_any(tmp_path / "theirs")
@@ -446,7 +422,7 @@ def test_liblinears_model_of_adult_is_certified(
         assert found.primal_margin <= optimum <= found.upper_bound * (1 + 1e-9)
 
 
-def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_path: Path) -> None:
+def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_path):
     """The same bounds as for libsvm text of the same rows."""
     x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     y = np.where(x @ [1.0, -1.0, 0.5] > 0, 1, -1)
@@ -502,9 +478,7 @@ def least_objective(data: Data, C: float, rho: float, loss: str) -> float:
     ("solver", "C", "rho"),
     [(0, 0.05, 0.0), (0, 50.0, 1.0), (7, 1.0, 2.5), (3, 0.05, 0.0), (3, 0.05, 2.5)],
 )
-def test_liblinears_model_of_another_loss_is_certified_for_that_loss(
-    data: Data, tmp_path: Path, solver: int, C: float, rho: float
-) -> None:
+def test_liblinears_model_of_another_loss_is_certified_for_it(data, tmp_path, solver, C, rho):
     loss = "hinge" if solver == 3 else "log_loss"
     model = liblinears(data, tmp_path, f"-s {solver} -e 1e-8", C, rho)
     proof, mine = certify(model, data.path, C=C), objective(data, model, C, rho, loss)
@@ -519,9 +493,7 @@ def test_liblinears_model_of_another_loss_is_certified_for_that_loss(
      (LinearSVC(loss="hinge", intercept_scaling=2.5), 2.5, "hinge")],
     ids=["a column", "an intercept"],
 )  # fmt: skip
-def test_scikit_learns_coefficients_are_certified_for_the_loss_that_is_given(
-    data: Data, tmp_path: Path, theirs: Any, rho: float, loss: str
-) -> None:
+def test_scikit_learns_coefficients_are_certified_for_a_loss(data, tmp_path, theirs, rho, loss):
     theirs = clone(theirs).set_params(C=0.5, tol=1e-9, max_iter=10**6)
     X = data.X if theirs.fit_intercept else np.column_stack([data.X, np.ones(ROWS)])
     theirs.fit(X, data.labels)
@@ -538,9 +510,9 @@ def test_scikit_learns_coefficients_are_certified_for_the_loss_that_is_given(
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
-def test_a_witness_of_another_loss_proves_in_one_reading_and_a_forged_one_nothing(
-    data: Data, tmp_path: Path, loss: str
-) -> None:
+def test_a_witness_of_another_loss_proves_in_a_reading_and_a_forged_one_nothing(
+    data, tmp_path, loss
+):
     outcome = fitted(data, tmp_path, C=2.0, loss=loss)
     claimed = outcome.report["certificate"]
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")
@@ -563,9 +535,9 @@ def test_a_witness_of_another_loss_proves_in_one_reading_and_a_forged_one_nothin
 
 @pytest.mark.parametrize("active_set", [10**9, 3000])
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
-def test_worse_weights_of_another_loss_get_a_larger_dual_by_every_reading_allowed(
-    data: Data, tmp_path: Path, loss: str, active_set: int
-) -> None:
+def test_worse_weights_of_another_loss_get_a_larger_dual_by_readings(
+    data, tmp_path, loss, active_set
+):
     model = fit(data.path, C=2.0, loss=loss)
     worse, duals = model.but(weights=1.3 * model.weights), []
     least = least_objective(data, 2.0, 1.0, loss)

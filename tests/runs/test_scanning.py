@@ -17,7 +17,6 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
@@ -94,9 +93,9 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_the_rows_are_cut(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int]
-) -> None:
+def test_a_task_a_shard_proves_what_one_process_proves_however_rows_are_cut(
+    lines, whole, tmp_path, sizes
+):
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
     witness = witnessed(outcome, shards)
@@ -134,7 +133,7 @@ def hold_the_same(known: Certificate, found: Certificate) -> None:
 SPARSE: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
 
 
-def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
+def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
     fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
     low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
@@ -150,9 +149,9 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def test_workers_prove_of_a_run_and_of_a_model_what_one_process_proves_and_it_is_printed(
-    workers: Workers, lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_prove_of_a_run_and_a_model_what_one_process_proves(
+    workers, lines, tmp_path, capfd
+):
     shards = cut(lines, tmp_path / "cut", [3000, 6000, 0, ROWS - 9000])
     model = tmp_path / "model"
     run(shards, Settings(C=2.0, class_weight={"1": 3.0}), model=model, machine=Machine())
@@ -167,9 +166,7 @@ def test_workers_prove_of_a_run_and_of_a_model_what_one_process_proves_and_it_is
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_workers_prove_of_many_classes_what_one_process_proves(
-    workers: Workers, tmp_path: Path, class_weight: Any
-) -> None:
+def test_workers_prove_of_many_classes_what_one_process_proves(workers, tmp_path, class_weight):
     write_corpus(tmp_path / "many", rows=9000, columns=80, classes=4)
     settings = Settings(multiclass=True, tol=0.1, class_weight=class_weight)
     done = run(tmp_path / "many", settings, machine=Machine(), witness=tmp_path / "w")
@@ -184,9 +181,9 @@ def test_workers_prove_of_many_classes_what_one_process_proves(
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_shard_of_more_rows_or_fewer_than_its_witness_has_is_named(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, off: int, at: int
-) -> None:
+def test_a_shard_of_more_or_fewer_rows_than_its_witness_has_is_named(
+    lines, whole, tmp_path, off, at
+):
     outcome, _ = whole
     shards = cut(lines, tmp_path / "cut", [6000, ROWS - 6000])
     content, tensors = read_sealed(witnessed(outcome, shards), "witness")
@@ -287,15 +284,15 @@ class Noted:
 
 
 @pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - SLOW)))
-def test_without_a_witness_workers_prove_what_one_process_proves_and_make_its_frozen_readings(
-    workers: Workers, corpora: Path, case: str
-) -> None:
+def test_without_a_witness_workers_prove_what_one_process_proves_scan_by_scan(
+    workers, corpora, case
+):
     executor = Noted(workers)
     assert proven(corpora, case, executor) == proven(corpora, case)
     assert executor.asked == ["scan_shard"] * CASES[case].scans
 
 
-def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Path) -> None:
+def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
     sent: list[int] = []
 
     def passed(result: Any) -> None:
@@ -308,9 +305,7 @@ def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Path) -> None:
     assert 2 * 60_000 - 2 * 100 <= sum(sent) <= 2 * 60_000
 
 
-def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there_for_later_readings(
-    workers: Workers, corpora: Path, tmp_path: Path
-) -> None:
+def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there(workers, corpora, tmp_path):
     kept = proven(corpora, "LIBLINEAR's", workers, cache_dir=str(tmp_path))
     assert kept == proven(corpora, "LIBLINEAR's")
     assert len(list(tmp_path.glob("*.cache"))) == len(list((corpora / "two").iterdir()))
@@ -320,9 +315,7 @@ def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there_for_later_read
 
 
 @pytest.mark.parametrize("reading", slow_but(range(3), 2))  # the first, by slacks, to certify
-def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothing(
-    workers: Workers, corpora: Path, tmp_path: Path, reading: int
-) -> None:
+def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_path, reading):
     mark, scans = tmp_path / "died", 0
 
     def executor(function: Any, items: Any, *shared: Any) -> Any:
@@ -346,9 +339,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_without_a_witness_workers_refuse_what_one_process_refuses_in_its_words(
-    guest: Workers, tmp_path: Path, name: str
-) -> None:
+def test_without_a_witness_workers_refuse_what_one_process_refuses_alike(guest, tmp_path, name):
     *shards, sentence = BAD[name]
     for letter, text in zip("ab", shards, strict=True):
         (tmp_path / f"{letter}.svm").write_text(text)

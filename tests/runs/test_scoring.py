@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -63,7 +62,7 @@ def _out(model: LinearModel, shards: Path, out: Path, **how: Any) -> list[list[s
     return [line.split("\t") for line in out.read_text().splitlines()]
 
 
-def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:
+def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path):
     features = ["1:1 3:2", "2:0.5", ""]
     for name, labels in {"ours": "1 -1 1", "others": "7 8 9"}.items():
         rows = zip(labels.split(), features, strict=True)
@@ -79,9 +78,9 @@ ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_of_lines(
-    multilabel: bool, tmp_path: Path
-) -> None:
+def test_the_csv_module_reads_back_labels_of_delimiters_quotes_and_ends_of_lines(
+    multilabel, tmp_path
+):
     classes, reading = tuple(sorted(ODD)), {"index_base": 1, "multilabel": multilabel}
     model = LinearModel(np.eye(8), np.full(8, -0.5), classes, {}, None, reading)
     rows = [[k] for k in range(8)]
@@ -100,9 +99,9 @@ def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_o
 
 
 @pytest.mark.parametrize("classes", [("ham", "spam"), (False, True), (0.5, 2.0)])
-def test_of_two_classes_a_line_is_the_larger_where_w_x_and_the_bias_are_above_0_and_their_sum(
-    classes: tuple[Label, Label], corpus: Path, tmp_path: Path
-) -> None:
+def test_of_two_classes_a_line_is_the_sign_of_w_x_and_the_bias_and_their_sum(
+    classes, corpus, tmp_path
+):
     model = _model(classes=classes)
     _, matrix = _read(corpus)
     lines = _out(model, corpus, tmp_path / "out.txt")
@@ -124,9 +123,7 @@ def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
 
 
 @pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (0.5, 2.0, 9.0)])
-def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
-    classes: tuple[Label, ...], corpus: Path, tmp_path: Path
-) -> None:
+def test_of_many_classes_a_line_is_the_label_and_every_decision_in_order(classes, corpus, tmp_path):
     model = _many(classes)
     _, matrix = _read(corpus)
     lines = _out(model, corpus, tmp_path / "out.txt")
@@ -141,9 +138,7 @@ def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_highest_decisions_are_those_of_all_whatever_is_in_memory_at_a_time(
-    multilabel: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_path, monkeypatch):
     model = _many((1.0, 2.5, 7.0, 8.0), multilabel=multilabel)
     every = np.concatenate([scores.decisions for scores in predict(model, corpus)])
     order = np.argsort(-every, axis=1, kind="stable")[:, :2]
@@ -169,9 +164,7 @@ def test_the_highest_decisions_are_those_of_all_whatever_is_in_memory_at_a_time(
      ({"top": 4}, "top is 4, and the model has 3 classes"),
      ({"top": 1, "proba": True}, "leave proba and certain out")],
 )  # fmt: skip
-def test_of_two_classes_or_more_than_there_are_there_are_no_highest_decisions(
-    how: dict[str, Any], sentence: str, corpus: Path
-) -> None:
+def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, sentence, corpus):
     with pytest.raises(SettingsError, match=sentence):
         next(predict(_many(("a", "b", "c")), corpus, **how))
     with pytest.raises(SettingsError, match=r"two classes|leave proba"):
@@ -179,9 +172,7 @@ def test_of_two_classes_or_more_than_there_are_there_are_no_highest_decisions(
 
 
 @pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
-def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decision_above_0(
-    classes: tuple[Label, ...], tmp_path: Path
-) -> None:
+def test_of_a_multilabel_model_a_line_begins_with_all_labels_above_0(classes, tmp_path):
     model = _many(classes, multilabel=True)
     sign = np.eye(len(classes), COLUMNS)
     model = model.but(weights=sign, bias=np.full(len(classes), -0.5))
@@ -198,7 +189,7 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decisio
     assert table["decisions"].to_pylist()[-1] == last
 
 
-def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
+def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
     written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
     assert written == (2, 2, None)
@@ -207,7 +198,7 @@ def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: 
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
 
 
-def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:
+def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path):
     (tmp_path / "rows").write_text("1 1:1\n" * 20_000 + "1 1:nonsense\n")
     for name in ("out", "out.parquet"):
         (tmp_path / name).write_text("precious")
@@ -217,9 +208,7 @@ def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
 
 
-def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_prediction(
-    tmp_path: Path, corpus: Path
-) -> None:
+def test_a_row_weight_that_the_model_was_fitted_with_is_not_read_in_prediction(tmp_path, corpus):
     convert(corpus, tmp_path / "parquet", to="parquet")
     model = _model(reading={"index_base": 0, "weight": "importance"})
     assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "parquet")) == ROWS
@@ -227,7 +216,7 @@ def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_predict
         evaluate(model, tmp_path / "parquet")
 
 
-def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) -> None:
+def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus):
     model = _model()
     labels, matrix = _read(corpus)
     expected = evaluate_rows(labels, model.decision_function(matrix)).to_dict()
@@ -238,9 +227,7 @@ def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) ->
     assert confused == pytest.approx(wrong, rel=1e-12)
 
 
-def test_the_larger_class_is_the_positive_one_whatever_comes_first_and_rows_have_weights(
-    tmp_path: Path,
-) -> None:
+def test_the_larger_class_is_the_positive_one_whatever_comes_first_and_rows_have_weights(tmp_path):
     reading = {"index_base": 1, "weights_in_label": True}
     model = _model(reading=reading, weights=np.ones(1), bias=0.0)
     for text in ("1:3 1:1\n-1:2 1:-1\n", "-1:2 1:-1\n1:3 1:1\n"):
@@ -259,18 +246,14 @@ def test_the_larger_class_is_the_positive_one_whatever_comes_first_and_rows_have
     ],
     ids=["an unknown label", "no label", "a column below the base"],
 )
-def test_rows_that_are_not_the_models_are_refused(
-    use: Callable[..., object], text: str, sentence: str, tmp_path: Path
-) -> None:
+def test_rows_that_are_not_the_models_are_refused(use, text, sentence, tmp_path):
     (tmp_path / "rows").write_text(text)
     with pytest.raises(DataError, match=sentence):
         use(_model(), tmp_path / "rows")
 
 
 @pytest.mark.parametrize("base", [0, 1])
-def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(
-    base: int, tmp_path: Path
-) -> None:
+def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(base, tmp_path):
     rng = np.random.default_rng(base)
     dense = rng.normal(size=(60, 5)).astype(np.float32)
     labels = np.where(dense @ rng.normal(size=5) > 0, 1.0, -1.0)
@@ -290,7 +273,7 @@ def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text
     assert proofs[0] == proofs[1]
 
 
-def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path) -> None:
+def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path):
     (tmp_path / "rows.svm").write_text("1 1:1 2:1\n-1 1:-1 3:1\n")
     convert(tmp_path / "rows.svm", tmp_path / "tables", to="parquet")
     model = streamtron.fit(tmp_path / "tables")
@@ -299,9 +282,7 @@ def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path)
             use(model, tmp_path / "rows.svm")
 
 
-def test_how_rows_are_cut_into_tasks_changes_nothing_and_into_shards_metrics_by_rounding_alone(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_how_rows_are_cut_into_tasks_and_shards_changes_nothing_but_rounding(corpus, tmp_path):
     weights = np.random.default_rng(1).random(ROWS)
     text = "".join(path.read_text() for path in sorted(corpus.iterdir()))
     rows = [
@@ -327,7 +308,7 @@ def test_how_rows_are_cut_into_tasks_changes_nothing_and_into_shards_metrics_by_
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_a_csv_table_of_predictions_names_its_columns(multilabel: bool, tmp_path: Path) -> None:
+def test_a_csv_table_of_predictions_names_its_columns(multilabel, tmp_path):
     classes, reading = ("a,b", "bee", 'c "x"'), {"index_base": 1, "multilabel": multilabel}
     model = LinearModel(np.eye(3), np.full(3, -0.5), classes, {}, None, reading)
     (tmp_path / "rows").write_text("0 1:2 3:1\n0 2:1\n")
@@ -344,9 +325,7 @@ def test_a_csv_table_of_predictions_names_its_columns(multilabel: bool, tmp_path
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_tables_of_predictions_name_their_columns_and_carry_others_along(
-    delimiter: str, tmp_path: Path
-) -> None:
+def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
     cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
     ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
     table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": pa.array(range(9000))})
@@ -371,9 +350,7 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(
             write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
 
 
-def test_predict_reads_standard_input_by_the_models_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
     streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
@@ -394,9 +371,7 @@ def test_predict_reads_standard_input_by_the_models_contract(
     assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
 
 
-def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(
-    tmp_path: Path,
-) -> None:
+def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(tmp_path):
     run = partial(here, tmp_path)
     reading = {"index_base": 1}
     model = LinearModel(np.eye(3), np.zeros(3), ("ant", "bee", "cow"), {}, None, reading)
