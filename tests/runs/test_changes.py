@@ -48,9 +48,9 @@ from tests.helpers.user_rows import Corpus, list_rows
 # --- what an update reads ------------------------------------------------------------------------
 
 
-def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_old_shard_is_read(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_where_old_scans_and_one_of_the_new_rows_prove_enough_no_old_shard_is_read(
+    corpus, tmp_path
+):
     few = tmp_path / "few.svm"  # so few that the proof of the others nearly suffices
     few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
     before = fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)
@@ -72,9 +72,7 @@ def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_
         assert getattr(proof, name) == pytest.approx(claimed, rel=1e-9)
 
 
-def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(corpus, tmp_path):
     # a night costs some thousandths
     tol = gap(fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)) + 0.008
     lines = corpus[9].read_text().splitlines(keepends=True)
@@ -90,7 +88,7 @@ def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
     assert holds_optimum(updated.report, shards)
 
 
-def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path: Path) -> None:
+def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path):
     source = random.Random(1)
     labels = [source.choice("xyz") for _ in range(404)]
     lines = [f"{y} {'xyz'.index(y)}:1 {source.randrange(3, 9)}:0.5\n" for y in labels]
@@ -109,9 +107,7 @@ def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path: Path)
         assert gap(learner) <= 0.05
 
 
-def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_of_the_visits(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings(shared_data, tmp_path):
     with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
         lines = list(islice(file, 2020))
     old, new = tmp_path / "old.svm", tmp_path / "new.svm"
@@ -129,9 +125,7 @@ def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_
 
 @pytest.mark.parametrize("tol", [0.2, 0.3])
 @pytest.mark.parametrize("number", [10, 30])
-def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
-    number: int, tol: float, tmp_path: Path
-) -> None:
+def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(number, tol, tmp_path):
     """What the last scan saw of the old rows was by the weights that they had then: the tolerance
     is so wide that it would do as it is, and the upper bound would be below the optimum."""
     rng = np.random.default_rng(1)
@@ -145,9 +139,7 @@ def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
 
 @pytest.mark.parametrize("machine", [{}, {"active_set": 2_000}, {"parts": 2}])
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_dual_variables_above_what_new_weights_of_classes_allow_are_cut(
-    loss: str, machine: dict[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dual_variables_above_what_new_class_weights_allow_are_cut(loss, machine, tmp_path, caplog):
     """α_k is at most C_k, which more rows of a class make less for all of them."""
     y = np.full(460, -1)
     y[:6] = y[200:206] = y[400:] = 1
@@ -171,9 +163,7 @@ WIDE = 12_345
 
 
 @pytest.mark.parametrize("settings", [{}, {"active_set": 2_000}, {"multiclass": True}])
-def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tmp_path):
     lines = [
         f"{1 - 2 * (k % 2)} {k % 3}:1 {5 + (k + k // 60) % 7}:0.{k % 9 + 1}"
         + (f" {WIDE}:1\n" if k // 60 == 1 else "\n")
@@ -189,9 +179,7 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
     assert {len(learner.running.w) for learner in learners} == {12}
 
 
-def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(corpus, tmp_path):
     wide = tmp_path / "wide.svm"
     wide.write_text("1 50000:1\n-1 50000:-1\n")
     fit([*corpus, wide], tmp_path / "m", active_set=100_000)
@@ -202,9 +190,7 @@ def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(
 
 
 @pytest.mark.parametrize("how", ["more learners", "another model"])
-def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(
-    how: str, corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(how, corpus, tmp_path):
     fit(corpus[:1], tmp_path / "m")
     if how == "more learners":
         path = tmp_path / "m.run" / "checkpoint"
@@ -224,9 +210,7 @@ def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(
     ids=["stages", "hard margin"],
 )
 @pytest.mark.parametrize("touched", [1, 4])  # shards
-def test_rows_are_forgotten_by_the_paper_s_stages_and_the_hard_margin(
-    settings: dict[str, Any], touched: int, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_rows_are_forgotten_by_stages_and_the_hard_margin(settings, touched, user_rows, tmp_path):
     scores = user_rows.rows @ user_rows.truth
     own = np.flatnonzero(scores * user_rows.labels > 0.6)  # so that there is a margin
     parts = np.array_split(own, 4)
@@ -245,7 +229,7 @@ def test_rows_are_forgotten_by_the_paper_s_stages_and_the_hard_margin(
         assert holds(found, least_primal(X, y, 5.0))
 
 
-def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
+def test_of_text_only_rows_are_numbered(tmp_path):
     text = "# a comment\n1 1:1\n\n-1 2:1 # the second\n   \n1 3:1\n-1 4:1\n"
     (tmp_path / "a.svm").write_text(text.replace("\n", "\r\n"))
     fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
@@ -253,9 +237,9 @@ def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
     assert np.flatnonzero(found.model.weights).tolist() == [0, 1, 3]
 
 
-def test_shards_that_were_moved_are_known_by_their_bytes_and_a_run_begun_anew_reads_all_rows(
-    user_rows: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_moved_shards_are_known_by_their_bytes_and_a_new_run_reads_all_rows(
+    user_rows, tmp_path, caplog
+):
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
     shards = user_rows.shards("svm", tmp_path / "here")
@@ -273,9 +257,7 @@ def test_shards_that_were_moved_are_known_by_their_bytes_and_a_run_begun_anew_re
     assert "rows that were forgotten are read again" in caplog.text
 
 
-def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_brings_none_back(user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     duplicate, other = tmp_path / "duplicate.svm", tmp_path / "other.svm"
     for path in (duplicate, other):
@@ -289,9 +271,7 @@ def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back
         streamtron.update(tmp_path / "m", other)
 
 
-def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_rows, tmp_path):
     """Those that the model is worst at, as if they were forgotten."""
     fit([user_rows.write(tmp_path / "0.svm", np.arange(800))], tmp_path / "m", index_base=1)
     decisions = streamtron.load(tmp_path / "m").decision_function(user_rows.rows)
@@ -332,9 +312,7 @@ FORGETS: dict[str, tuple[Named, dict[str, int], list[str]]] = {
 
 
 @pytest.mark.parametrize("way", FORGETS)
-def test_forget_reports_the_rows_of_what_is_named_and_what_the_run_does_not_have(
-    way: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_forget_reports_the_rows_of_what_is_named_and_what_is_not_there(way, user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     fit(shards, tmp_path / "m", tol=1e-13, max_epochs=2)
     for day in ("day", "days"):  # a name begins with the other
@@ -355,9 +333,7 @@ def test_forget_reports_the_rows_of_what_is_named_and_what_the_run_does_not_have
     assert json.loads((tmp_path / "r.json").read_text()) == again.report
 
 
-def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(user_rows, tmp_path):
     fit(user_rows.shards("parquet"), tmp_path / "m")
     words = ("forget", "m", "--key", "user", "--value", "user-3", "--value=user-4", "--report", "r")
     rows = {f"user = {name}": len(user_rows.numbers(name)) for name in ("user-3", "user-4")}
@@ -377,7 +353,7 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
     assert re.search(rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", shown)
 
 
-def test_the_command_says_what_came_of_an_update(corpus: list[Path], tmp_path: Path) -> None:
+def test_the_command_says_what_came_of_an_update(corpus, tmp_path):
     fit(corpus[:7], tmp_path / "m")
     duplicate = shutil.copy(corpus[0], tmp_path / "renamed.svm")
     words = ("update", "m", *corpus[7:], duplicate, "--tol", "0.001", "--report", "r.json")
@@ -389,9 +365,7 @@ def test_the_command_says_what_came_of_an_update(corpus: list[Path], tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])
-def test_shards_that_could_not_be_read_are_still_listed_after_a_change(
-    change: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_shards_that_could_not_be_read_are_still_listed_after_a_change(change, user_rows, tmp_path):
     shards, bad = user_rows.shards("svm", tmp_path), tmp_path / "bad.svm"
     bad.write_text("1 nonsense\n")
     fit([*shards[:3], bad], tmp_path / "m", on_bad_shard="skip")
@@ -485,38 +459,44 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def fitted(user_rows: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run ``m`` of three shards of text, ``n`` of tables, and what is wrong for ``m``."""
+    place = tmp_path_factory.mktemp("fitted")
+    shards = user_rows.shards("svm", place)
+    (place / "label.svm").write_text("3 1:1\n")
+    (place / "zero.svm").write_text("1 0:1\n-1 2:1\n")
+    (place / "zeros.svm").write_text("1 0:1\n-1 2:1\n" * 4000)
+    pq.write_table(pa.table({"label": [1, -1], "a": [0.5, 1.5]}), place / "t.parquet")
+    list_rows(place / "all.csv", {f"{k}.svm": range(200) for k in range(3)})
+    fit(shards[:3], place / "m", index_base=1)
+    fit(user_rows.shards("parquet", place), place / "n")
+    return place
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_change_that_cannot_be_made_is_refused_in_a_sentence_and_changes_nothing(
-    case: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_a_change_that_cannot_be_made_is_a_sentence_and_changes_nothing(case, fitted, tmp_path):
     settings, words, sentence = REFUSED[case]
-    user_rows.shards("svm", tmp_path)
-    (tmp_path / "label.svm").write_text("3 1:1\n")
-    (tmp_path / "zero.svm").write_text("1 0:1\n-1 2:1\n")
-    (tmp_path / "zeros.svm").write_text("1 0:1\n-1 2:1\n" * 4000)
-    pq.write_table(pa.table({"label": [1, -1], "a": [0.5, 1.5]}), tmp_path / "t.parquet")
-    list_rows(tmp_path / "all.csv", {f"{k}.svm": range(200) for k in range(3)})
-    fit([tmp_path / f"{k}.svm" for k in range(3)], tmp_path / "m", **{"index_base": 1, **settings})
-    if "n" in words:
-        fit(user_rows.shards("parquet"), tmp_path / "n")
+    place = shutil.copytree(fitted, tmp_path / "place", copy_function=shutil.copy2)
+    if settings:
+        shutil.rmtree(place / "m.run")
+        fit([place / f"{k}.svm" for k in range(3)], place / "m", **{"index_base": 1, **settings})
     if isinstance(words, str):
-        (tmp_path / "l").write_text(words)
+        (place / "l").write_text(words)
         words = ("forget", "m", "--rows", "l")
     if callable(words[0]):
         spoil, shard, *words = words
-        shutil.rmtree(tmp_path / "m.run" / "cache")
-        spoil(tmp_path / shard)
-    before = content(tmp_path / "m.run", tmp_path / "m")
-    done = here(tmp_path, *words)
+        shutil.rmtree(place / "m.run" / "cache")
+        spoil(place / shard)
+    before = content(place / "m.run", place / "m")
+    done = here(place, *words)
     assert (done.returncode in (2, 3), done.stdout) == (True, ""), done
     assert re.search(sentence, done.stderr.replace("\n", " ")), done.stderr
-    assert content(tmp_path / "m.run", tmp_path / "m") == before
+    assert content(place / "m.run", place / "m") == before
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
-    classes: int, tmp_path: Path
-) -> None:
+def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(classes, tmp_path):
     for name, label in zip("abc"[:classes], ("-1", "1", "7"), strict=False):
         lines = [f"{label} {1 + k % 3}:1 {5 + ord(name)}:0.5\n" for k in range(20)]
         (tmp_path / f"{name}.svm").write_text("".join(lines))
@@ -537,9 +517,7 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
         streamtron.forget(tmp_path / "n", key="w", values=[1.0])
 
 
-def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_that_is_wanted(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_wanted(corpus, tmp_path):
     mine = Path(shutil.copy(corpus[0], tmp_path))
     fit([mine, *corpus[1:5]], tmp_path / "m")
     os.utime(mine, ns=(1, 1))
@@ -581,9 +559,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return place, found
 
 
-def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_one_to_complete(
-    cut_off: tuple[Path, dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(cut_off, tmp_path):
     place, wanted = cut_off
     shutil.copytree(place, tmp_path / "saved", copy_function=shutil.copy2)
     code, calls = killed_at_call(10**6, "recover", place / "m")
@@ -601,9 +577,7 @@ def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_on
         assert not [*place.glob(".streamtron-*")]
 
 
-def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_path, monkeypatch):
     generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
     shards = sorted((tmp_path / "data").glob("*.svm"))
     fit(shards[:1], tmp_path / "m")
@@ -635,9 +609,7 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
     assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
 
 
-def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(tmp_path, caplog):
     generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
     shards = sorted((tmp_path / "data").glob("*.svm"))
     machine = streamtron.Machine(cache_dir=str(tmp_path / "cache"))
