@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import dump_svmlight_file
 from sklearn.svm import LinearSVC
 
 import streamtron
@@ -20,6 +18,7 @@ from streamtron.cli import options
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.names import ReadingNames, SettingNames, names_of
 from tests.helpers.processes import here
+from tests.helpers.svm_text import svm_lines, write_shards
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_every_setting_is_a_keyword_and_every_setting_of_reading_is_one_of_convert() -> None:
+def test_every_setting_is_a_keyword_and_every_setting_of_reading_is_one_of_convert():
     assert names_of(SettingNames) == {field.name for field in fields(streamtron.Settings)}
     assert names_of(ReadingNames) == set(options.READING)
 
@@ -42,8 +41,16 @@ FUNCTIONS = {
 } | {"fit_shards": streamtron.StreamtronClassifier().fit_shards}
 
 
+SIMILAR = {
+    "fit": {"max_epoch": "did you mean max_epochs"}, "sweep": {"tool": r"did you mean tol\?"},
+    "convert": {"lable": r"did you mean label\?", "C": "known: "},
+    "certify": {"rhoo": r"did you mean rho\?"},
+}  # fmt: skip
+"""What is said of settings, which a function takes beside its own arguments or does not take."""
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_refuses_an_unknown_keyword_with_similar_ones(name: str) -> None:
+def test_every_function_refuses_an_unknown_keyword_with_similar_ones(name):
     call: Any = FUNCTIONS[name]
     for known in signature(call).parameters:
         if known != "names":
@@ -51,56 +58,26 @@ def test_every_function_refuses_an_unknown_keyword_with_similar_ones(name: str) 
                 call(**{f"{known}x": 1})
     with pytest.raises(TypeError, match=r"argument 'qqqqqq': known: .*, "):
         call(qqqqqq=1)
+    for setting, close in SIMILAR.get(name, {}).items():
+        with pytest.raises(TypeError, match=f"'{setting}': {close}"):
+            call(**{setting: 1})
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "sentence"),
-    [
-        ("fit", "max_epoch", "'max_epoch': did you mean max_epochs"),
-        ("sweep", "tool", "did you mean tol?"),
-        ("convert", "lable", "did you mean label?"),
-        ("convert", "C", "'C': known: "),
-        ("certify", "rhoo", "did you mean rho?"),
-    ],
-)
-def test_a_setting_that_a_function_does_not_take_is_refused_with_those_it_takes(
-    name: str, setting: str, sentence: str
-) -> None:
-    with pytest.raises(TypeError, match=re.escape(sentence)):
-        getattr(streamtron, name)(**{setting: 1})
-
-
-def test_settings_are_given_at_once_or_by_name_but_not_both(place: Path) -> None:
+def test_settings_are_given_at_once_or_by_name_but_not_both_and_a_size_as_text_or_a_number(place):
     both: Any = {"settings": streamtron.Settings(C=0.1), "tol": 0.5}
     for call in (streamtron.fit, streamtron.sweep):
         with pytest.raises(SettingsError, match="not both"):
             call(place / "train", **both)
+    assert streamtron.Machine(memory="1.5GB").memory == 1_500_000_000
+    with pytest.raises(SettingsError, match="size 'much'"):
+        streamtron.Machine(memory="much")
+    fits = [streamtron.fit(place / "train", active_set=size) for size in ("20kB", 20_000)]
+    assert fits[0] == fits[1]
     found = streamtron.sweep(place / "train", valid=place / "more", C=[0.1, 1], tol=0.5, seed=7)
     assert {trial.settings.seed for trial in found.trials} == {7}
 
 
-def test_a_size_is_a_number_or_text_everywhere(place: Path) -> None:
-    assert streamtron.Machine(memory="1.5GB").memory == 1_500_000_000
-    assert streamtron.Settings.from_dict({"active_set": "1MB"}).active_set == 10**6
-    fits = [streamtron.fit(place / "train", active_set=size) for size in ("20kB", 20_000)]
-    assert fits[0] == fits[1]
-    with pytest.raises(SettingsError, match="size 'much'"):
-        streamtron.Machine(memory="much")
-
-
-def test_a_model_is_replaced_only_where_overwrite_or_resume_says_so(
-    place: Path, tmp_path: Path
-) -> None:
-    model = tmp_path / "m.st"
-    first = streamtron.fit(place / "train", model=model, C=1.0)
-    with pytest.raises(SettingsError, match="overwrite"):
-        streamtron.fit(place / "train", model=model, C=2.0)
-    second = streamtron.fit(place / "train", model=model, C=2.0, overwrite=True)
-    assert first != second == streamtron.load(model)
-    assert streamtron.fit(place / "train", model=model, C=2.0, resume=True) == second
-
-
-def test_certify_evaluate_and_predict_take_a_model_or_its_path(place: Path) -> None:
+def test_certify_evaluate_and_predict_take_a_model_or_its_path(place):
     path, shards = place / "m.st", place / "more"
     model = streamtron.load(path)
     assert streamtron.certify(path, shards) == streamtron.certify(model, shards)
@@ -112,7 +89,7 @@ def test_certify_evaluate_and_predict_take_a_model_or_its_path(place: Path) -> N
     assert np.array_equal(ours, theirs)
 
 
-def test_certify_without_shards_proves_the_run_of_a_path_in_one_reading(place: Path) -> None:
+def test_certify_without_shards_proves_the_run_of_a_path_in_one_reading(place):
     proof = streamtron.certify(place / "m.st")
     assert proof.readings == 1
     assert proof.certificate.relative_duality_gap <= 0.05
@@ -135,52 +112,41 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X[:, 0] += y
     model = LinearSVC(C=1.0, tol=1e-6, max_iter=10_000, random_state=0).fit(X, y)
     np.save(place / "theirs.npy", np.append(model.coef_, model.intercept_))
-    rising = np.argsort(y)[::-1]  # one class first, so that the second one comes late
+    falling = np.argsort(y)[::-1]  # one class first, so that the second one comes late
     for name, labels in (("01", y), ("pm", 2 * y - 1), ("57", 5 + 2 * y)):
-        dump_svmlight_file(X[rising], labels[rising], str(place / f"{name}.svm"), zero_based=False)
-    for k in (0, 1):  # of 01.svm, one class in each
-        (place / "apart").mkdir(exist_ok=True)
-        dump_svmlight_file(
-            X[y == k], y[y == k], str(place / "apart" / f"{k}.svm"), zero_based=False
-        )
+        lines = svm_lines(X[falling], labels[falling])
+        (place / f"{name}.svm").write_text("".join(lines))
+    write_shards(place / "apart", svm_lines(X[falling], y[falling]), [y.sum()])  # one class in each
     return place
 
 
-def test_coefficients_are_certified_and_evaluated_whatever_the_two_labels_are(theirs: Path) -> None:
+def test_coefficients_are_certified_and_evaluated_whatever_the_two_labels_are(theirs):
     words = ("--C", 1, "--rho", 1, "--index-base", 1, "--bias-last", "--json")
     printed = [
         here(theirs, "certify", "theirs.npy", f"{k}.svm", *words) for k in ("pm", "01", "57")
     ]
     assert [done.returncode for done in printed] == [0, 0, 0], printed[1].stderr
     assert printed[0].stdout == printed[1].stdout == printed[2].stdout
-    model = streamtron.load(theirs / "theirs.npy", index_base=1, bias_last=True)
+    how: Any = {"index_base": 1, "bias_last": True}
+    model = streamtron.load(theirs / "theirs.npy", **how)
     proof = streamtron.certify(model, theirs / "01.svm", C=1.0, rho=1.0)
     assert proof.certificate.relative_duality_gap < 1e-3
     shards = [theirs / name for name in ("pm.svm", "01.svm", "apart")]
     accuracies = {streamtron.evaluate(model, path).accuracy for path in shards}
     assert len(accuracies) == 1
     assert accuracies.pop() > 0.5
+    named = streamtron.load(theirs / "theirs.npy", classes=(-1, 1), **how)
+    with pytest.raises(DataError):  # which are not those of the rows
+        streamtron.certify(named, theirs / "01.svm", C=1.0, rho=1.0)
 
 
-def test_classes_that_are_named_are_those_of_the_rows_or_refused(theirs: Path) -> None:
-    model = streamtron.load(theirs / "theirs.npy", index_base=1, bias_last=True, classes=(-1, 1))
-    with pytest.raises(DataError):
-        streamtron.certify(model, theirs / "01.svm", C=1.0, rho=1.0)
-
-
-def test_the_help_of_certify_shows_no_default_that_it_does_not_take(theirs: Path) -> None:
+def test_the_help_of_certify_shows_no_default_that_it_does_not_take(theirs):
     said = " ".join(here(theirs, "certify", "--help").stdout.split())
     assert "0 = no bias [the model's]." in said
     assert "C = 1/(2 Δ²) [the model's]." in said
     done = here(theirs, "certify", "theirs.npy", "01.svm", "--C", 1, "--index-base", 1)
     assert done.returncode == 2
     assert "Give --rho" in done.stderr
-
-
-def test_python_dash_m_streamtron_is_the_command_line() -> None:
-    command = [sys.executable, "-m", "streamtron", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"streamtron {streamtron.__version__}\n"
 
 
 WITHOUT = """\
@@ -196,25 +162,27 @@ except SettingsError as error:
 """
 
 
+def python(*words: str) -> str:
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_python_dash_m_streamtron_is_the_command_line():
+    assert python("-m", "streamtron", "--version") == f"streamtron {streamtron.__version__}\n"
+
+
 @pytest.mark.parametrize(("library", "code", "sentence"), [
     ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn"),
     ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh"),
 ])  # fmt: skip
-def test_a_feature_without_its_library_says_in_a_sentence_what_to_install(
-    library: str, code: str, sentence: str
-) -> None:
-    command = [sys.executable, "-c", WITHOUT, library, code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{sentence}, which is not installed. Install streamtron[")
+def test_a_feature_without_its_library_says_in_a_sentence_what_to_install(library, code, sentence):
+    said = python("-c", WITHOUT, library, code)
+    assert said.startswith(f"{sentence}, which is not installed. Install streamtron[")
 
 
-def test_words_are_counted_hashed_and_normed_without_scikit_learn(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("label,text\na,the cheap pills\nb,noon the team\n")
-    specs = ("text,tfidf,stop_words=english", "text,hash_bits=8")
-    fits = "; ".join(
-        f"print(streamtron.fit({str(tmp_path / 't.csv')!r}, text={spec!r}).classes)"
-        for spec in specs
-    )
-    command = [sys.executable, "-c", WITHOUT, "sklearn", fits]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == 2 * "('a', 'b')\n"
+def test_words_are_counted_hashed_and_normed_without_scikit_learn(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("label,text\na,the cheap pills\nb,noon the team\n")
+    for spec in ("text,tfidf,stop_words=english", "text,hash_bits=8"):
+        code = f"print(streamtron.fit({str(path)!r}, text={spec!r}).classes)"
+        assert python("-c", WITHOUT, "sklearn", code) == "('a', 'b')\n"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.datasets import dump_svmlight_file, make_classification
+from sklearn.datasets import make_classification
 
 import streamtron
 from streamtron.core.errors import SettingsError
@@ -17,8 +17,9 @@ from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
-from tests.helpers.processes import Run, one_sentence
+from tests.helpers.processes import one_sentence
 from tests.helpers.sources import csr
+from tests.helpers.svm_text import svm_lines
 
 LOOSE = {
     ("two", "squared_hinge"): 1e-3, ("multiclass", "squared_hinge"): 1e-5,
@@ -32,16 +33,12 @@ LOOSE = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with rows of every kind of classes."""
     directory = tmp_path_factory.mktemp("place")
-    for name, classes in (("two", 2), ("multiclass", 4)):
-        X, y = make_classification(
-            700, 10, n_informative=5, n_redundant=0, n_classes=classes, class_sep=0.5,
-            random_state=2,
-        )  # fmt: skip
-        dump_svmlight_file(X, y, str(directory / f"{name}.svm"), zero_based=False)
-    text = (directory / "multiclass.svm").read_text().splitlines()
-    both = {"0": "0", "1": "1", "2": "0,1", "3": ""}
-    lines = [f"{both[line[0]]}{line[1:]}" for line in text]
-    (directory / "multilabel.svm").write_text("\n".join(lines) + "\n")
+    how: Any = {"n_informative": 5, "n_redundant": 0, "class_sep": 0.5, "random_state": 2}
+    for name, classes in (("two", 2), ("multiclass", 4), ("multilabel", 4)):
+        X, labels = make_classification(700, 10, n_classes=classes, **how)
+        if name == "multilabel":
+            labels = np.array(["0", "1", "0,1", ""])[labels]
+        (directory / f"{name}.svm").write_text("".join(svm_lines(X, labels)))
     return directory
 
 
@@ -51,9 +48,7 @@ def _fit(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
 
 
 @pytest.mark.parametrize(("kind", "loss"), LOOSE)
-def test_the_optimum_gives_certain_rows_the_same_label_and_all_rows_values_between_their_bounds(
-    place: Path, kind: str, loss: str
-) -> None:
+def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds(place, kind, loss):
     shard, proba = place / f"{kind}.svm", loss == "log_loss"
     best_gap = 1e-11 if loss == "squared_hinge" else 1e-9
     loose, optimum = (_fit(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], best_gap))
@@ -71,9 +66,7 @@ def test_the_optimum_gives_certain_rows_the_same_label_and_all_rows_values_betwe
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "hinge"])
-def test_the_ball_around_the_optimum_is_half_as_large_as_that_around_the_weights(
-    place: Path, loss: str
-) -> None:
+def test_the_ball_around_the_optimum_is_half_as_large_as_that_around_the_weights(place, loss):
     loose, optimum = (_fit(place, "two", tol, loss=loss) for tol in (1e-3, 1e-10))
     proven, central = loose.certificate, middle(loose)
     larger = decision_radius(proven["primal_objective"], proven["dual_objective"])
@@ -81,7 +74,7 @@ def test_the_ball_around_the_optimum_is_half_as_large_as_that_around_the_weights
     assert off <= proven["ball"]["radius"] <= (0.6 if loss != "hinge" else 0.708) * larger
 
 
-def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
+def test_the_radius_holds_what_rounding_the_offsets_loses():
     w, v = np.array([1.0, 1.0, 1.0]), np.array([1.0 + 1e-3, 1.0 + 1e-3 / 3, 1.0 + 1e-12 / 3])
     P = 1.0 + np.linalg.norm(w - v) ** 2 / 2
     proven = {"primal_objective": P, "dual_objective": 1.0}
@@ -95,7 +88,7 @@ def test_the_radius_holds_what_rounding_the_offsets_loses() -> None:
     assert beyond["radius"] >= half + 0.05 + 0.01
 
 
-def test_offsets_that_do_not_belong_to_a_model_are_refused(place: Path) -> None:
+def test_offsets_that_do_not_belong_to_a_model_are_refused(place):
     model = _fit(place, "two", 1e-3)
     for offsets, certificate, part in (
         (model.offsets[1:], model.certificate, "another number"),
@@ -115,7 +108,7 @@ def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any
     return make_model(weights, bias, classes, settings={"rho": 1.0}, certificate=proven, **reading)
 
 
-def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on() -> None:
+def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on():
     model = _proven((1.0, 0.0), 0.0, (-1.0, 1.0), radius=0.5)
     lengths = np.array([3.0, 3.0, 3.0, 0.0]) ** 0.5  # with ρ = 1: 2, 2, 2, 1
     rows = csr([((1, 1.001),), ((1, 0.999),), ((1, -1.001),), ()])  # counted from 1
@@ -124,28 +117,25 @@ def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on() 
     assert certain(model, least, most).tolist() == [True, False, True, False]
 
 
-def test_of_many_classes_the_highest_must_stay_above_every_other() -> None:
+def test_of_many_classes_the_highest_stays_above_all_and_of_several_none_may_change():
     model = _proven(np.eye(3), np.zeros(3), (1.0, 2.0, 3.0), radius=0.5)
     decisions = np.array([[0.0, 1.0 + 1e-9, -9.0], [0.0, 1.0 - 1e-9, -9.0], [-5.0, -9.0, -9.0]])
     assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False, True]
     ties = np.array([[1.0, 1.0, -9.0]])
     assert not certain(model, ties, ties).any()
-
-
-def test_of_several_labels_none_may_change() -> None:
     model = _proven(np.eye(2), np.zeros(2), ("a", "b"), radius=0.5, multilabel=True)
     decisions = np.array([[0.6, -0.6], [0.6, -0.4]])
     assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False]
 
 
-def test_nothing_is_certain_where_nothing_is_proven() -> None:
+def test_nothing_is_certain_where_nothing_is_proven():
     unproven = {"primal_objective": 1.0, "dual_objective": None, "relative_duality_gap": 1.0}
     model = make_model((1.0,), 0.0, settings={"rho": 0.0}, certificate=unproven)
     bounds = OptimumBounds(model).decisions(csr([((1, 1e9),), ()]), np.array([1e18, 0.0]))
     assert not certain(model, *bounds).any()
 
 
-def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> None:
+def test_predict_writes_what_is_certain_and_counts_it(run, place):
     _fit(place, "two", 1e-5, model=place / "model")
     for output in ("out.txt", "out.parquet"):
         done = run("predict", "model", "two.svm", "--certain", "-o", output)
@@ -160,9 +150,7 @@ def test_predict_writes_what_is_certain_and_counts_it(run: Run, place: Path) -> 
     assert done.stderr == f"700 rows, {count} certain\n"
 
 
-def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(
-    run: Run, place: Path
-) -> None:
+def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(run, place):
     make_model(certificate=None).save(place / "plain")
     _fit(place, "two", 1e-3, model=place / "raw")
     for model, words, part in (("plain", [], "no certificate"), ("raw", ["--proba"], "calibrated")):
@@ -174,32 +162,25 @@ def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused
 # --- until enough is certain ---------------------------------------------------------------------
 
 
-def test_a_fit_goes_on_until_enough_labels_are_certain(run: Run, place: Path) -> None:
-    done = run("fit", "two.svm", "--C", "0.1", "--tol", "0.3", "--model", "until", "--until",
-               "certain=0.9", "--valid", "two.svm")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("rows", "tol", "share"), [("two", 0.3, 0.9), ("two", 1e-8, 0.5), ("zero", 0.01, 1)]
+)
+def test_a_fit_goes_on_until_enough_labels_are_certain_or_says_so(run, place, rows, tol, share):
+    (place / "zero.svm").write_text("1\n" * 3)  # decisions of a bias that is 0
+    done = run("fit", "two.svm", "--C", 0.1, "--rho", int(rows == "two"), "--tol", tol, "--model",
+               "until", "--until", f"certain={share}", "--valid", f"{rows}.svm",
+               "--overwrite")  # fmt: skip
     model = streamtron.load(place / "until")
-    [found] = streamtron.predict(model, place / "two.svm", certain=True)
-    assert found.certain.mean() >= 0.9
-    assert model.settings["tol"] < 0.3
-    count = int(found.certain.sum())
-    assert done.stdout.endswith(f"certain labels     {count} of 700\n")
-
-
-def test_what_is_certain_at_once_needs_no_tighter_tolerance(run: Run, place: Path) -> None:
-    done = run("fit", "two.svm", "--C", "0.1", "--tol", "1e-8", "--model", "once", "--until",
-               "certain=0.5", "--valid", "two.svm")  # fmt: skip
+    if rows == "zero":
+        assert done.returncode == 4, done.stderr
+        assert "certain labels     0 of 3" in done.stdout
+        assert model.certificate is not None
+        return
     assert done.returncode == 0, done.stderr
-    assert streamtron.load(place / "once").settings["tol"] == 1e-8
-
-
-def test_a_fit_that_is_stopped_before_enough_is_certain_says_so(run: Run, place: Path) -> None:
-    (place / "zero.svm").write_text("1\n" * 3)  # decisions of the bias alone
-    done = run("fit", "two.svm", "--C", "0.1", "--rho", "0", "--model", "never", "--until",
-               "certain=1", "--valid", "zero.svm")  # fmt: skip
-    assert done.returncode == 4, done.stderr
-    assert "certain labels     0 of 3" in done.stdout
-    assert streamtron.load(place / "never").certificate is not None
+    [found] = streamtron.predict(model, place / "two.svm", certain=True)
+    assert found.certain.mean() >= share
+    assert (model.settings["tol"] < tol) == (tol == 0.3), "which was enough at once, else"
+    assert done.stdout.endswith(f"certain labels     {found.certain.sum()} of 700\n")
 
 
 @pytest.mark.parametrize(
@@ -212,8 +193,6 @@ def test_a_fit_that_is_stopped_before_enough_is_certain_says_so(run: Run, place:
         (["--until", "certain=0.9", "--valid", "two.svm", "--tol", "0"], "tol 0"),
     ],
 )
-def test_an_until_that_cannot_be_met_is_refused_before_the_fit(
-    run: Run, place: Path, words: list[str], part: str
-) -> None:
+def test_an_until_that_cannot_be_met_is_refused_before_the_fit(run, place, words, part):
     one_sentence(run("fit", "two.svm", "--model", "refused", *words), 2, part)
     assert not (place / "refused").exists()

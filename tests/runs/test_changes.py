@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.datasets import dump_svmlight_file
 
 import streamtron
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError
 from streamtron.core.scan_sums import no_bins
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import deletions
@@ -32,16 +31,26 @@ from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
-from tests.helpers.processes import Process, here, one_sentence
-from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
+from tests.helpers.processes import here, one_sentence
+from tests.helpers.runs import (
+    TOL,
+    WAS_KILLED,
+    content,
+    fit,
+    gap,
+    killed_at_call,
+    killed_once_committed,
+    state,
+)
+from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
 
 # --- what an update reads ------------------------------------------------------------------------
 
 
-def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_old_shard_is_read(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_where_old_scans_and_one_of_the_new_rows_prove_enough_no_old_shard_is_read(
+    corpus, tmp_path
+):
     few = tmp_path / "few.svm"  # so few that the proof of the others nearly suffices
     few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
     before = fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)
@@ -58,13 +67,12 @@ def test_where_the_last_scan_of_the_old_rows_and_one_of_the_new_prove_enough_no_
     assert updated.model.weights == pytest.approx(scale * weights, rel=1e-12)
     assert holds_optimum(report, [*corpus[:9], few])
     proof = streamtron.certify(tmp_path / "m").certificate
-    for name in ("upper_bound", "primal_margin", "directional_margin"):
-        assert getattr(proof, name) == pytest.approx(report["certificate"][name], rel=1e-9)
+    for name in ("primal", "dual"):
+        claimed = report["certificate"][f"{name}_objective"]
+        assert getattr(proof, name) == pytest.approx(claimed, rel=1e-9)
 
 
-def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(corpus, tmp_path):
     # a night costs some thousandths
     tol = gap(fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)) + 0.008
     lines = corpus[9].read_text().splitlines(keepends=True)
@@ -80,32 +88,26 @@ def test_night_after_night_the_proof_goes_on_until_it_no_longer_suffices(
     assert holds_optimum(updated.report, shards)
 
 
-def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path: Path) -> None:
+def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path):
     source = random.Random(1)
-
-    def shard(name: str, rows: int) -> Path:
-        labels = [source.choice("xyz") for _ in range(rows)]
-        lines = [f"{y} {'xyz'.index(y)}:1 {source.randrange(3, 9)}:0.5\n" for y in labels]
-        (tmp_path / name).write_text("".join(lines))
-        return tmp_path / name
-
-    fit([shard("a.svm", 400)], tmp_path / "m", C=0.1, tol=0.05, multiclass=True)
-    updated = streamtron.update(tmp_path / "m", shard("b.svm", 4))
-    assert updated.report["readings"] < 0.1
-    odd = tmp_path / "c.svm"
-    odd.write_text("x 1:1 3:2\n" * 30)  # what looks like a y is an x: nothing changes for z
-    updated = streamtron.update(tmp_path / "m", odd)
-    epochs = {each["label"]: each["full_epochs"] for each in updated.report["learners"]}
-    assert updated.report["readings"] > 1.0
+    labels = [source.choice("xyz") for _ in range(404)]
+    lines = [f"{y} {'xyz'.index(y)}:1 {source.randrange(3, 9)}:0.5\n" for y in labels]
+    # at last what looks like a y is an x: nothing changes for z
+    parts = {"a": lines[:400], "b": lines[400:], "c": ["x 1:1 3:2\n"] * 30}
+    for name, rows in parts.items():
+        (tmp_path / f"{name}.svm").write_text("".join(rows))
+    fit([tmp_path / "a.svm"], tmp_path / "m", C=0.1, tol=0.05, multiclass=True)
+    assert streamtron.update(tmp_path / "m", tmp_path / "b.svm").report["readings"] < 0.1
+    report = streamtron.update(tmp_path / "m", tmp_path / "c.svm").report
+    epochs = {learner["label"]: learner["full_epochs"] for learner in report["learners"]}
+    assert report["readings"] > 1.0
     assert epochs["z"] == 0 < min(epochs["x"], epochs["y"])
-    for each in updated.report["learners"]:
-        assert each["certificate"]["rows_scanned"] == 434
-        assert gap(each) <= 0.05
+    for learner in report["learners"]:
+        assert learner["certificate"]["rows_scanned"] == 434
+        assert gap(learner) <= 0.05
 
 
-def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_of_the_visits(
-    shared_data: Path, tmp_path: Path
-) -> None:
+def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings(shared_data, tmp_path):
     with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
         lines = list(islice(file, 2020))
     old, new = tmp_path / "old.svm", tmp_path / "new.svm"
@@ -123,41 +125,26 @@ def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings_and_a_fraction_
 
 @pytest.mark.parametrize("tol", [0.2, 0.3])
 @pytest.mark.parametrize("number", [10, 30])
-def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(
-    number: int, tol: float, tmp_path: Path
-) -> None:
+def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(number, tol, tmp_path):
     """What the last scan saw of the old rows was by the weights that they had then: the tolerance
     is so wide that it would do as it is, and the upper bound would be below the optimum."""
-
-    def shard(seed: int, rows: int, share: float) -> Path:
-        """So many rows, of which this share is of the rare class."""
-        rng, path = np.random.default_rng(seed), tmp_path / f"{seed}.svm"
-        lines = []
-        for _ in range(rows):
-            label = 1 if rng.random() < share else -1
-            row = np.round(rng.normal(size=6) + 0.4 * label, 3)
-            lines.append(f"{label} " + " ".join(f"{j + 1}:{value}" for j, value in enumerate(row)))
-        path.write_text("\n".join(lines) + "\n")
-        return path
-
-    old, new = shard(1, 400, 0.05), shard(2, number, 1.0)
+    rng = np.random.default_rng(1)
+    labels = np.where(rng.random(400 + number) < 0.05, 1, -1)
+    labels[400:] = 1
+    X = np.round(rng.normal(size=(len(labels), 6)) + 0.4 * labels[:, None], 3)
+    old, new = write_shards(tmp_path, svm_lines(X, labels), [400])
     fit([old], tmp_path / "m", tol=tol, class_weight="balanced", C=0.1)
-    updated = streamtron.update(tmp_path / "m", new).report
-    assert holds_optimum(updated, [old, new])
+    assert holds_optimum(streamtron.update(tmp_path / "m", new).report, [old, new])
 
 
 @pytest.mark.parametrize("machine", [{}, {"active_set": 2_000}, {"parts": 2}])
 @pytest.mark.parametrize("loss", ["hinge", "log_loss"])
-def test_dual_variables_above_what_new_weights_of_classes_allow_are_cut(
-    loss: str, machine: dict[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dual_variables_above_what_new_class_weights_allow_are_cut(loss, machine, tmp_path, caplog):
     """α_k is at most C_k, which more rows of a class make less for all of them."""
-    rng, shards = np.random.default_rng(3), []
-    for shard, rare in enumerate((6, 6, 60)):
-        y = np.where(np.arange(200 if shard < 2 else 60) < rare, 1, -1)
-        X = rng.normal(size=(len(y), 4)) + 0.3 * y[:, None]
-        shards.append(tmp_path / f"{shard}.svm")
-        dump_svmlight_file(X, y, os.fspath(shards[-1]), zero_based=False)
+    y = np.full(460, -1)
+    y[:6] = y[200:206] = y[400:] = 1
+    X = np.random.default_rng(3).normal(size=(len(y), 4)) + 0.3 * y[:, None]
+    shards = write_shards(tmp_path, svm_lines(X, y), [200, 400])
     known = {"loss": loss, "class_weight": "balanced", "C": 0.01, "tol": 1e-3, **machine}
     fit(shards[:2], tmp_path / "m", **known)
     changed = streamtron.update(tmp_path / "m", shards[2]).report["certificate"]
@@ -176,57 +163,44 @@ WIDE = 12_345
 
 
 @pytest.mark.parametrize("settings", [{}, {"active_set": 2_000}, {"multiclass": True}])
-def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    shards = [tmp_path / f"{number}.svm" for number in range(3)]
-    for number, shard in enumerate(shards):
-        more = f" {WIDE}:1" if number == 1 else ""
-        shard.write_text("".join(
-            f"{1 - 2 * (k % 2)} {k % 3}:1 {5 + (k + number) % 7}:0.{k % 9 + 1}{more}\n"
-            for k in range(60)
-        ))  # fmt: skip
-    fit(shards, tmp_path / "m", **settings)
+def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tmp_path):
+    lines = [
+        f"{1 - 2 * (k % 2)} {k % 3}:1 {5 + (k + k // 60) % 7}:0.{k % 9 + 1}"
+        + (f" {WIDE}:1\n" if k // 60 == 1 else "\n")
+        for k in range(180)
+    ]
+    fit(write_shards(tmp_path, lines, 3), tmp_path / "m", **settings)
     assert streamtron.forget(tmp_path / "m", "1.svm").model.columns == 12
     with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
         vectors = [dense(array) for array in ended.checkpoint.state.arrays.values()]
     sizes = {len(vector) for vector in vectors if vector.ndim == 1}
     assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
-    assert {len(one.running.w) for one in learners_of_run(tmp_path / "m.run")} == {12}
+    learners = learners_of_run(tmp_path / "m.run")
+    assert {len(learner.running.w) for learner in learners} == {12}
 
 
-def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(corpus, tmp_path):
     wide = tmp_path / "wide.svm"
     wide.write_text("1 50000:1\n-1 50000:-1\n")
     fit([*corpus, wide], tmp_path / "m", active_set=100_000)
     streamtron.forget(tmp_path / "m", "wide.svm")
     [learner] = learners_of_run(tmp_path / "m.run")
     assert learner.best.candidate is not None, "blocks were solved after the last scan began"
-    assert len(learner.best.candidate) < 50_000
-    assert len(learner.best.average.total) < 50_000
+    assert max(len(learner.best.candidate), len(learner.best.average.total)) < 50_000
 
 
-def test_a_checkpoint_of_more_learners_than_the_model_has_is_refused(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("how", ["more learners", "another model"])
+def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(how, corpus, tmp_path):
     fit(corpus[:1], tmp_path / "m")
-    path = tmp_path / "m.run" / "checkpoint"
-    content, arrays = read_sealed(path, "checkpoint")
-    content["state"]["learners"] *= 2
-    write_sealed(path, content, arrays)
-    with pytest.raises(DataError, match="the checkpoint is not the model's"):
-        streamtron.update(tmp_path / "m", corpus[1])
-
-
-def test_a_run_beside_which_another_run_s_model_was_put_is_not_changed(
-    corpus: list[Path], tmp_path: Path
-) -> None:
-    fit(corpus[:1], tmp_path / "m")
-    fit(corpus[:1], tmp_path / "other", C=2.0)
-    os.replace(tmp_path / "other", tmp_path / "m")
-    with pytest.raises(DataError, match="Put the run's own model back"):
+    if how == "more learners":
+        path = tmp_path / "m.run" / "checkpoint"
+        content, arrays = read_sealed(path, "checkpoint")
+        content["state"]["learners"] *= 2
+        write_sealed(path, content, arrays)
+    else:
+        fit(corpus[:1], tmp_path / "other", C=2.0)
+        os.replace(tmp_path / "other", tmp_path / "m")
+    with pytest.raises(DataError, match=r"not the model's\. Put the run's own model back"):
         streamtron.update(tmp_path / "m", corpus[1])
 
 
@@ -236,9 +210,7 @@ def test_a_run_beside_which_another_run_s_model_was_put_is_not_changed(
     ids=["stages", "hard margin"],
 )
 @pytest.mark.parametrize("touched", [1, 4])  # shards
-def test_rows_are_forgotten_by_the_paper_s_stages_and_the_hard_margin(
-    settings: dict[str, Any], touched: int, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_rows_are_forgotten_by_stages_and_the_hard_margin(settings, touched, user_rows, tmp_path):
     scores = user_rows.rows @ user_rows.truth
     own = np.flatnonzero(scores * user_rows.labels > 0.6)  # so that there is a margin
     parts = np.array_split(own, 4)
@@ -257,7 +229,7 @@ def test_rows_are_forgotten_by_the_paper_s_stages_and_the_hard_margin(
         assert holds(found, least_primal(X, y, 5.0))
 
 
-def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
+def test_of_text_only_rows_are_numbered(tmp_path):
     text = "# a comment\n1 1:1\n\n-1 2:1 # the second\n   \n1 3:1\n-1 4:1\n"
     (tmp_path / "a.svm").write_text(text.replace("\n", "\r\n"))
     fit([tmp_path / "a.svm"], tmp_path / "m", index_base=1)
@@ -265,9 +237,9 @@ def test_of_text_only_rows_are_numbered(tmp_path: Path) -> None:
     assert np.flatnonzero(found.model.weights).tolist() == [0, 1, 3]
 
 
-def test_shards_that_were_moved_are_known_by_their_bytes_and_a_run_begun_anew_reads_all_rows(
-    user_rows: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_moved_shards_are_known_by_their_bytes_and_a_new_run_reads_all_rows(
+    user_rows, tmp_path, caplog
+):
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
     shards = user_rows.shards("svm", tmp_path / "here")
@@ -277,21 +249,15 @@ def test_shards_that_were_moved_are_known_by_their_bytes_and_a_run_begun_anew_re
     shutil.copy2(moved[2], shards[2])
     paths = [*moved[:2], shards[2], moved[3]]
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
-
-    def again(**how: bool) -> dict[str, Any]:
-        machine = streamtron.Machine()
-        return streamtron.run(paths, settings, model=tmp_path / "m", machine=machine, **how).report
-
-    assert again(resume=True)["rows"] == 798
+    resumed = streamtron.run(paths, settings, model=tmp_path / "m", resume=True)
+    assert resumed.report["rows"] == 798
     assert sorted(deletions.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
-    report = again(overwrite=True)
-    assert (report["rows"], "forgotten_rows" in report) == (800, False)
+    anew = streamtron.run(paths, settings, model=tmp_path / "m", overwrite=True)
+    assert (anew.report["rows"], "forgotten_rows" in anew.report) == (800, False)
     assert "rows that were forgotten are read again" in caplog.text
 
 
-def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_brings_none_back(user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     duplicate, other = tmp_path / "duplicate.svm", tmp_path / "other.svm"
     for path in (duplicate, other):
@@ -305,31 +271,22 @@ def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_none_brings_them_back
         streamtron.update(tmp_path / "m", other)
 
 
-@pytest.fixture
-def hiding(user_rows: Corpus, tmp_path: Path) -> Path:
-    """A model whose witness hides the 140 rows that it is worst at, as if they were forgotten."""
-    (tmp_path / "whole").mkdir()
-    shard = user_rows.write(tmp_path / "whole" / "0.svm", np.arange(800))
-    fit([shard], tmp_path / "m", index_base=1)
+def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_rows, tmp_path):
+    """Those that the model is worst at, as if they were forgotten."""
+    fit([user_rows.write(tmp_path / "0.svm", np.arange(800))], tmp_path / "m", index_base=1)
     decisions = streamtron.load(tmp_path / "m").decision_function(user_rows.rows)
     hardest = np.argsort(user_rows.labels * decisions)[:140]
     gone = list_rows(tmp_path / "gone.csv", {"0.svm": sorted(hardest.tolist())})
     streamtron.forget(tmp_path / "m", rows=gone)
-    return tmp_path
-
-
-def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(hiding: Path) -> None:
-    words = ("certify", "m", "whole", "--witness", "m.run/witness")
-    one_sentence(here(hiding, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
-    one_sentence(here(hiding, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
-    with pytest.raises(DataError, match="140 rows"):
-        streamtron.certify(hiding / "m", hiding / "whole", witness=hiding / "m.run" / "witness")
+    words = ("certify", "m", "0.svm", "--witness", "m.run/witness")
+    one_sentence(here(tmp_path, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
+    one_sentence(here(tmp_path, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
     for accepted in ((*words, "--accept-exclusions"), ("certify", "m.run")):
-        done = here(hiding, *accepted)
+        done = here(tmp_path, *accepted)
         assert done.returncode == 0
         *_, last = " ".join(done.stdout.split()).split(". ")
         assert "140 rows of the shards were left out" in last
-        certificate = json.loads(here(hiding, *accepted, "--json").stdout)["certificate"]
+        certificate = json.loads(here(tmp_path, *accepted, "--json").stdout)["certificate"]
         assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)
 
 
@@ -355,9 +312,7 @@ FORGETS: dict[str, tuple[Named, dict[str, int], list[str]]] = {
 
 
 @pytest.mark.parametrize("way", FORGETS)
-def test_forget_reports_the_rows_of_what_is_named_and_what_the_run_does_not_have(
-    way: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_forget_reports_the_rows_of_what_is_named_and_what_is_not_there(way, user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     fit(shards, tmp_path / "m", tol=1e-13, max_epochs=2)
     for day in ("day", "days"):  # a name begins with the other
@@ -378,9 +333,7 @@ def test_forget_reports_the_rows_of_what_is_named_and_what_the_run_does_not_have
     assert json.loads((tmp_path / "r.json").read_text()) == again.report
 
 
-def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
-    user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(user_rows, tmp_path):
     fit(user_rows.shards("parquet"), tmp_path / "m")
     words = ("forget", "m", "--key", "user", "--value", "user-3", "--value=user-4", "--report", "r")
     rows = {f"user = {name}": len(user_rows.numbers(name)) for name in ("user-3", "user-4")}
@@ -400,7 +353,7 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(
     assert re.search(rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", shown)
 
 
-def test_the_command_says_what_came_of_an_update(corpus: list[Path], tmp_path: Path) -> None:
+def test_the_command_says_what_came_of_an_update(corpus, tmp_path):
     fit(corpus[:7], tmp_path / "m")
     duplicate = shutil.copy(corpus[0], tmp_path / "renamed.svm")
     words = ("update", "m", *corpus[7:], duplicate, "--tol", "0.001", "--report", "r.json")
@@ -412,9 +365,7 @@ def test_the_command_says_what_came_of_an_update(corpus: list[Path], tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["update", "forget"])
-def test_shards_that_could_not_be_read_are_still_listed_after_a_change(
-    change: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_shards_that_could_not_be_read_are_still_listed_after_a_change(change, user_rows, tmp_path):
     shards, bad = user_rows.shards("svm", tmp_path), tmp_path / "bad.svm"
     bad.write_text("1 nonsense\n")
     fit([*shards[:3], bad], tmp_path / "m", on_bad_shard="skip")
@@ -429,8 +380,8 @@ def test_shards_that_could_not_be_read_are_still_listed_after_a_change(
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def appended(line: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(path.read_text() + line)
+def grown(path: Path) -> None:
+    path.write_text(path.read_text() + "1 3:1\n")
 
 
 def turned(path: Path) -> None:
@@ -448,13 +399,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
         "a faithful run",
     ),
     "an old shard that grew": (
-        {}, (appended("1 3:1\n"), "1.svm", "update", "m", "3.svm"), "1.svm: changed since .*m.run",
+        {}, (grown, "1.svm", "update", "m", "3.svm"), "1.svm: changed since .*m.run",
     ),
     "an old shard that is gone": (
         {}, (Path.unlink, "1.svm", "update", "m", "3.svm"), "1.svm: gone from .*streamtron forget",
     ),
     "a shard that the run has, with other bytes": (
-        {}, (appended("1 3:1\n"), "1.svm", "update", "m", "1.svm", "3.svm"),
+        {}, (grown, "1.svm", "update", "m", "1.svm", "3.svm"),
         "1.svm: its bytes are others .* streamtron forget",
     ),
     "a shard twice": ({}, ("update", "m", "3.svm", "./3.svm"), "given twice"),
@@ -487,6 +438,17 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
         {}, ("forget", "m", "--key", "user", "--value", "a"),
         "libsvm text has no column 'user'.*--rows FILE",
     ),
+    "a key of another name": (
+        {}, ("forget", "n", "--key", "name", "--value", "a"),
+        "0 columns of the name 'name'. Wanted is one of indices, values",
+    ),
+    "a value of another type": (
+        {}, ("forget", "n", "--key", "y", "--value", "high"),
+        "column 'y' holds double, and --value is none .Failed to parse string",
+    ),
+    "a key of lists": (
+        {}, ("forget", "n", "--key", "indices", "--value", "1"), "column 'indices' holds list",
+    ),
     "an empty list": ({}, "", "begins with ''. Wanted is a CSV file whose first line is shard,row"),
     "a list without its first line": ({}, "0.svm,3\n", "begins with '0.svm,3'"),
     "a list of nothing": ({}, "shard,row\n", "no row in it"),
@@ -497,52 +459,44 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def fitted(user_rows: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run ``m`` of three shards of text, ``n`` of tables, and what is wrong for ``m``."""
+    place = tmp_path_factory.mktemp("fitted")
+    shards = user_rows.shards("svm", place)
+    (place / "label.svm").write_text("3 1:1\n")
+    (place / "zero.svm").write_text("1 0:1\n-1 2:1\n")
+    (place / "zeros.svm").write_text("1 0:1\n-1 2:1\n" * 4000)
+    pq.write_table(pa.table({"label": [1, -1], "a": [0.5, 1.5]}), place / "t.parquet")
+    list_rows(place / "all.csv", {f"{k}.svm": range(200) for k in range(3)})
+    fit(shards[:3], place / "m", index_base=1)
+    fit(user_rows.shards("parquet", place), place / "n")
+    return place
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_change_that_cannot_be_made_is_refused_in_a_sentence_and_changes_nothing(
-    case: str, user_rows: Corpus, tmp_path: Path
-) -> None:
+def test_a_change_that_cannot_be_made_is_a_sentence_and_changes_nothing(case, fitted, tmp_path):
     settings, words, sentence = REFUSED[case]
-    user_rows.shards("svm", tmp_path)
-    (tmp_path / "label.svm").write_text("3 1:1\n")
-    (tmp_path / "zero.svm").write_text("1 0:1\n-1 2:1\n")
-    (tmp_path / "zeros.svm").write_text("1 0:1\n-1 2:1\n" * 4000)
-    pq.write_table(pa.table({"label": [1, -1], "a": [0.5, 1.5]}), tmp_path / "t.parquet")
-    list_rows(tmp_path / "all.csv", {f"{k}.svm": range(200) for k in range(3)})
-    fit([tmp_path / f"{k}.svm" for k in range(3)], tmp_path / "m", **{"index_base": 1, **settings})
+    place = shutil.copytree(fitted, tmp_path / "place", copy_function=shutil.copy2)
+    if settings:
+        shutil.rmtree(place / "m.run")
+        fit([place / f"{k}.svm" for k in range(3)], place / "m", **{"index_base": 1, **settings})
     if isinstance(words, str):
-        (tmp_path / "l").write_text(words)
+        (place / "l").write_text(words)
         words = ("forget", "m", "--rows", "l")
     if callable(words[0]):
         spoil, shard, *words = words
-        shutil.rmtree(tmp_path / "m.run" / "cache")
-        spoil(tmp_path / shard)
-    before = content(tmp_path / "m.run", tmp_path / "m")
-    done = here(tmp_path, *words)
+        shutil.rmtree(place / "m.run" / "cache")
+        spoil(place / shard)
+    before = content(place / "m.run", place / "m")
+    done = here(place, *words)
     assert (done.returncode in (2, 3), done.stdout) == (True, ""), done
     assert re.search(sentence, done.stderr.replace("\n", " ")), done.stderr
-    assert content(tmp_path / "m.run", tmp_path / "m") == before
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "sentence"),
-    [
-        ("name", "a", "0.parquet: 0 columns of the name 'name'. Wanted is one of indices, values"),
-        ("y", "high", "column 'y' holds double, and --value is none .Failed to parse string"),
-        ("indices", "1", "column 'indices' holds list"),
-    ],
-)
-def test_a_key_that_no_row_can_have_is_a_sentence(
-    key: str, value: str, sentence: str, user_rows: Corpus, tmp_path: Path
-) -> None:
-    fit(user_rows.shards("parquet"), tmp_path / "m")
-    with pytest.raises((DataError, SettingsError), match=sentence):
-        streamtron.forget(tmp_path / "m", key=key, values=value)
+    assert content(place / "m.run", place / "m") == before
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
-    classes: int, tmp_path: Path
-) -> None:
+def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(classes, tmp_path):
     for name, label in zip("abc"[:classes], ("-1", "1", "7"), strict=False):
         lines = [f"{label} {1 + k % 3}:1 {5 + ord(name)}:0.5\n" for k in range(20)]
         (tmp_path / f"{name}.svm").write_text("".join(lines))
@@ -563,9 +517,7 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
         streamtron.forget(tmp_path / "n", key="w", values=[1.0])
 
 
-def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_that_is_wanted(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_wanted(corpus, tmp_path):
     mine = Path(shutil.copy(corpus[0], tmp_path))
     fit([mine, *corpus[1:5]], tmp_path / "m")
     os.utime(mine, ns=(1, 1))
@@ -594,17 +546,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     fit(shards[:3], place / "m")
     streamtron.forget(place / "m", rows=list_rows(tmp_path / "l", {shards[0].name: [3]}))
     shutil.copy2(place / "m.run" / "checkpoint", place / "m.run" / "checkpoint.before")
-    killed = (
-        "import os, signal, sys, streamtron; from streamtron.runs import transaction\n"
-        "real = os.replace\n"
-        "def replace(a, b):\n"
-        "    real(a, b)\n"
-        "    if str(b).endswith('changed'): os.kill(os.getpid(), signal.SIGKILL)\n"
-        "os.replace = replace\n"
-        "streamtron.forget(sys.argv[1], sys.argv[2])\n"  # of all deletions, too
-    )
-    done = Process(killed, place / "m", shards[0].name, cwd=place).end()
-    assert done.returncode == WAS_KILLED, done.stderr
+    killed_once_committed("forget", place / "m", shards[0].name)  # of all deletions, too
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
     with FinishedRun.to_change(locate(place / "m")):
@@ -617,9 +559,7 @@ def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
     return place, found
 
 
-def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_one_to_complete(
-    cut_off: tuple[Path, dict[str, bytes]], tmp_path: Path
-) -> None:
+def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(cut_off, tmp_path):
     place, wanted = cut_off
     shutil.copytree(place, tmp_path / "saved", copy_function=shutil.copy2)
     code, calls = killed_at_call(10**6, "recover", place / "m")
@@ -637,9 +577,7 @@ def test_a_process_killed_at_any_call_of_a_transaction_leaves_it_for_the_next_on
         assert not [*place.glob(".streamtron-*")]
 
 
-def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_path, monkeypatch):
     generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
     shards = sorted((tmp_path / "data").glob("*.svm"))
     fit(shards[:1], tmp_path / "m")
@@ -656,10 +594,9 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
 
         monkeypatch.setattr(os, name, call)
 
+    counts = transaction.COMMITTED
     telling("fsync", lambda file: "synced" if os.fstat(file).st_ino == run else "")
-    telling(
-        "replace", lambda _, to: "counts" if Path(to).name == transaction.COMMITTED else f"-> {to}"
-    )
+    telling("replace", lambda _, to: "counts" if Path(to).name == counts else f"-> {to}")
     telling("unlink", lambda path, **_: f"-> {path}")
     streamtron.update(tmp_path / "m", shards[1])
     behind = [one for one in told[told.index("counts") + 1 :] if one]
@@ -672,9 +609,7 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(
     assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
 
 
-def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(tmp_path, caplog):
     generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
     shards = sorted((tmp_path / "data").glob("*.svm"))
     machine = streamtron.Machine(cache_dir=str(tmp_path / "cache"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import content, fit, write_corpus
+from tests.helpers.svm_text import svm_lines, write_shards
 
 PLANTED = 0.01
 ROUNDING = 1e-12
@@ -66,9 +66,22 @@ def change_last(
         Run(run).save(checkpoint)
 
 
-def drift_of(model: Path) -> float:
-    """Of a run of two classes, as ``certify RUN`` reports it."""
-    return certify(model).certificate.drift
+def put(value: float) -> Callable[[NDArray[np.float64]], None]:
+    """Puts a value in the place of the largest number of an array."""
+
+    def change(array: NDArray[np.float64]) -> None:
+        array[np.abs(array).argmax()] = value
+
+    return change
+
+
+def changed(run: Path, change: Callable[[Learner], object], **fields: Any) -> None:
+    """Change the learner of a run of two classes in its last checkpoint, or fields of that."""
+    with FinishedRun.to_change(locate(run)) as ended:
+        before = ended.checkpoint
+        [learner] = restored_whole(before.state, ended.settings, before.labels)
+        change(learner)
+        Run(run).save(before._replace(state=State.of(9, -1, [learner]), **fields))
 
 
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
@@ -101,9 +114,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("first", ["-1", "1"])
-def test_certify_reports_a_planted_drift_and_the_same_certificate(
-    first: str, lines: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_certify_reports_a_planted_drift_and_the_same_certificate(first, lines, tmp_path, caplog):
     ordered = sorted(lines, key=lambda line: line.split()[0] != first)
     model, run = run_in(tmp_path, [ordered[0], *lines], C=2.0)
     before = certify(model)
@@ -120,19 +131,18 @@ def test_certify_reports_a_planted_drift_and_the_same_certificate(
     assert "have drifted by 0.01 of their length" in caplog.text
 
 
-def test_a_drift_in_columns_that_no_row_has_is_found(lines: list[str], tmp_path: Path) -> None:
-    model, run = run_in(tmp_path, lines, C=2.0)
-    with FinishedRun.to_change(locate(run)) as ended:
-        [learner] = restored_whole(ended.checkpoint.state, ended.settings, [-1.0, 1.0])
+def test_a_drift_in_columns_that_no_row_has_is_found(lines, tmp_path):
+    def widen(learner: Learner) -> None:
         w = learner.running.w
-        learner.running.w = np.append(w, [0.5 * np.linalg.norm(w)])
-        learner.frozen = None
-        Run(run).save(ended.checkpoint._replace(state=State.of(9, -1, [learner])))
-    assert drift_of(model) == pytest.approx(0.5, rel=1e-9)
+        learner.running.w, learner.frozen = np.append(w, [0.5 * np.linalg.norm(w)]), None
+
+    model, run = run_in(tmp_path, lines, C=2.0)
+    changed(run, widen)
+    assert certify(model).certificate.drift == pytest.approx(0.5, rel=1e-9)
 
 
 @pytest.mark.parametrize("way", ["multiclass", "multilabel"])
-def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> None:
+def test_of_many_classes_each_has_its_own_drift(way, tmp_path):
     write_corpus(tmp_path / "many", rows=2000, columns=60, classes=4)
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
@@ -147,9 +157,7 @@ def test_of_many_classes_each_has_its_own_drift(way: str, tmp_path: Path) -> Non
     assert max(drifts.values()) <= ROUNDING
 
 
-def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
-    lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_of_what_weights_it_tells_distance_and_drift(lines, tmp_path, capfd):
     model, run = run_in(tmp_path, lines, C=2.0)
     assert main._run(["certify", str(model)]) == 0
     brief = capfd.readouterr().out
@@ -167,9 +175,7 @@ def test_the_command_says_of_what_weights_it_tells_distance_and_drift(
     assert "distance" not in capfd.readouterr().out
 
 
-def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best_scale(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
     model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
@@ -191,78 +197,46 @@ def test_the_distance_is_of_the_models_weights_from_the_counts_at_their_own_best
 # --- what has no drift to tell ---
 
 
-def _removed(run: Path) -> None:
-    (run / CHECKPOINT).unlink()
-    (run / "checkpoint.before").unlink(missing_ok=True)
+def spoil(run: Path, how: str) -> None:
+    def count_more(learner: Learner) -> None:
+        numbers, counts = learner.counts.entries()
+        learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
+
+    if how == "other counts":
+        changed(run, count_more)
+    elif how == "taken up again":
+        changed(run, lambda learner: learner.progress.finish(None))
+    elif how == "other labels":
+        changed(run, lambda _: None, labels=[1.0, 2.0])
+    else:
+        flip_amid(run / CHECKPOINT) if how == "a flipped bit" else (run / CHECKPOINT).unlink()
+        (run / "checkpoint.before").unlink(missing_ok=True)
 
 
-def _flip(run: Path) -> None:
-    content = bytearray((run / CHECKPOINT).read_bytes())
+def flip_amid(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (run / CHECKPOINT).write_bytes(content)
-
-
-def _flipped(run: Path) -> None:
-    _flip(run)
-    (run / "checkpoint.before").unlink(missing_ok=True)
-
-
-def _changed(run: Path, change: Callable[[Learner], object]) -> None:
-    with FinishedRun.to_change(locate(run)) as ended:
-        before = ended.checkpoint
-        [learner] = restored_whole(before.state, ended.settings, before.labels)
-        change(learner)
-        Run(run).save(before._replace(state=State.of(9, -1, [learner])))
-
-
-def _count_more(learner: Learner) -> None:
-    numbers, counts = learner.counts.entries()
-    learner.counts.put(numbers[:1], counts[:1] + np.int32(1))
-
-
-def _of_other_labels(run: Path) -> None:
-    with FinishedRun.to_change(locate(run)) as ended:
-        Run(run).save(ended.checkpoint._replace(labels=[1.0, 2.0]))
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (_removed, "has not ended"),
-        (_flipped, "has not ended"),
-        (partial(_changed, change=_count_more), "has other counts than"),
-        (partial(_changed, change=lambda one: one.progress.finish(None)), "has not ended"),
-        (_of_other_labels, "has other counts than"),
-    ],
-    ids=["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"],
+    "how", ["no checkpoint", "a flipped bit", "other counts", "taken up again", "other labels"]
 )
-def test_without_a_checkpoint_of_its_end_a_run_is_certified_and_no_drift_is_told(
-    spoil: Callable[[Path], None],
-    said: str,
-    lines: list[str],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_a_last_checkpoint_a_run_is_certified_and_no_drift_told(
+    how, lines, tmp_path, caplog
+):
     model, run = run_in(tmp_path, lines, C=2.0)
     whole = certify(model)
-    spoil(run)
+    spoil(run, how)
     proof = certify(model)
     assert proof.certificate.drift is None
     assert proof.certificate.upper_bound == whole.certificate.upper_bound
+    said = "has other counts than" if how.startswith("other") else "has not ended"
     assert said in caplog.text
     assert "The drift of the running weights is not told." in caplog.text
 
 
 # --- weights that are spoilt, or have drifted ---
-
-
-def put(value: float) -> Callable[[NDArray[np.float64]], None]:
-    """Puts a value in the place of the largest number of an array."""
-
-    def change(array: NDArray[np.float64]) -> None:
-        array[np.abs(array).argmax()] = value
-
-    return change
 
 
 def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
@@ -301,9 +275,9 @@ SPOILT: dict[str, Callable[[Path], None]] = {
     [*((spoilt, "update by few rows") for spoilt in SPOILT),
      *(("no number", repair) for repair in [*REPAIRS][1:]), ("a drift", "forget")],
 )  # fmt: skip
-def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_says_so(
-    spoilt: str, repair: str, corpus: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_goes_on_with_spoilt_weights_makes_them_afresh(
+    spoilt, repair, corpus, tmp_path, caplog
+):
     first, settings, change, last = REPAIRS[repair]
     model, run = tmp_path / "m", tmp_path / "m.run"
     fit(corpus[first], model, **settings)
@@ -315,8 +289,8 @@ def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_
     [learner] = learners_of_run(run)
     w = rebuilt(learner, shards)
     assert np.linalg.norm(learner.running.w - w) <= ROUNDING * np.linalg.norm(w)
-    assert drift_of(model) <= ROUNDING
     proof = certify(model)
+    assert proof.certificate.drift <= ROUNDING
     assert proof.certificate.relative_duality_gap <= tol
     assert holds_optimum(outcome.report, shards)
     assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
@@ -329,13 +303,9 @@ def test_what_goes_on_with_spoilt_weights_makes_them_afresh_from_the_counts_and_
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e200])
-def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
-    value: float,
-    lines: list[str],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_certify_proves_of_spoilt_weights_what_it_proved_before(
+    value, lines, tmp_path, capfd, caplog
+):
     model, run = run_in(tmp_path, lines, C=2.0)
     before = certify(model)
     change_last(run, "running.w", put(value))
@@ -349,9 +319,7 @@ def test_certify_proves_of_a_run_whose_weights_are_spoilt_what_it_proved_before(
     assert json.loads(told[told.index("{") :])["certificate"]["drift"] is None
 
 
-def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
     def stop(event: Event) -> None:
         if isinstance(event, ChunkDone) and event.reading == 1:
             raise InterruptedError
@@ -365,14 +333,12 @@ def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(
         streamtron.run(corpus, settings, model=model, machine=often, resume=True)
 
 
-def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(corpus, tmp_path):
     model, run = tmp_path / "m", tmp_path / "m.run"
     settings, often = Settings(C=5.0, index_base=0), Machine(checkpoint_every=0.0)
     streamtron.run(corpus[:9], settings, model=model, machine=often)
     before = content(run, model)
-    _flip(run)
+    flip_amid(run / CHECKPOINT)
     for change in (streamtron.update, streamtron.forget):
         with pytest.raises(DataError, match=r"is damaged. End it with streamtron fit --resume"):
             change(model, corpus[8:])
@@ -381,12 +347,7 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(
     assert streamtron.update(model, corpus[9]).stop_reason == "certified"
 
 
-def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
-    corpus: list[Path],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_drift_that_rounding_can_make_is_no_repair_and_not_told(corpus, tmp_path, capfd, caplog):
     model, report = tmp_path / "m", tmp_path / "r.json"
     words = ["update", str(model), "--report", str(report)]
     fit(corpus[:7], model)
@@ -404,32 +365,17 @@ def test_a_drift_that_rounding_can_make_is_no_repair_and_nothing_is_said_of_it(
     assert following["drift_repaired"] == 0.0, "a repair is of the change that made it"
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> tuple[Path, Path]:
-    """An ordinary table, its columns as they are: ages, incomes, shares, flags; and some rows more
-    of it."""
-    rng, rows = np.random.default_rng(0), 12_000
+def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(tmp_path, caplog):
+    """Of an ordinary table, its columns as they are: ages, incomes, shares, flags."""
+    caplog.set_level(logging.INFO)
+    rng, rows, model = np.random.default_rng(0), 12_000, tmp_path / "m"
     age, income = rng.integers(18, 90, rows), rng.lognormal(10, 1, rows)
     columns = [age, income.round(2), rng.random(rows).round(3), rng.integers(0, 2, rows)]
     columns.append(rng.normal(0, 1e4, rows).round(1))
     score = (age - 50) / 20 + np.log(income) / 2 - 5 + rng.normal(size=rows)
-    lines = [
-        f"{label:g} " + " ".join(f"{j + 1}:{value:g}" for j, value in enumerate(row)) + "\n"
-        for label, *row in zip(np.sign(score), *columns, strict=True)
-    ]
-    paths = tmp_path / "table.svm", tmp_path / "more.svm"
-    for path, own in zip(paths, (lines[:-500], lines[-500:]), strict=True):
-        path.write_text("".join(own))
-    return paths
-
-
-def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
-    table: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    model = tmp_path / "m"
-    settings = Settings(tol=0.03, max_epochs=9)
-    outcome = streamtron.run(table[0], settings, model=model, machine=Machine())
+    lines = svm_lines(np.column_stack(columns), np.sign(score))
+    first, second = write_shards(tmp_path, lines, [11_500])
+    outcome = streamtron.run(first, Settings(tol=0.03, max_epochs=9), model=model)
     assert outcome.report["drift_repaired"] > LARGE_DRIFT
     told = [record for record in caplog.records if "had drifted" in record.message]
     assert told
@@ -437,16 +383,14 @@ def test_a_drift_that_rounding_explains_is_repaired_without_a_warning(
     assert "by rounding" in told[0].message
     caplog.clear()
     plant(tmp_path / "m.run", 1.0)
-    streamtron.update(model, table[1])
-    [told_first, *_] = [record for record in caplog.records if "had drifted" in record.message]
-    assert told_first.levelno == logging.WARNING
-    assert "more than rounding explains" in told_first.message
+    streamtron.update(model, second)
+    warned = next(record for record in caplog.records if "had drifted" in record.message)
+    assert warned.levelno == logging.WARNING
+    assert "more than rounding explains" in warned.message
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_hardware(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_that_are_10_to_the_40_times_others_raise_no_alarm_of_hardware(tmp_path, caplog):
     path = tmp_path / "spread.svm"
     path.write_text("1 1:5.5e-18 3:-3.4e-15\n-1 1:3.6e22 2:-2.2e-2\n-1 1:2e3 3:-2.1e21\n")
     outcome = streamtron.run(path, Settings(C=4.4, rho=1.07, max_epochs=20), machine=Machine())
@@ -454,9 +398,7 @@ def test_values_of_which_some_are_10_to_the_40_times_others_raise_no_alarm_of_ha
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(caplog):
     caplog.set_level(logging.INFO)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(9000, 3)).astype(np.float32) * np.float32([1.0, 1e3, 1e3]) + np.float32(
@@ -470,9 +412,7 @@ def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
     assert {record.levelno for record in told} == {logging.INFO}
 
 
-def test_of_many_classes_the_summary_names_the_largest_drift(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_of_many_classes_the_summary_names_the_largest_drift(tmp_path, capfd):
     write_corpus(tmp_path / "many", rows=3000, columns=60, classes=3)
     shards = sorted((tmp_path / "many").iterdir())
     model, report = tmp_path / "m", tmp_path / "r.json"

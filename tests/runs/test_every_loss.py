@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.datasets import dump_svmlight_file
 
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.runs.outcome import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
+from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import list_rows
 from tests.runs.test_parts import forgetful
 
@@ -116,9 +116,7 @@ class Corpus:
     [pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else [])
      for pair in itertools.product(CASES, LOSSES)],
 )  # fmt: skip
-def test_bounds_hold_the_optimum_and_threads_change_no_bit(
-    case: str, loss: str, tmp_path: Path
-) -> None:
+def test_bounds_hold_the_optimum_and_threads_change_no_bit(case, loss, tmp_path):
     corpus = Corpus(tmp_path, case, loss)
     found = corpus.fitted(tmp_path / "m")
     assert found.stop_reason == "certified"
@@ -131,10 +129,21 @@ def test_bounds_hold_the_optimum_and_threads_change_no_bit(
     assert kept(tmp_path, "one") == kept(tmp_path, "m")
 
 
+def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_allows(tmp_path):
+    """Separable rows at a large C: every dual variable is far below C."""
+    X = np.random.default_rng(0).normal(size=(300, 6)).round(3)
+    margins = X @ np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.0])
+    far = np.abs(margins) > 0.5
+    [shard] = write_shards(tmp_path, svm_lines(X[far], np.sign(margins[far])), 1)
+    settings = Settings(loss="log_loss", C=1e9, tol=1e-3)
+    assert streamtron.run(shard, settings, model=tmp_path / "m").stop_reason == "certified"
+    assert streamtron.certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-3
+
+
 @pytest.mark.parametrize(
     ("case", "loss"), [("parts", "log_loss"), ("parts", "hinge"), ("parts of blocks", "log_loss")]
 )
-def test_parts_lost_in_any_round_change_no_bit(case: str, loss: str, tmp_path: Path) -> None:
+def test_parts_lost_in_any_round_change_no_bit(case, loss, tmp_path):
     corpus = Corpus(tmp_path, case, loss)
     rounds = corpus.fitted(tmp_path / "m").report["rounds"]
     for at in sorted({2, rounds // 2, rounds - 1}):
@@ -150,7 +159,7 @@ def test_parts_lost_in_any_round_change_no_bit(case: str, loss: str, tmp_path: P
      ("parts of blocks", "squared_hinge"), ("several labels, parts", "squared_hinge"),
      ("balanced classes, parts", "squared_hinge")],
 )  # fmt: skip
-def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
+def test_rows_come_and_go(case, loss, tmp_path):
     corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
     corpus.fitted(tmp_path / "m", slice(SHARDS - 1))
     found = streamtron.update(tmp_path / "m", corpus.shards[-1])
@@ -163,19 +172,3 @@ def test_rows_come_and_go(case: str, loss: str, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "m.run" / "cache")
     found = streamtron.forget(tmp_path / "m", "0.svm")
     corpus.check(found.report, left[left >= ROWS])
-
-
-def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_allows(
-    tmp_path: Path,
-) -> None:
-    """Separable rows at a large C: every dual variable is far below C."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 6)).round(3)
-    margins = X @ np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.0])
-    X, margins = X[np.abs(margins) > 0.5], margins[np.abs(margins) > 0.5]
-    dump_svmlight_file(X, np.sign(margins), str(tmp_path / "rows.svm"), zero_based=False)
-    settings = streamtron.Settings(loss="log_loss", C=1e9, tol=1e-3)
-    outcome = streamtron.run([str(tmp_path / "rows.svm")], settings, model=str(tmp_path / "m"))
-    assert outcome.stop_reason == "certified"
-    proof = streamtron.certify(str(tmp_path / "m"))
-    assert proof.certificate.relative_duality_gap <= 1e-3

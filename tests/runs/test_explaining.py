@@ -17,7 +17,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, refused
-from tests.helpers.processes import COMMAND, Process, Run, one_sentence
+from tests.helpers.processes import COMMAND, Process, one_sentence
 
 COLUMNS = 90
 
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- a model -------------------------------------------------------------------------------------
 
 
-def test_the_heaviest_features_come_first_and_zeros_are_left_out() -> None:
+def test_the_heaviest_features_come_first_and_zeros_are_left_out():
     model = make_model((1.5, 0.0, -2.0, 0.1), classes=("ham", "spam"))
     [direction] = streamtron.explain(model)["directions"]
     assert (direction["positive"], direction["bias"]) == ("spam", 0.25)
@@ -52,22 +52,32 @@ def test_the_heaviest_features_come_first_and_zeros_are_left_out() -> None:
     assert shorter["features"] == direction["features"][:1]
 
 
-def test_features_are_named_as_the_shards_name_them(run: Run, place: Path) -> None:
-    found = run("explain", "named").stdout.splitlines()
-    assert found[0].split() == ["class", "spam"]
-    assert {line.split()[-1] for line in found[3:-1]} == {"cheap", "length"}
+def test_the_command_names_features_as_the_shards_do_with_what_each_adds_to_a_row(run):
+    lines = run("explain", "named").stdout.splitlines()
+    assert lines[0].split() == ["class", "spam"]
+    assert {line.split()[-1] for line in lines[3:-1]} == {"cheap", "length"}
+    lines = run("explain", "named", "named.parquet", "--row", 1).stdout.splitlines()
+    assert "label              spam" in lines
+    assert lines[-1].split()[-1] == "bias"
+    assert {line.split()[-1] for line in lines[-3:-1]} == {"cheap", "length"}
 
 
-def test_every_class_of_many_has_its_features(run: Run) -> None:
+def test_of_many_classes_the_command_shows_those_of_the_highest_decisions(run):
     directions = json.loads(run("explain", "n", "--json", "--most", 3).stdout)["directions"]
     assert [each["positive"] for each in directions] == ["ant", "bee", "cow", "doe", "elk"]
     assert {len(each["features"]) for each in directions} == {3}
+    out = run("explain", "n", "rows", "--row", 0).stdout
+    assert out.count("\nclass ") == 3
+    assert out.endswith("… and 2 more classes; --json has all\n")
+    label, highest = (
+        next(line.split()[1] for line in out.splitlines() if line.startswith(word))
+        for word in ("label", "class")
+    )
+    assert highest == label
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_small_model_of_all_columns_there_can_be_is_shown_in_little_memory(
-    tmp_path: Path, classes: int
-) -> None:
+def test_a_small_model_of_all_columns_there_can_be_is_shown_in_little_memory(tmp_path, classes):
     width, rows = 1 << 32, 1 if classes == 2 else classes
     at = np.arange(rows), width - 1 - np.arange(rows)
     weights = sparse.csr_array((np.arange(1.0, rows + 1), at), shape=(rows, width))
@@ -93,16 +103,17 @@ resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30),) * 2)
 
 @pytest.mark.parametrize("row", [0, 4096, 4500, 8999])
 @pytest.mark.parametrize("name", ["m", "n"])
-def test_contributions_and_bias_add_up_to_what_predict_says_of_that_row(
-    place: Path, name: str, row: int
-) -> None:
+def test_contributions_and_bias_add_up_to_what_predict_says_of_that_row(place, name, row):
     model = streamtron.load(place / name)
     scores = [*streamtron.predict(model, place / "rows")]
-    decisions = np.concatenate([each.decisions for each in scores])[row].reshape(-1).tolist()
+    labels, decisions = (
+        np.concatenate([getattr(part, name) for part in scores])[row]
+        for name in ("labels", "decisions")
+    )
     found = streamtron.explain(model, place / "rows", row=row, most=4)
-    assert found["label"] == np.concatenate([each.labels for each in scores])[row]
+    assert found["label"] == labels
     assert found["shard"].startswith("part-00001" if row >= 4500 else "part-00000")
-    assert [each["decision"] for each in found["directions"]] == decisions
+    assert [each["decision"] for each in found["directions"]] == np.ravel(decisions).tolist()
     for each in found["directions"]:
         listed = [one["contribution"] for one in each["features"]]
         assert listed == sorted(listed, key=abs, reverse=True)
@@ -113,9 +124,7 @@ def test_contributions_and_bias_add_up_to_what_predict_says_of_that_row(
             assert one["contribution"] == one["value"] * one["weight"]
 
 
-def test_values_in_columns_beyond_the_models_width_are_counted_and_add_nothing(
-    tmp_path: Path, place: Path
-) -> None:
+def test_values_in_columns_beyond_the_models_width_are_counted_and_add_nothing(tmp_path, place):
     shard = tmp_path / "a.svm"
     shard.write_text(f"1 1:2 {COLUMNS}:1\n")
     model = streamtron.load(place / "m")
@@ -126,26 +135,8 @@ def test_values_in_columns_beyond_the_models_width_are_counted_and_add_nothing(
     assert direction["decision"] == 2 * model.weights[0] + 0.25
 
 
-def test_the_command_shows_what_every_feature_of_a_row_adds(run: Run) -> None:
-    lines = run("explain", "named", "named.parquet", "--row", 1).stdout.splitlines()
-    assert "label              spam" in lines
-    assert lines[-1].split()[-1] == "bias"
-    assert {line.split()[-1] for line in lines[-3:-1]} == {"cheap", "length"}
-
-
-def test_of_many_classes_the_command_shows_those_of_the_highest_decisions(run: Run) -> None:
-    out = run("explain", "n", "rows", "--row", 0).stdout
-    assert out.count("\nclass ") == 3
-    assert out.endswith("… and 2 more classes; --json has all\n")
-    [label] = [line.split()[1] for line in out.splitlines() if line.startswith("label")]
-    assert next(line.split()[1] for line in out.splitlines() if line.startswith("class")) == label
-
-
-def test_a_row_that_is_not_there_is_refused_with_how_many_there_are(run: Run) -> None:
+def test_a_row_that_is_not_there_or_without_shards_and_shards_without_one_are_refused(run, place):
     one_sentence(run("explain", "m", "rows", "--row", 9000), 3, "row 9000", "9,000 rows")
-
-
-def test_a_row_without_shards_and_shards_without_a_row_are_refused(run: Run, place: Path) -> None:
     one_sentence(run("explain", "m", "--row", 1), 2, "Give both")
     one_sentence(run("explain", "m", "rows"), 2, "Give both")
     empty = place / "empty.svm"
@@ -161,7 +152,7 @@ def _with(weights: Any, **more: Any) -> LinearModel:
     return make_model(weights, settings=more.pop("settings", {"C": 1.0}), **more)
 
 
-def test_a_model_does_not_differ_from_itself(place: Path) -> None:
+def test_a_model_does_not_differ_from_itself(place):
     model = streamtron.load(place / "n")
     found = streamtron.diff(model, model)
     assert (found["settings"], found["only_in_first"], found["only_in_second"]) == ({}, [], [])
@@ -170,7 +161,7 @@ def test_a_model_does_not_differ_from_itself(place: Path) -> None:
         assert (each["distance"], each["features"]) == (0.0, [])
 
 
-def test_weights_are_compared_by_name_whatever_the_order_of_the_columns() -> None:
+def test_weights_are_compared_by_name_whatever_the_order_of_the_columns():
     first = _with((3.0, 4.0), layout="columns", features=["a", "b"])
     second = _with((4.0, 3.0, 2.0), layout="columns", features=["b", "a", "c"])
     [direction] = streamtron.diff(first, second)["directions"]
@@ -179,7 +170,7 @@ def test_weights_are_compared_by_name_whatever_the_order_of_the_columns() -> Non
     assert direction["cosine"] == pytest.approx(25.0 / (5.0 * np.sqrt(29.0)))
 
 
-def test_columns_are_compared_as_the_shards_number_them_whatever_the_base() -> None:
+def test_columns_are_compared_as_the_shards_number_them_whatever_the_base():
     first = LinearModel(np.array([1.0, 2.0]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
     second = LinearModel(np.array([9.0, 1.0, 2.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 0})
     [direction] = streamtron.diff(first, second)["directions"]
@@ -188,7 +179,7 @@ def test_columns_are_compared_as_the_shards_number_them_whatever_the_base() -> N
     ]  # fmt: skip
 
 
-def test_settings_gaps_and_classes_that_differ_are_told(place: Path) -> None:
+def test_settings_gaps_and_classes_that_differ_are_told(place):
     first = _with((1.0,), settings={"C": 1.0, "rho": 1.0}, certificate={"relative_duality_gap": 1})
     second = _with((1.0,), settings={"C": 2.0, "rho": 1.0}, certificate=None)
     found = streamtron.diff(first, second)
@@ -201,13 +192,13 @@ def test_settings_gaps_and_classes_that_differ_are_told(place: Path) -> None:
     assert [each["positive"] for each in found["directions"]] == ["bee", "cow", "doe", "elk"]
 
 
-def test_models_of_other_classes_are_refused(run: Run) -> None:
+def test_models_of_other_classes_are_refused(run):
     one_sentence(run("diff", "m", "n"), 2, "models of other classes: -1.0, 1.0, and ant, bee")
     with pytest.raises(SettingsError):
         streamtron.diff(_with((1.0,)), _with((1.0,), classes=(0.0, 2.0)))
 
 
-def test_the_command_shows_the_weights_that_differ_most(run: Run, place: Path) -> None:
+def test_the_command_shows_the_weights_that_differ_most(run, place):
     model = streamtron.load(place / "m")
     weights = model.weights.copy()
     weights[[3, 7]] += (0.5, 2.0)

@@ -41,9 +41,7 @@ def files(place: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
 
 
-def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
-    place: Path,
-) -> None:
+def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(place):
     process = Process(COMMAND, *OFTEN, cwd=place)
     assert reached(place, "m", process, at_checkpoint(2))
     process.stop()
@@ -53,9 +51,8 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
     assert files(place) == before
     process.kill()
     process.end()
-    assert facts["state"] == "running"
+    assert (facts["state"], facts["settings"]["C"]) == ("running", 20.0)
     assert f"process {process.pid} on" in facts["process"]
-    assert facts["settings"]["C"] == 20.0
     assert facts["progress"]["nonzeros_read"] > 0
     assert facts["progress"]["finished"] is False
     assert [shard["name"] for shard in facts["shards"]] == [f"part-{k}.svm" for k in range(3)]
@@ -64,9 +61,7 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(
-    number: int, place: Path
-) -> None:
+def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(number, place):
     ended = killed(place, OFTEN, "m", at_checkpoint(2), number)
     assert ended.returncode in (-number, 128 + number), ended.stderr
     facts = inspected(place)
@@ -81,7 +76,7 @@ def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_wo
     assert "certify m.run" in facts["next"]
 
 
-def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(place: Path) -> None:
+def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(place):
     def begun(directory: Path, process: int) -> bool:
         return (directory / "run.json").exists()
 
@@ -92,44 +87,32 @@ def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(place:
     assert "--resume starts it" in facts["next"]
 
 
-def test_of_a_run_whose_change_was_cut_off_it_tells_what_ends_it(place: Path) -> None:
+def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to_do(place, caplog):
     assert here(place, *WORDS[:4]).returncode == 0
     staged = place / "m.run" / transaction.COMMITTED
     staged.mkdir()
     (staged / transaction.PLAN).write_text("{}")
-    before = files(place)
-    facts = inspected(place, "m.run")
-    assert facts["state"] == "change interrupted"
-    assert "call the update or forget that was interrupted again" in facts["next"]
-    assert files(place) == before
-
-
-def test_a_damaged_checkpoint_is_told_of_and_left_as_it_is(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert here(place, *WORDS[:4]).returncode == 0
     checkpoint = place / "m.run" / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     (place / "m.run" / "checkpoint.before").unlink(missing_ok=True)
     before = files(place)
-    assert inspected(place, "m.run")["progress"] is None
+    facts = inspected(place, "m.run")
+    assert (facts["state"], facts["progress"]) == ("change interrupted", None)
+    assert "call the update or forget that was interrupted again" in facts["next"]
     assert "its checksum does not match" in caplog.text
     assert files(place) == before
 
 
-def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(
-    tmp_path: Path,
-) -> None:
-    rows = [("good fine day", "a"), ("bad awful day", "b"), ("fine good", "a"), ("awful", "b")]
-    lines = [json.dumps({"t": text, "y": label}) for text, label in rows]
+def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(tmp_path):
+    texts = {"good fine day": "a", "bad awful day": "b", "fine good": "a", "awful": "b"}
+    lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
-    assert (
-        here(
-            tmp_path, *["convert", "d.jsonl", "out", "--text", "t,tfidf,ngrams=1-2", "--label", "y"]
-        ).returncode
-        == 0
-    )
-    for words in ("fit out --model m", "fit out --model c --C 1 --calibrate d.jsonl"):
+    for words in (
+        "convert d.jsonl out --text t,tfidf,ngrams=1-2 --label y",
+        "fit out --model m",
+        "fit out --model c --C 1 --calibrate d.jsonl",
+        "export m --format json -o j",
+    ):
         assert here(tmp_path, *words.split()).returncode == 0
     plain, calibrated = (here(tmp_path, "inspect", name).stdout for name in ("m", "c"))
     for line in ("format version  3", "C  1.0", "not set  .*class_weight, .*delta"):
@@ -138,16 +121,10 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     assert "t:text,ngrams=1-2,tfidf" in plain
     assert "probabilities      none, it is not calibrated" in plain
     assert "probabilities      sigmoid" in calibrated
-    assert here(tmp_path, *["export", "m", "--format", "json", "-o", "j"]).returncode == 0
     exported = json.loads((tmp_path / "j").read_text())
     assert exported["settings"]["C"] == 1.0
     assert exported["reading"]["recipe"]["columns"][0]["ngram_range"] == [1, 2]
     assert json.loads(here(tmp_path, "diff", "m", "c", "--json").stdout)["settings"] == {}
-
-
-def test_a_pipe_is_no_file_of_names(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 1:-1\n")
-    assert here(tmp_path, *["fit", "a.svm", "--model", "m"]).returncode == 0
     os.mkfifo(tmp_path / "pipe")
     ended = here(tmp_path, "explain", "m", "--names", "pipe")
     one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import minimize
-from sklearn.datasets import dump_svmlight_file
 
 import streamtron
 from streamtron import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.losses import LOSSES, SQUARED_ERROR, slopes, values
+from streamtron.core.losses import LOSSES, SQUARED_ERROR
 from streamtron.core.rows import make_rows
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets
+from tests.helpers.svm_text import svm_lines, write_shards
+from tests.runs.test_penalties import least
 
 ROWS, COLUMNS = 400, 12
 
@@ -32,24 +32,13 @@ def drawn(seed: int, shift: float = 0.0) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def optimum(X: NDArray[np.float64], signs: NDArray[np.float64], C: float, loss: str) -> float:
-    """The least ½ ‖w‖² + C Σ φ(l (w·x + b)), by quasi-Newton steps."""
-
-    def objective(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        m = signs * (X @ v[:-1] + v[-1])
-        pull = -C * slopes(LOSSES[loss], m) * signs
-        gradient = np.append(v[:-1] + X.T @ pull, pull.sum())
-        return 0.5 * v[:-1] @ v[:-1] + C * values(LOSSES[loss], m).sum(), gradient
-
-    start = np.zeros(COLUMNS + 1)
-    options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-9}
-    return float(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).fun)
+    """The least ½ ‖w‖² + C Σ φ(l (w·x + b))."""
+    return least(X, np.full(len(X), C), signs, loss, 0.0, free=True).primal
 
 
 def fitted(place: Path, X: Any, signs: Any, **names: Any) -> streamtron.Outcome:
-    shards = [str(place / f"{number}.svm") for number in range(3)]
-    for number, shard in enumerate(shards):
-        dump_svmlight_file(X[number::3], signs[number::3], shard, zero_based=False)
-    return streamtron.run(shards, Settings(**names), model=str(place / "m"))
+    shards = write_shards(place, svm_lines(X, signs), 3)
+    return streamtron.run(shards, Settings(**names), model=place / "m")
 
 
 @pytest.mark.parametrize("loss", ["log_loss", "squared_hinge"])
@@ -59,9 +48,7 @@ def fitted(place: Path, X: Any, signs: Any, **names: Any) -> streamtron.Outcome:
     [{}, {"parts": 3}, {"active_set": 8_000}, {"class_weight": {"1": 1.0}}],
     ids=["one part", "three parts", "a part of the rows in memory", "class weights"],
 )
-def test_the_optimum_with_a_free_bias_is_between_the_bounds(
-    loss: str, C: float, how: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_optimum_with_a_free_bias_is_between_the_bounds(loss, C, how, tmp_path):
     X, signs = drawn(0, shift=1.0)
     outcome = fitted(tmp_path, X, signs, loss=loss, C=C, intercept="free", tol=1e-5, **how)
     proven, least = outcome.report["certificate"], optimum(X, signs, C, loss)
@@ -71,23 +58,20 @@ def test_the_optimum_with_a_free_bias_is_between_the_bounds(
     assert proven["upper_bound"] is None  # margins are of a bias that is penalised
 
 
-def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_path: Path) -> None:
+def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_path):
     X, signs = drawn(1)
     signs[:] = np.where(np.arange(ROWS) % 10 == 0, -1.0, 1.0)
-    bias = {}
-    for intercept in ("free", "penalised", "none"):
-        place = tmp_path / intercept
-        place.mkdir()
-        outcome = fitted(place, X, signs, loss="log_loss", C=0.01, intercept=intercept, tol=1e-6)
-        bias[intercept] = outcome.model.bias
-    assert bias["free"] == pytest.approx(np.log(9.0), rel=0.02)
-    assert 0.0 < bias["penalised"] < 0.9 * bias["free"]
-    assert bias["none"] == 0.0
+    how = {"loss": "log_loss", "C": 0.01, "tol": 1e-6}
+    free, held_back, none = (
+        fitted(tmp_path / intercept, X, signs, intercept=intercept, **how).model.bias
+        for intercept in ("free", "penalised", "none")
+    )
+    assert free == pytest.approx(np.log(9.0), rel=0.02)
+    assert 0.0 < held_back < 0.9 * free
+    assert none == 0.0
 
 
-def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(
-    tmp_path: Path,
-) -> None:
+def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(tmp_path):
     """Rows 10⁶ from the origin, where float32 leaves 1/16 of a unit: the bias is about 10⁶."""
     X, signs = drawn(2)
     X = np.round(16.0 * X) / 16.0
@@ -97,18 +81,15 @@ def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "huber", "log_loss", "squared_hinge"])
-def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(
-    loss: str, tmp_path: Path
-) -> None:
+def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(loss, tmp_path):
     """A twentieth of the rows is held; the bias is far from 0."""
     random = np.random.default_rng(5)
-    X = sparse.random(800, 1_200, 0.025, "csr", rng=random, dtype=np.float32)
+    X = sparse.random(800, 1_200, 0.025, rng=random, dtype=np.float32).toarray()
     score = X @ random.normal(size=1_200) + 2.0
     targets = score + random.normal(size=800)
     y = targets if LOSSES[loss].numbers else np.where(targets > 1.0, 1.0, -1.0)
     names = {"loss": loss, "intercept": "free", "C": 1.0, "tol": 0.05}
     few = {"active_set": 12_000, "max_epochs": 14}
-    (tmp_path / "all").mkdir()
     proven = fitted(tmp_path, X, y, **few, **names).report["certificate"]
     known = fitted(tmp_path / "all", X, y, **names).report["certificate"]
     assert proven["relative_duality_gap"] <= 0.05
@@ -116,7 +97,7 @@ def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(
     assert proven["primal_objective"] >= known["dual_objective"]
 
 
-def test_ridge_with_a_free_bias_pays_no_less_than_unbalanced_duals_cost() -> None:
+def test_ridge_with_a_free_bias_pays_no_less_than_unbalanced_duals_cost():
     """Of any weights and any counts, near the optimum and far from it."""
     below = 0
     for seed in range(400):
@@ -142,16 +123,16 @@ def test_ridge_with_a_free_bias_pays_no_less_than_unbalanced_duals_cost() -> Non
 
 
 @pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0}, {"faithful": True}])
-def test_a_free_bias_is_refused_where_nothing_could_bound_it(names: dict[str, Any]) -> None:
+def test_a_free_bias_is_refused_where_nothing_could_bound_it(names):
     with pytest.raises(SettingsError, match="intercept free"):
         Settings(intercept="free", **names)
 
 
-def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path: Path) -> None:
+def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path):
     X, signs = drawn(3)
     outcome = fitted(tmp_path, X, signs, intercept="free")
-    shards = [str(tmp_path / f"{number}.svm") for number in range(3)]
-    proof = streamtron.certify(str(tmp_path / "m"), shards)
+    shards = tmp_path / "*.svm"
+    proof = streamtron.certify(tmp_path / "m", shards)
     assert proof.decision_radius == np.inf
     assert proof.certificate.relative_duality_gap <= 0.01
     with pytest.raises(SettingsError, match="--intercept penalised"):

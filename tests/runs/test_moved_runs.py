@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
 from streamtron.runs.finished_run import FinishedRun, locate
-from tests.helpers.processes import Process, here
-from tests.helpers.runs import WAS_KILLED, fit, state
+from tests.helpers.processes import here
+from tests.helpers.runs import fit, killed_once_committed, state
 
 PRECIOUS = b"of another user\n"
 
@@ -83,9 +82,7 @@ def update(place: Path) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(
-    plan: str, place: Path, tmp_path: Path
-) -> None:
+def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(plan, place, tmp_path):
     leave_change(place, PLANS[plan](tmp_path / "precious"))
     before = everything(tmp_path)
     with pytest.raises(DataError, match=r"change.json: not the plan of a change"):
@@ -97,9 +94,7 @@ def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("words", [("certify", "m"), ("certify", "m.run"), ("inspect", "m.run"),
                                    ("inspect", "m"), ("cache", "m")])  # fmt: skip
-def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(
-    words: tuple[str, str], place: Path
-) -> None:
+def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(words, place):
     leave_change(place, NOTHING)
     (place / "m.run" / ".streamtron-half-written").touch()
     (place / "m.run" / transaction.STAGED).mkdir()
@@ -111,27 +106,15 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(
     if words[0] == "certify":
         assert done.returncode == DataError.exit_code
         assert "a change of the run was interrupted" in done.stderr
-
-
-def test_a_run_is_certified_without_a_byte_written(place: Path) -> None:
-    checkpoint = place / "m.run" / "checkpoint"
-    shutil.copy2(checkpoint, place / "m.run" / "checkpoint.before")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])  # what goes on with the run removes this
-    (place / "m.run" / "lock").unlink()
-    before = everything(place)
-    done = here(place, "certify", "m")
-    assert done.returncode == 0, done.stderr
-    assert everything(place) == before
-
-
-def linked(name: str) -> Callable[[Path, Path], None]:
-    def link(run: Path, to: Path) -> None:
-        path = run / name
-        path.parent.mkdir(exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.symlink_to(to)
-
-    return link
+        shutil.rmtree(place / "m.run" / transaction.COMMITTED)
+        checkpoint = place / "m.run" / "checkpoint"
+        shutil.copy2(checkpoint, place / "m.run" / "checkpoint.before")
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-1])  # what goes on removes this
+        (place / "m.run" / "lock").unlink()
+        before = everything(place)
+        done = here(place, *words)
+        assert done.returncode == 0, done.stderr
+        assert everything(place) == before
 
 
 LINKS = ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"]
@@ -139,10 +122,13 @@ LINKS = ["lock", "run.json", "deletions", "change", "changed", "cache/sources.js
 
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("change", ["update", "fit"])
-def test_a_link_that_leads_out_of_a_run_is_refused_by_what_would_write_through_it(
-    change: str, name: str, place: Path, tmp_path: Path
-) -> None:
-    linked(name)(place / "m.run", tmp_path / "precious")
+def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(
+    change, name, place, tmp_path
+):
+    path = place / "m.run" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "precious")
     words = ["--model", "m", "--overwrite"] if change == "fit" else []
     done = here(place, change, *([] if words else ["m"]), last_shard(place), *words)
     assert done.returncode == DataError.exit_code
@@ -150,9 +136,7 @@ def test_a_link_that_leads_out_of_a_run_is_refused_by_what_would_write_through_i
     assert (tmp_path / "precious").read_bytes() == PRECIOUS
 
 
-def test_a_model_that_is_a_link_out_of_its_directory_is_changed_only_where_the_run_is_named_too(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named(place, tmp_path):
     (place / "m").rename(tmp_path / "theirs")
     (place / "m").symlink_to(tmp_path / "theirs")
     before = (tmp_path / "theirs").read_bytes()
@@ -165,7 +149,7 @@ def test_a_model_that_is_a_link_out_of_its_directory_is_changed_only_where_the_r
     assert (tmp_path / "theirs").read_bytes() != before
 
 
-def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(place: Path) -> None:
+def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(place):
     (place / "m.run").rename(place / "elsewhere")
     with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the model"):
         streamtron.update(place / "elsewhere", last_shard(place))
@@ -178,39 +162,29 @@ def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(pla
 # --- moved and copied ----------------------------------------------------------------------------
 
 
-def test_a_change_of_a_copy_leaves_the_original_as_it_was(place: Path, tmp_path: Path) -> None:
-    copies = {
-        "with its shards, not their times": tmp_path / "whole",
-        "with its model alone": tmp_path / "some",
-        "beside the original": place,
-    }
-    shutil.copytree(place, copies["with its shards, not their times"], copy_function=shutil.copy)
-    copies["with its model alone"].mkdir()
-    before = everything(place)
-    for how, at in copies.items():
-        model = at / ("m" if at == tmp_path / "whole" else "copy")
-        if how != "with its shards, not their times":
-            shutil.copy(place / "m", model)
-            shutil.copytree(place / "m.run", f"{model}.run")
-        updated = streamtron.update(model, last_shard(place))
-        assert updated.report["rows"] == 400, how
-        assert streamtron.load(model).certificate == updated.model.certificate
-        after = everything(place)
-        assert {name: after[name] for name in before} == before, how
+def original(place: Path) -> dict[str, tuple[int, bytes]]:
+    return {name: file for name, file in everything(place).items() if "copy" not in name}
 
 
-def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(
-    place: Path, tmp_path: Path
-) -> None:
+def test_a_change_of_a_copy_leaves_the_original_as_it_was(place, tmp_path):
+    shutil.copytree(place, tmp_path / "whole", copy_function=shutil.copy)  # not the times
+    (tmp_path / "some").mkdir()
+    copies = [tmp_path / "some" / "copy", place / "copy"]  # of the model alone, elsewhere and here
+    for copy in copies:
+        shutil.copy(place / "m", copy)
+        shutil.copytree(place / "m.run", f"{copy}.run")
+    assert str(place) not in (place / "m.run" / "run.json").read_text()
+    before = original(place)
+    for copy in (tmp_path / "whole" / "m", *copies):
+        updated = streamtron.update(copy, last_shard(place))
+        assert updated.report["rows"] == 400, copy
+        assert streamtron.load(copy).certificate == updated.model.certificate
+        assert original(place) == before, copy
+
+
+def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(place, tmp_path):
     """It counted before it was copied, and the original is left as it is."""
-    code = (
-        "import os, signal, sys, streamtron; from streamtron.runs import transaction; "
-        "transaction.recover = lambda *_: os.kill(os.getpid(), signal.SIGKILL) "
-        "if (transaction.Path(sys.argv[1] + '.run') / 'changed').is_dir() else None; "
-        "streamtron.update(*sys.argv[1:])"
-    )
-    done = Process(code, place / "m", last_shard(place), cwd=place).end()
-    assert done.returncode == WAS_KILLED, done.stderr
+    killed_once_committed("update", place / "m", last_shard(place))
     copy = Path(shutil.copytree(place, tmp_path / "copy", copy_function=shutil.copy2))
     before = everything(place)
     with FinishedRun.to_change(locate(copy / "m")):
@@ -222,8 +196,29 @@ def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(
     assert state(place)["m"] == state(copy)["m"]
 
 
-def test_no_file_of_a_run_says_where_its_model_is(place: Path, generated: Path) -> None:
-    for directory in (place, generated):
-        text = (generated / "m.run" / "run.json").read_text()
-        assert str(directory) not in text
-        assert "model" not in json.loads(text)
+RELEASES = sorted((Path(__file__).resolve().parents[1] / "files" / "releases").iterdir())
+
+
+@pytest.fixture(params=[pytest.param(path, id=path.name) for path in RELEASES])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The files of a release, somewhere else than where they were written."""
+    return Path(shutil.copytree(request.param, tmp_path / "kept"))
+
+
+def test_a_model_of_a_release_decides_and_its_certificate_is_proven_again(kept):
+    model = streamtron.load(kept / "model")
+    proven = streamtron.certify(model, kept / "rows.svm").certificate
+    assert proven.primal == pytest.approx(model.certificate["primal_objective"])
+    assert streamtron.evaluate(model, kept / "rows.svm").accuracy > 0.8
+
+
+def test_a_run_of_a_release_is_certified_goes_on_and_learns_more_rows(kept):
+    old = streamtron.load(kept / "model").certificate
+    run = streamtron.certify(kept / "model.run").certificate
+    assert run.upper_bound == pytest.approx(old["upper_bound"])
+    streamtron.generate(
+        kept / "more", rows=30, columns=3, kind="dense", first_row=60, shards=1, seed=0
+    )
+    outcome = streamtron.update(kept / "model", kept / "more", tol=1e-6)
+    assert outcome.report["rows"] == 90
+    assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6

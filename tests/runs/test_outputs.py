@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,23 +52,17 @@ def _content(place: Path) -> dict[str, bytes]:
 FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        FIT + "--report data/../n",
-        FIT + "--report r --witness ./r",
-        FIT + "--run-dir data",
-        FIT + "--run-dir n",
-        FIT + "--cache-dir n",
-        SWEEP + "--table table.csv",
-        SWEEP + "--model n.csv --table n.csv",
-        SWEEP + "--table t.csv --witness t.csv",
-        "update m duplicate --report duplicate",
-    ],
-)
-def test_an_output_that_would_replace_an_input_or_another_output_is_refused_before_anything_is_read(
-    words: str, place: Path
-) -> None:
+TWICE = [
+    *(FIT + words for words in ("--report data/../n", "--report r --witness ./r", "--run-dir data",
+                                "--run-dir n", "--cache-dir n")),
+    *(SWEEP + words for words in ("--table table.csv", "--model n.csv --table n.csv",
+                                  "--table t.csv --witness t.csv")),
+    "update m duplicate --report duplicate",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TWICE)
+def test_an_output_that_would_replace_an_input_or_another_output_is_refused(words, place):
     before = _content(place)
     one_sentence(here(place, *words.split()), 2, "Name another")
     assert _content(place) == before
@@ -143,9 +138,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("link", ["path", "hard link"])
 @pytest.mark.parametrize(("words", "output", "name"), TABLE)
-def test_no_command_writes_over_what_it_reads_or_into_the_directory_of_a_run(
-    words: str, output: str, name: str, link: str, whole: Path, tmp_path: Path
-) -> None:
+def test_no_command_writes_over_what_it_reads_or_into_a_run(
+    words, output, name, link, whole, tmp_path
+):
     path = tmp_path / {"--table": "link.csv"}.get(output, "link.png")
     if link == "hard link" and not name.startswith("m.run"):
         os.link(whole / name, path)
@@ -159,7 +154,7 @@ def test_no_command_writes_over_what_it_reads_or_into_the_directory_of_a_run(
     assert _content(whole) == before
 
 
-def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path: Path) -> None:
+def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path):
     (tmp_path / "a.svm").write_text(ROWS)
     assert here(tmp_path, "fit", "a.svm", "--model", "x.run").returncode == 0
     before = _content(tmp_path)
@@ -169,7 +164,7 @@ def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path: P
     assert _content(tmp_path) == before
 
 
-def test_a_conversion_over_its_own_source_is_refused(place: Path) -> None:
+def test_a_conversion_over_its_own_source_is_refused(place):
     convert(place / "data", place / "text", to="libsvm")
     before = _content(place)
     words = ["convert", "text", "text", "--format", "libsvm", "--overwrite"]
@@ -177,21 +172,37 @@ def test_a_conversion_over_its_own_source_is_refused(place: Path) -> None:
     assert _content(place) == before
 
 
-def test_python_refuses_as_the_command_line_does(place: Path) -> None:
-    before = _content(place)
+def python_calls(place: Path, output: str | Path) -> list[Callable[[], object]]:
+    """What writes a file where it is told to, given the same as the command line."""
     model = streamtron.load(place / "m")
-    for write in (
-        lambda: streamtron.fit(place / "data", model=place / "data" / "a.svm"),
-        lambda: streamtron.sweep(place / "data", C=[1.0], model=place / "data" / "a.svm"),
-        lambda: write_predictions(model, place / "data", place / "link"),
-        lambda: streamtron.update(place / "m", place / "duplicate", report=place / "m"),
-    ):
-        with pytest.raises(SettingsError, match="Name another"):
+    data, more = place / "data", place / "duplicate"
+    return [
+        lambda: streamtron.fit(data, model=output),
+        lambda: streamtron.sweep(data, C=[1.0], model=output),
+        lambda: streamtron.update(place / "m", more, report=output),
+        lambda: streamtron.report(place / "m", output),
+        lambda: write_predictions(model, data, output),
+        # which ask for no other file
+        lambda: streamtron.fit(data, machine=Machine(cache_dir=os.fspath(output))),
+        lambda: model.save(output),
+        lambda: streamtron.export(model, output, "json"),
+    ]
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/m", Path("s3://bucket/m"), "an input"], ids=repr)
+def test_python_refuses_as_the_command_line_does_what_is_read_and_a_place_in_a_store(output, place):
+    before, calls = _content(place), python_calls(place, output)
+    sentence = r"^s3:/+bucket/m.*: outputs are local files\. Name"
+    if output == "an input":
+        sentence, calls = "Name another", python_calls(place, place / "data" / "a.svm")[:5]
+    for write in calls:
+        with pytest.raises(SettingsError, match=sentence):
             write()
     assert _content(place) == before
+    check_outputs({"report": place / "m"}, ["s3://nowhere/at/all"])  # which nobody asks for
 
 
-def test_existing_outputs_that_are_no_input_are_replaced(place: Path) -> None:
+def test_existing_outputs_that_are_no_input_are_replaced(place):
     (place / "r.json").write_text("old")
     words = "fit data --model m --overwrite --report r.json --witness w --cache-dir m.run/cache"
     assert here(place, *words.split()).returncode == 0
@@ -199,29 +210,20 @@ def test_existing_outputs_that_are_no_input_are_replaced(place: Path) -> None:
     assert here(place, *words.split()).returncode == 0
 
 
-def test_what_is_in_a_store_is_never_an_output_and_is_not_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "r").touch()
-    check_outputs({"report": tmp_path / "r"}, ["s3://nowhere/at/all"])
-
-
 # --- what is no file stays what it is ------------------------------------------------------------
 
 
-def test_a_model_is_never_a_device(place: Path) -> None:
+def test_a_model_is_never_a_device_but_a_report_and_a_witness_may_be(place):
     for words in ("fit data --model /dev/null", SWEEP + "--model /dev/null"):
         one_sentence(here(place, *words.split()), 2, "/dev/null", "Name a file")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     assert not os.path.exists("/dev/null.run")
-
-
-def test_a_report_and_a_witness_may_go_to_a_device_which_stays_one(place: Path) -> None:
     words = "fit data --model n --report /dev/null --witness /dev/null"
     done = here(place, *words.split())
     assert done.returncode == 0, done.stderr
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-def test_predictions_into_a_named_pipe_reach_who_reads_it(place: Path) -> None:
+def test_predictions_into_a_named_pipe_reach_who_reads_it(place):
     os.mkfifo(place / "pipe")
     read: list[str] = []
     reader = threading.Thread(target=lambda: read.append((place / "pipe").read_text()))
@@ -233,9 +235,8 @@ def test_predictions_into_a_named_pipe_reach_who_reads_it(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file"])
-def test_dev_stdout_is_written_to_behind_what_is_there(place: Path, kind: str) -> None:
-    code = "import sys; from streamtron.cli.main import main; main(sys.argv[1:])"
-    words = [sys.executable, "-c", code, "predict", "m", "data", "-o", "/dev/stdout"]
+def test_dev_stdout_is_written_to_behind_what_is_there(place, kind):
+    words = [sys.executable, "-m", "streamtron", "predict", "m", "data", "-o", "/dev/stdout"]
     expected = here(place, "predict", "m", "data", "-o", "-").stdout
     if kind == "pipe":
         assert subprocess.run(words, cwd=place, capture_output=True, text=True).stdout == expected
@@ -249,88 +250,40 @@ def test_dev_stdout_is_written_to_behind_what_is_there(place: Path, kind: str) -
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
-def test_a_file_that_is_replaced_keeps_its_permissions(mode: int, place: Path) -> None:
+def test_a_file_that_is_replaced_keeps_its_permissions(mode, place):
     words = "fit data --model m --overwrite --report r --witness w"
     for name in ("m", "r", "w"):
         (place / name).touch()
         (place / name).chmod(mode)
     assert here(place, *words.split()).returncode == 0
     assert {stat.S_IMODE((place / name).stat().st_mode) for name in ("m", "r", "w")} == {mode}
-
-
-def test_a_new_file_is_never_less_private_than_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "m").touch(mode=0o600)
-    modes: list[int] = []
-
-    def noted(descriptor: int, mode: int) -> None:
-        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
-
-    monkeypatch.setattr(os, "fchmod", noted)
-    write_atomically(tmp_path / "m", [b"secret"])
-    assert modes == [0o600]
+    modes: list[int] = []  # of the new file, when it gets that of the old one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fchmod", lambda file, _: modes.append(os.fstat(file).st_mode))
+        write_atomically(place / "m", [b"secret"])
+    assert [stat.S_IMODE(found) for found in modes] == [0o600]
 
 
 # --- what is local -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/m", Path("s3://bucket/m")], ids=["text", "path"])
-def test_a_store_is_no_place_for_an_output_in_python_either(
-    uri: str | Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(place)
-    model, before = streamtron.load("m"), _content(place)
-    for write in (
-        lambda: streamtron.fit("data", model=uri),
-        lambda: streamtron.sweep("data", C=[1.0], model=uri),
-        lambda: streamtron.update("m", "duplicate", report=uri),
-        lambda: streamtron.report("m", uri),
-        lambda: streamtron.fit("data", machine=Machine(cache_dir=os.fspath(uri))),
-        lambda: model.save(uri),
-        lambda: streamtron.export(model, uri, "json"),
-        lambda: write_predictions(model, "data", uri),
-    ):
-        with pytest.raises(
-            SettingsError, match=r"^s3:/+bucket/m.*: outputs are local files\. Name"
-        ):
-            write()
-    assert _content(place) == before
-    assert not (place / "s3:").exists()
+IN_A_STORE = [
+    "evaluate {} data", "predict {} data -o p", "export {} --format json -o p", "explain {}",
+    "diff m {}", "diff {} m", "certify {}", "certify {} data", "update {} data", "forget {} a.svm",
+    "report {} -o p", "fit data --model {}", "fit data --model n --report {}",
+    "fit data --model n --log {}", "fit data --model n --cache-dir {}",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "evaluate {} data",
-        "predict {} data -o p",
-        "export {} --format json -o p",
-        "explain {}",
-        "diff m {}",
-        "diff {} m",
-        "certify {}",
-        "certify {} data",
-        "update {} data",
-        "forget {} a.svm",
-        "report {} -o p",
-        "fit data --model {}",
-        "fit data --model n --report {}",
-        "fit data --model n --log {}",
-        "fit data --model n --cache-dir {}",
-    ],
-)
-def test_a_model_or_an_output_in_a_store_is_refused_by_one_sentence(
-    words: str, place: Path
-) -> None:
+@pytest.mark.parametrize("words", IN_A_STORE)
+def test_a_model_or_an_output_in_a_store_is_refused_by_one_sentence(words, place):
     before = _content(place)
     ended = here(place, *words.format("s3://bucket/m").split())
     one_sentence(ended, 2, "s3://bucket/m: ", "s are local files. Name a local one, and copy it.")
     assert _content(place) == before
 
 
-def test_a_listener_that_changes_the_directory_moves_no_output(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listener_that_changes_the_directory_moves_no_output(place, monkeypatch):
     (place / "elsewhere").mkdir()
 
     def listen(_: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import streamtron
 from streamtron.core.config import Machine, Settings
@@ -27,6 +27,7 @@ from streamtron.runs.update import update
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
 from tests.helpers.optimum import holds_optimum
+from tests.helpers.svm_text import svm_lines, write_shards
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
 """Active sets that hold all rows of the corpus, those that matter, and some of these."""
@@ -53,9 +54,9 @@ def trained(
 
 
 @regimes
-def test_the_bounds_hold_the_optimum_whatever_fits_in_memory_and_the_witness_proves_them(
-    corpus: list[Path], active_set: int, tmp_path: Path
-) -> None:
+def test_the_bounds_hold_the_optimum_whatever_fits_and_a_witness_proves_them(
+    corpus, active_set, tmp_path
+):
     held: list[int] = []
 
     def listen(event: Event) -> None:
@@ -63,21 +64,25 @@ def test_the_bounds_hold_the_optimum_whatever_fits_in_memory_and_the_witness_pro
             held.append(event.active_rows)
 
     found = trained(corpus, tmp_path / "m", active_set=active_set, listen=listen)
-    assert (found.report["readings"] == 2.0) == (active_set == ALL)
+    report, steps = found.report, found.report["steps"]
+    assert (report["readings"] == 2.0) == (active_set == ALL)
     assert 0 < held[-1] <= 3000
     assert (held[-1] < 3000) == (active_set < ALL)
     assert found.stop_reason == "certified"
-    assert found.report["certificate"]["relative_duality_gap"] <= 1e-3
-    assert holds_optimum(found.report, corpus)
-    assert found.report["parts"] == 5
-    assert found.report["rounds"] == sum(s["rounds"] for s in found.report["steps"].values())
-    proof = certify(found.model, corpus, witness=tmp_path / "m.run" / "witness").certificate
-    assert proof.upper_bound == pytest.approx(found.report["certificate"]["upper_bound"], rel=1e-13)
+    assert report["certificate"]["relative_duality_gap"] <= 1e-3
+    assert holds_optimum(report, corpus)
+    assert (report["parts"], report["bytes_sent"], report["workers"]) == (5, 0, {})
+    assert {"start", "look", "line"} <= steps.keys()
+    assert ("scan" in steps) == (active_set != BLOCKS)
+    assert report["rounds"] == sum(step["rounds"] for step in steps.values())
+    assert sum(step["seconds"] for step in steps.values()) <= report["seconds"]
+    proof = certify(found.model, corpus, witness=tmp_path / "m.run" / "witness")
+    assert proof.readings == 1.0
+    bound = report["certificate"]["upper_bound"]
+    assert proof.certificate.upper_bound == pytest.approx(bound, rel=1e-13)
 
 
-def test_rounds_tell_how_the_gap_closes_which_a_scan_then_proves_and_the_stage_ends(
-    corpus: list[Path],
-) -> None:
+def test_rounds_tell_how_the_gap_closes_which_a_scan_then_proves_and_the_stage_ends(corpus):
     events: list[Event] = []
     trained(corpus, active_set=ALL, listen=events.append)
     rounds = [event for event in events if isinstance(event, RoundDone)]
@@ -154,9 +159,9 @@ def no_bit_changes(
 
 
 @pytest.mark.parametrize(("active_set", "last"), [(ALL, [1]), (WORKING_SET, [1, 2]), (BLOCKS, [2])])
-def test_threads_lost_parts_and_deaths_of_the_client_change_no_bit(
-    corpus: list[Path], active_set: int, last: list[int], tmp_path: Path
-) -> None:
+def test_threads_lost_parts_and_a_client_that_died_change_no_bit(
+    corpus, active_set, last, tmp_path
+):
     def rounds(number: int) -> set[int]:
         ends = {4, number - 2} if active_set != BLOCKS else {number - 2}
         return {number // 2, *ends} | ({1} if active_set == ALL else set())
@@ -166,31 +171,11 @@ def test_threads_lost_parts_and_deaths_of_the_client_change_no_bit(
     no_bit_changes(partial(trained, corpus, **few), tmp_path, rounds, last)
 
 
-def test_the_witness_proves_the_model_in_one_reading_and_the_report_counts_steps(
-    corpus: list[Path], tmp_path: Path
-) -> None:
-    model, report = tmp_path / "m", tmp_path / "r"
-    fit.run(corpus, Settings(parts=2), model=model, report=report, machine=Machine())
-    found = json.loads(report.read_text())
-    assert {"start", "look", "line", "scan"} <= found["steps"].keys()
-    assert (found["bytes_sent"], found["workers"]) == (0, {})
-    assert sum(step["seconds"] for step in found["steps"].values()) <= found["seconds"]
-    proof = certify(model, corpus, witness=tmp_path / "m.run" / "witness")
-    assert proof.readings == 1.0
-    ours, theirs = found["certificate"], proof.certificate
-    assert theirs.upper_bound == pytest.approx(ours["upper_bound"], rel=1e-13)
-    assert theirs.relative_duality_gap <= Settings().tol
-
-
-def test_each_new_shard_is_one_more_part_and_the_run_of_the_last_shard_has_none(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_each_new_shard_is_one_more_part_and_the_run_of_the_last_shard_has_none(corpus, tmp_path):
     wider = tmp_path / "wider.svm"  # a shard with columns that the run never met
     wider.write_text("".join(f"{2 * (row % 2) - 1} {row + 1}:0.1 999:0.5\n" for row in range(300)))
-    trained(corpus[:6], tmp_path / "m", parts=3)
     for threads in (1, 2):
-        shutil.copytree(tmp_path / "m.run", tmp_path / f"{threads}.run")
-        shutil.copy(tmp_path / "m", tmp_path / f"{threads}")
+        trained(corpus[:6], tmp_path / f"{threads}", parts=3)
         machine = Machine(threads=threads)
         found = update(tmp_path / f"{threads}", [*corpus[6:9], wider], machine=machine)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
@@ -202,7 +187,7 @@ def test_each_new_shard_is_one_more_part_and_the_run_of_the_last_shard_has_none(
     assert not (tmp_path / "2.run" / "parts").exists()
 
 
-def test_the_run_of_one_part_goes_on_in_several(corpus: list[Path], tmp_path: Path) -> None:
+def test_the_run_of_one_part_goes_on_in_several(corpus, tmp_path):
     trained(corpus[:9], tmp_path / "m", parts=None)
     with_parts = partial(parts.open_here, threads=2)
     found = update(tmp_path / "m", corpus[9], open_parts=with_parts)
@@ -215,7 +200,7 @@ def test_the_run_of_one_part_goes_on_in_several(corpus: list[Path], tmp_path: Pa
     assert more.report["certificate"]["relative_duality_gap"] <= 1e-6
 
 
-def test_a_label_that_is_new_ends_an_update_in_parts(corpus: list[Path], tmp_path: Path) -> None:
+def test_a_label_that_is_new_ends_an_update_in_parts(corpus, tmp_path):
     trained(corpus, tmp_path / "m", tol=0.1)
     before = (tmp_path / "m").read_bytes()
     (tmp_path / "third.svm").write_text("7 1:1\n")
@@ -224,9 +209,7 @@ def test_a_label_that_is_new_ends_an_update_in_parts(corpus: list[Path], tmp_pat
     assert (tmp_path / "m").read_bytes() == before
 
 
-def test_the_counts_of_all_parts_are_never_together_in_memory(
-    corpus: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_counts_of_all_parts_are_never_together_in_memory(corpus, tmp_path, monkeypatch):
     trained(corpus, tmp_path / "m")
 
     def all_together(_: Any) -> Any:
@@ -242,14 +225,14 @@ def test_the_counts_of_all_parts_are_never_together_in_memory(
     forget(tmp_path / "again", corpus[0])
 
 
-def test_one_part_is_the_model_without_parts(corpus: list[Path], tmp_path: Path) -> None:
+def test_one_part_is_the_model_without_parts(corpus, tmp_path):
     models = [trained(corpus, tmp_path / f"{parts}", parts=parts) for parts in (None, 1)]
     assert (tmp_path / "1").read_bytes() == (tmp_path / "None").read_bytes()
     assert "parts" not in models[0].model.settings
     assert streamtron.fit(corpus, parts=2).settings["parts"] == 2
 
 
-def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path: Path) -> None:
+def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path):
     rows = {
         "a": "-1:1 2:1\n" * 5 + "-1:1 1:2\n" * 3,
         "b": "1:1 1:1\n" * 4,
@@ -268,42 +251,39 @@ def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path: Path) -> 
     assert found.model.weights == pytest.approx(alone.model.weights, abs=5e-3)
 
 
-def test_parts_refuse_what_they_cannot_train(corpus: list[Path]) -> None:
-    with pytest.raises(SettingsError, match="parts is 11, and there are 10 shards"):
-        trained(corpus, parts=11)
-    for name, value in {
-        "delta": 0.0, "faithful": True, "stage": "1", "order": "sequential",
-    }.items():  # fmt: skip
-        given = {"C": None} if name == "delta" else {}
-        with pytest.raises(SettingsError, match="5 parts"):
-            trained(corpus, **{name: value, **given})
+@pytest.mark.parametrize(
+    "settings",
+    [{"delta": 0.0, "C": None}, {"faithful": True}, {"stage": "1"}, {"order": "sequential"},
+     {"parts": 11}],
+    ids=str,
+)  # fmt: skip
+def test_parts_refuse_what_they_cannot_train(settings, corpus):
+    refused = "parts is 11, and there are 10 shards" if "parts" in settings else "5 parts"
+    with pytest.raises(SettingsError, match=refused):
+        trained(corpus, **settings)
 
 
-def test_parts_refuse_what_a_reading_of_all_shards_would(
-    corpus: list[Path], tmp_path: Path
-) -> None:
+def test_parts_refuse_what_a_reading_of_all_shards_would(corpus, tmp_path):
     texts = {"a": "1 1:1\n-1 1:2\n", "b": "1 1:1\n", "c": "2 1:1\n-1 1:3\n", "d": "1 1:1\n"}
     for name, text in texts.items():
         (tmp_path / f"{name}.svm").write_text(text)
 
-    def named(names: str) -> list[Path]:
-        return [tmp_path / f"{name}.svm" for name in names]
-
-    assert trained(named("abc"), parts=3).model.classes == (-1.0, 1.0, 2.0)
+    a, b, c, d = sorted(tmp_path.iterdir())
+    assert trained([a, b, c], parts=3).model.classes == (-1.0, 1.0, 2.0)
     with pytest.raises(DataError, match="1 labels"):
-        trained(named("b") * 1 + named("d"), parts=2)
+        trained([b, d], parts=2)
     with pytest.raises(DataError, match=r"the same bytes as b\.svm"):
-        trained(named("abd"), parts=3)
+        trained([a, b, d], parts=3)
 
 
-def test_a_bad_shard_is_named_while_another_part_is_being_read(tmp_path: Path) -> None:
+def test_a_bad_shard_is_named_while_another_part_is_being_read(tmp_path):
     (tmp_path / "0.svm").write_text("1 1:x\n")
     (tmp_path / "1.svm").write_text("".join(f"{k % 2} {k % 70 + 1}:2\n" for k in range(60_000)))
     with pytest.raises(DataError, match=r"0\.svm, line 1: value x in column 1"):
         trained([tmp_path / "0.svm", tmp_path / "1.svm"], parts=2)
 
 
-def test_a_damaged_state_of_a_part_is_a_sentence(corpus: list[Path], tmp_path: Path) -> None:
+def test_a_damaged_state_of_a_part_is_a_sentence(corpus, tmp_path):
     trained(corpus, tmp_path / "m", tol=0.1)
     [last, *_] = sorted((tmp_path / "m.run" / "parts").glob("part-0002.scan-*"), reverse=True)
     last.write_bytes(last.read_bytes()[:-1] + b"x")
@@ -311,33 +291,21 @@ def test_a_damaged_state_of_a_part_is_a_sentence(corpus: list[Path], tmp_path: P
         trained(corpus, tmp_path / "m", tol=1e-6, resume=True)
 
 
-def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path: Path) -> None:
+def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path):
     generate(str(tmp_path / "wide"), rows=1600, columns=6000, seed=1, shards=8)
     found = trained([tmp_path / "wide"], C=4.0, parts=8)
     assert found.stop_reason == "certified"
     assert found.report["rounds"] <= 40  # without those products 54
 
 
-def sorted_by_label(shards: Sequence[Path], directory: Path) -> list[Path]:
-    """The rows of shards in as many shards, those of one label first."""
-    directory.mkdir()
-    lines = sorted(
-        (line for path in shards for line in path.read_text().splitlines(keepends=True)),
-        key=lambda line: line.split()[0],
-    )
-    for path, own in zip(shards, np.array_split(np.array(lines), len(shards)), strict=True):
-        (directory / path.name).write_text("".join(own))
-    return sorted(directory.iterdir())
-
-
 @pytest.mark.parametrize("C", [0.5, 50.0])
-def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(
-    tmp_path: Path, C: float
-) -> None:
+def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(tmp_path, C):
     generate(str(tmp_path / "d"), rows=4000, columns=30, seed=1, shards=8, kind="dense")
     shards = sorted((tmp_path / "d").iterdir())
     alike = trained(shards, C=C, parts=8)
-    unlike_shards = sorted_by_label(shards, tmp_path / "sorted")
+    lines = "".join(path.read_text() for path in shards).splitlines(keepends=True)
+    by_label = sorted(lines, key=lambda line: line.split()[0])
+    unlike_shards = write_shards(tmp_path / "sorted", by_label, 8)
     unlike = trained(unlike_shards, C=C, parts=8)
     assert alike.stop_reason == unlike.stop_reason == "certified"
     assert alike.report["rounds"] <= 10
@@ -359,9 +327,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize("C", [0.5, 50.0])
-def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_process(
-    dense: list[Path], C: float
-) -> None:
+def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_process(dense, C):
     found, alone = (trained(dense[:5], **FEW | {"C": C, "parts": parts}) for parts in (5, 1))
     assert found.stop_reason == "certified"
     assert holds_optimum(found.report, dense[:5])
@@ -369,9 +335,9 @@ def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_pro
     assert found.report["rounds"] <= 30
 
 
-def test_where_columns_are_few_nothing_changes_a_bit_and_the_witness_proves_the_run_that_grows(
-    dense: list[Path], tmp_path: Path
-) -> None:
+def test_where_columns_are_few_nothing_changes_a_bit_and_the_run_grows_and_is_proven(
+    dense, tmp_path
+):
     few = partial(trained, dense[:5], tol=1e-6, **FEW)
     found = no_bit_changes(few, tmp_path, lambda n: {2, 3, n // 2, n - 2, n - 1}, [1])
     proof = certify(tmp_path / "alone")
@@ -384,9 +350,7 @@ def test_where_columns_are_few_nothing_changes_a_bit_and_the_witness_proves_the_
     assert grown.report["rounds"] <= 2 * found.report["rounds"]
 
 
-def test_rows_of_other_columns_are_added_to_parts_of_few_columns(
-    dense: list[Path], tmp_path: Path
-) -> None:
+def test_rows_of_other_columns_are_added_to_parts_of_few_columns(dense, tmp_path):
     trained(dense[:5], tmp_path / "run", **FEW | {"C": 0.5, "tol": 0.03})
     wide = tmp_path / "wide.svm"
     wide.write_text(dense[5].read_text().replace(" 30:", " 100:"))
@@ -395,27 +359,23 @@ def test_rows_of_other_columns_are_added_to_parts_of_few_columns(
     assert holds_optimum(grown.report, [*dense[:5], wide])
 
 
-def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(
-    dense: list[Path], tmp_path: Path
-) -> None:
-    for name in ("all", "0", "1", "2"):
-        (tmp_path / name).mkdir()
-        for shard in dense[:5]:
-            rows = [line.split(" ", 1)[1] for line in shard.read_text().splitlines()]
-            classes = [(3 * ("1:-" in row) + row.count("-")) % 3 for row in rows]
-            labels = [k if name == "all" else 1 if k == int(name) else -1 for k in classes]
-            lines = [f"{label} {row}\n" for label, row in zip(labels, rows, strict=True)]
-            (tmp_path / name / shard.name).write_text("".join(lines))
-    found = trained([tmp_path / "all"], multiclass=True, **FEW)
+def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(dense, tmp_path):
+    text = "".join(shard.read_text() for shard in dense[:5])
+    rows = [line.split(" ", 1)[1] for line in text.splitlines(keepends=True)]
+    classes = [(3 * ("1:-" in row) + row.count("-")) % 3 for row in rows]
+
+    def shards(name: str, labels: list[int]) -> list[Path]:
+        lines = [f"{label} {row}" for label, row in zip(labels, rows, strict=True)]
+        return write_shards(tmp_path / name, lines, 5)
+
+    found = trained(shards("all", classes), multiclass=True, **FEW)
     assert found.stop_reason == "certified"
     for number, label in enumerate(found.model.classes):
-        alone = trained([tmp_path / f"{label:g}"], **FEW)
+        alone = trained(shards(f"{label}", [1 if k == label else -1 for k in classes]), **FEW)
         assert (found.model.weights[number] == alone.model.weights).all(), label
 
 
-def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(tmp_path):
     """The shard whose label came first is forgotten, and the cache lost."""
     rng, paths = np.random.default_rng(0), [tmp_path / f"{name}.svm" for name in "abc"]
     for path, labels in zip(paths, ("1 -1", "-1 1", "-1 1"), strict=True):
@@ -427,3 +387,109 @@ def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(
     shutil.rmtree(tmp_path / "m.run" / "cache")
     resumed = streamtron.run(paths[1:], Settings(index_base=1), **how, resume=True)
     assert np.array_equal(resumed.model.weights, wanted)
+
+
+READINGS = 4
+"""Those of a fit at most where memory holds all rows; two are usual."""
+
+FOUR = np.array([[0.1, -0.1], [-0.5, 0.4], [0.6, 0.1], [1.3, 0.9]]), np.array([1, -1, 1, 1])
+
+
+def shards_of(place: Path, rows: tuple[Any, Any], ends: Sequence[int]) -> list[Path]:
+    """The rows in shards that end before these."""
+    return write_shards(place / "s", svm_lines(*rows), ends)
+
+
+def report(shards: list[Path], parts: int | None, **names: Any) -> dict[str, Any]:
+    settings = Settings.from_dict({"tol": 1e-3, "max_epochs": 20, "parts": parts} | names)
+    return fit.run(shards, settings, machine=Machine(threads=1)).report
+
+
+def agree(found: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether the bounds of two certificates may hold the same best margin."""
+    least = max(found["primal_margin"], other["primal_margin"])
+    return bool(least <= min(found["upper_bound"], other["upper_bound"]) * (1 + 1e-12))
+
+
+def proven_as_by_one_part(shards: list[Path], **names: Any) -> None:
+    found, alone = report(shards, len(shards), **names), report(shards, None, **names)
+    assert found["stop_reason"] == alone["stop_reason"] == "certified"
+    assert found["readings"] <= READINGS
+    learners = (each.get("learners", [each]) for each in (found, alone))
+    for together, by_itself in zip(*learners, strict=True):
+        assert together["certificate"]["relative_duality_gap"] <= 1e-3
+        assert agree(together["certificate"], by_itself["certificate"])
+
+
+def separable(seed: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """20 to 1,000 rows, 2 to 50 columns, two classes that some margin parts."""
+    rng = np.random.default_rng(seed)
+    rows = int(np.exp(rng.uniform(np.log(20), np.log(1000))))
+    X = rng.standard_normal((rows, int(np.exp(rng.uniform(np.log(2), np.log(50))))))
+    w = rng.standard_normal(X.shape[1])
+    w /= np.linalg.norm(w)
+    labels = np.where(X @ w > 0.0, 1, -1)
+    return X + np.outer(10.0 ** rng.uniform(-3.0, 0.0) * labels, w), labels
+
+
+def test_four_separable_rows_in_two_parts_are_proven(tmp_path):
+    proven_as_by_one_part(shards_of(tmp_path, FOUR, [2]), C=1e4)
+
+
+def test_separable_classes_are_proven_in_parts(tmp_path):
+    X = np.random.default_rng(0).standard_normal((90, 4))
+    labels = np.repeat(["a", "b", "c"], 30)  # a class a part
+    X[np.arange(90), np.arange(90) // 30] += 8.0
+    shards = shards_of(tmp_path, (X, labels), [30, 60])
+    proven_as_by_one_part(shards, C=1e5, multiclass=True)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_separable_rows_are_proven_in_any_parts_at_any_C(seed, tmp_path):
+    rows, parts = separable(seed), 2 + seed % 3
+    if seed % 2:  # a part may have one label only
+        order = np.argsort(rows[1], kind="stable")
+        rows = rows[0][order], rows[1][order]
+    ends = [len(rows[1]) * k // parts for k in range(1, parts)]
+    proven_as_by_one_part(shards_of(tmp_path, rows, ends), C=10.0 ** (2 + seed // 3 % 5))
+
+
+@pytest.mark.parametrize("C", [1e-3, 1.0, 1e4])
+def test_parts_of_one_row_each_are_proven(C, tmp_path):
+    X, labels = separable(7)
+    labels[:2] = 1, -1
+    shards = shards_of(tmp_path, (X[:6], labels[:6]), range(1, 6))
+    proven_as_by_one_part(shards, C=C)
+
+
+def test_rows_a_million_times_as_heavy_as_others_are_proven(tmp_path):
+    X, signs = separable(5)
+    labels = np.array([f"{sign}:{10 ** (6 * (k % 3 == 0))}" for k, sign in enumerate(signs)])
+    shards = shards_of(tmp_path, (X, labels), [len(X) // 3, len(X) // 2])
+    proven_as_by_one_part(shards, weights_in_label=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "at_0", "size", "active_set"),
+    [
+        ("squared_hinge", 1.0, 1e8, 100), ("log_loss", np.log(2.0), 1e8, 200),
+        ("hinge", 1.0, 1e12, 200),
+    ],
+)  # fmt: skip
+def test_equal_rows_of_both_labels_have_their_optimum_at_0_in_bounds(
+    loss, at_0, size, active_set, tmp_path
+):
+    rows = np.full((6, 3), size) * [1.0, 2.0, 3.0], np.array([1, 1, -1, -1, 1, -1])
+    shards = shards_of(tmp_path, rows, [3])
+    names = {"loss": loss, "active_set": active_set, "rho": 0.0, "max_epochs": 3}
+    proven = report(shards, 2, **names)["certificate"]
+    assert (proven["dual_objective"] or 0.0) <= 6.0 * at_0 * (1 + 1e-15)
+    assert 6.0 * at_0 * (1 - 1e-15) <= proven["primal_objective"]
+
+
+@pytest.mark.parametrize("active_set", [0, 50, 1000])
+def test_memory_for_less_than_a_row_a_part_ends_a_run_with_true_bounds(active_set, tmp_path):
+    shards = shards_of(tmp_path, FOUR, [2])
+    found = report(shards, 2, active_set=active_set)
+    assert found["stop_reason"] in ("certified", "epoch limit")
+    assert agree(found["certificate"], report(shards, None)["certificate"])

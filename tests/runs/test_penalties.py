@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from sklearn.datasets import dump_svmlight_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron import Settings, StreamtronClassifier
-from streamtron.cli import main
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.losses import LOSSES, slopes, values
 from streamtron.solver import joint
 from streamtron.solver.progress import BestWeights
+from tests.helpers.processes import here
+from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS, COLUMNS = 4, 100, 60
@@ -84,21 +83,20 @@ def least(
     return Optimum(float(best.fun), int(np.count_nonzero(w <= 1e-5 * w.max())))
 
 
-def write(place: Path, X: Matrix, labels: Any, name: str = "{}.svm") -> list[str]:
+def write(place: Path, X: Matrix, labels: Any) -> list[str]:
     """Shards of rows in their order."""
-    shards = [str(place / name.format(number)) for number in range(len(X) // ROWS)]
-    for number, shard in enumerate(shards):
-        part = slice(number * ROWS, (number + 1) * ROWS)
-        dump_svmlight_file(X[part], labels[part], shard, zero_based=False)
-    return shards
+    return [str(path) for path in write_shards(place, svm_lines(X, labels), len(X) // ROWS)]
+
+
+def fitted(
+    place: Path, shards: list[str], loss: str, ratio: float, model: str = "m", **names: Any
+) -> streamtron.Outcome:
+    settings = Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
+    return streamtron.run(shards, settings, model=place / model)
 
 
 def penalty_of(ratio: float) -> dict[str, Any]:
     return {"penalty": "l1"} if ratio == 1.0 else {"penalty": "elasticnet", "l1_ratio": ratio}
-
-
-def settings_of(loss: str, ratio: float, **names: Any) -> Settings:
-    return Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
 
 
 def check_bounds(certificate: Any, optimum: Optimum, tol: float) -> None:
@@ -124,18 +122,16 @@ def check_bounds(certificate: Any, optimum: Optimum, tol: float) -> None:
     ],
     ids=lambda how: " ".join(f"{name} {value}" for name, value in how.items()) or "in memory",
 )
-def test_the_optimum_is_between_the_bounds(
-    loss: str, ratio: float, how: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_optimum_is_between_the_bounds(loss, ratio, how, tmp_path):
     X, signs = drawn(1)
-    settings = settings_of(loss, ratio, **{"tol": 1e-3, **how})
-    outcome = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
-    costs = np.full(len(X), 0.5 / settings.delta2)
-    if settings.class_weight:
+    how = {"tol": 1e-3, **how}
+    outcome = fitted(tmp_path, write(tmp_path, X, signs), loss, ratio, **how)
+    costs = np.full(len(X), how.get("C", 1.0))
+    if "class_weight" in how:
         costs *= np.where(signs > 0, 3.0, 0.5)
-    optimum = least(X, costs, signs, loss, ratio, free=settings.intercept == "free")
-    check_bounds(outcome.report["certificate"], optimum, settings.tol)
-    if settings.tol == 1e-6:
+    optimum = least(X, costs, signs, loss, ratio, free="intercept" in how)
+    check_bounds(outcome.report["certificate"], optimum, how["tol"])
+    if how["tol"] == 1e-6:
         assert outcome.report["certificate"].get("zero_columns", 0) >= 0.9 * optimum.zeros
     assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
 
@@ -147,28 +143,26 @@ NEXT_TO_L1 = 1.0 - 1e-9  # its ridge is next to none
     ("loss", "ratio"),
     [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)],
 )
-def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_a_handful_of_readings(
-    loss: str, ratio: float, tmp_path: Path
-) -> None:
+def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_few_readings(loss, ratio, tmp_path):
     X, signs = wide(1)
-    settings = settings_of(loss, ratio, tol=1e-3, active_set=9_000)
-    outcome = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
+    shards = write(tmp_path, X, signs)
+    outcome = fitted(tmp_path, shards, loss, ratio, tol=1e-3, active_set=9_000)
     check_bounds(outcome.report["certificate"], least(X, np.ones(len(X)), signs, loss, ratio), 1e-3)
     assert outcome.report["readings"] <= 6
 
 
 @problems
 @pytest.mark.parametrize("how", [{}, {"active_set": 8_000}, {"parts": 3}], ids=str)
-def test_no_solve_moves_a_column_that_is_taken_for_0_and_the_proof_counts_it_still(
-    loss: str, ratio: float, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_taken_for_0_is_never_moved_and_still_counted(
+    loss, ratio, how, tmp_path, monkeypatch
+):
     X, signs = drawn(12)
     costs, out = np.ones(len(X)), np.array([2, 5])
     monkeypatch.setattr(BestWeights, "zeros", property(lambda _: out + 1))  # of shards from 1
-    settings = settings_of(loss, ratio, tol=1e-6, max_epochs=4, **how)
-    fitted = streamtron.run(write(tmp_path, X, signs), settings, model=str(tmp_path / "m"))
-    assert not fitted.model.weights[out].any()
-    certificate, optimum = fitted.report["certificate"], least(X, costs, signs, loss, ratio)
+    shards = write(tmp_path, X, signs)
+    outcome = fitted(tmp_path, shards, loss, ratio, tol=1e-6, max_epochs=4, **how)
+    assert not outcome.model.weights[out].any()
+    certificate, optimum = outcome.report["certificate"], least(X, costs, signs, loss, ratio)
     without = least(np.delete(X, out, axis=1), costs, signs, loss, ratio)
     assert without.primal > 1.01 * optimum.primal
     assert certificate["primal_objective"] == pytest.approx(without.primal, rel=1e-3)
@@ -177,13 +171,10 @@ def test_no_solve_moves_a_column_that_is_taken_for_0_and_the_proof_counts_it_sti
 
 @problems
 @pytest.mark.parametrize("C", [0.1, 3.0])
-def test_parts_find_the_optimum_of_all_rows(
-    loss: str, ratio: float, C: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_find_the_optimum_of_all_rows(loss, ratio, C, tmp_path, monkeypatch):
     X, signs = drawn(10)
-    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    settings = settings_of(loss, ratio, tol=1e-5, parts=3, C=C)
-    found = streamtron.run(shards[:3], settings, model=model)
+    shards, how = write(tmp_path, X, signs), {"tol": 1e-5, "parts": 3, "C": C}
+    found = fitted(tmp_path, shards[:3], loss, ratio, **how)
     costs = np.full(len(X), C)
     costs[3 * ROWS :] = 0.0
     optimum = least(X, costs, signs, loss, ratio)
@@ -191,15 +182,15 @@ def test_parts_find_the_optimum_of_all_rows(
     assert found.report["readings"] == 2.0
     assert found.report["rounds"] <= 25
     monkeypatch.setattr(joint, "SPARSE", 9)  # columns that a step may move
-    few = streamtron.run(shards[:3], settings, model=str(tmp_path / "few"))
+    few = fitted(tmp_path, shards[:3], loss, ratio, "few", **how)
     check_bounds(few.report["certificate"], optimum, 1e-5)
     costs[:] = C
-    updated = streamtron.update(model, shards[3:])
+    updated = streamtron.update(tmp_path / "m", shards[3:])
     check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-5)
 
 
 @pytest.mark.parametrize("C", [0.05, 1.0])
-def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
+def test_objective_and_support_are_those_of_scikit_learn(C):
     X, signs = drawn(2)
     rivals = {
         ("squared_hinge", 1.0): LinearSVC(
@@ -225,17 +216,14 @@ def test_objective_and_support_are_those_of_scikit_learn(C: float) -> None:
 
 
 @problems
-def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
-    loss: str, ratio: float, tmp_path: Path
-) -> None:
+def test_rows_that_come_and_go_leave_the_optimum_of_the_others(loss, ratio, tmp_path):
     X, signs = drawn(3)
     X[: 3 * ROWS, 50] *= 0.01
     X[3 * ROWS :, 50] = signs[3 * ROWS :]  # a column that is proven to weigh 0 without these
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    settings = settings_of(loss, ratio, tol=1e-6, C=0.1)
-    fitted = streamtron.run(shards[:3], settings, model=model)
-    assert fitted.report["certificate"]["zero_columns"]
-    assert not fitted.model.weights[50]
+    outcome = fitted(tmp_path, shards[:3], loss, ratio, tol=1e-6, C=0.1)
+    assert outcome.report["certificate"]["zero_columns"]
+    assert not outcome.model.weights[50]
     updated = streamtron.update(model, shards[3:])
     costs = np.full(len(X), 0.1)
     check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-6)
@@ -247,14 +235,11 @@ def test_rows_that_come_and_go_leave_the_optimum_of_the_others(
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
-def test_a_run_can_change_again_when_the_last_columns_are_forgotten(
-    ratio: float, tmp_path: Path
-) -> None:
+def test_a_run_can_change_again_when_the_last_columns_are_forgotten(ratio, tmp_path):
     X, signs = drawn(3)
     X[: 3 * ROWS, -5:] = 0.0
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    settings = settings_of("log_loss", ratio, tol=1e-3, active_set=8_000)
-    streamtron.run(shards, settings, model=model)
+    fitted(tmp_path, shards, "log_loss", ratio, tol=1e-3, active_set=8_000)
     assert streamtron.forget(model, shards[3]).model.columns == COLUMNS - 5
     updated = streamtron.update(model, shards[3])
     optimum = least(X, np.ones(len(X)), signs, "log_loss", ratio)
@@ -262,11 +247,11 @@ def test_a_run_can_change_again_when_the_last_columns_are_forgotten(
 
 
 @losses
-def test_every_class_has_its_own_optimum(loss: str, tmp_path: Path) -> None:
+def test_every_class_has_its_own_optimum(loss, tmp_path):
     X, _ = drawn(4)
     labels = (X[:, :3] + 0.1).argmax(axis=1)
-    settings = settings_of(loss, 0.5, tol=1e-3, multiclass=True, active_set=20_000)
-    outcome = streamtron.run(write(tmp_path, X, labels), settings, model=str(tmp_path / "m"))
+    how = {"tol": 1e-3, "multiclass": True, "active_set": 20_000}
+    outcome = fitted(tmp_path, write(tmp_path, X, labels), loss, 0.5, **how)
     for label, learner in enumerate(outcome.report["learners"]):
         signs = np.where(labels == label, 1.0, -1.0)
         optimum = least(X, np.ones(len(X)), signs, loss, 0.5)
@@ -274,68 +259,54 @@ def test_every_class_has_its_own_optimum(loss: str, tmp_path: Path) -> None:
 
 
 @problems
-def test_a_model_is_proven_again_by_its_witness_and_without_it(
-    loss: str, ratio: float, tmp_path: Path
-) -> None:
+def test_a_model_is_proven_again_by_its_witness_and_without_it(loss, ratio, tmp_path):
     X, signs = drawn(5)
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    settings = settings_of(loss, ratio, tol=1e-4, C=0.05)
-    fitted = streamtron.run(shards, settings, model=model, witness=str(tmp_path / "w"))
+    outcome = fitted(tmp_path, shards, loss, ratio, tol=1e-4, C=0.05)
     optimum = least(X, np.full(len(X), 0.05), signs, loss, ratio)
-    proven = streamtron.certify(model, shards, witness=str(tmp_path / "w"))
-    check_bounds(proven.certificate.to_dict(), optimum, 1e-4)
-    primal = fitted.report["certificate"]["primal_objective"]
-    assert proven.certificate.primal == pytest.approx(primal, rel=1e-12)
-    assert proven.certificate.zero_columns > 0
+    proven = streamtron.certify(model).certificate
+    check_bounds(proven.to_dict(), optimum, 1e-4)
+    primal = outcome.report["certificate"]["primal_objective"]
+    assert proven.primal == pytest.approx(primal, rel=1e-12)
+    assert proven.zero_columns > 0
     searched = streamtron.certify(model, shards).certificate
     check_bounds(searched.to_dict(), optimum, 1e-3)
     assert searched.zero_columns > 0
+    if ratio == 1.0:
+        none = fitted(tmp_path, shards, loss, ratio, "none", C=1e-6).model
+        assert not none.weights.any()
+        proven = streamtron.certify(tmp_path / "none").certificate
+        assert proven.relative_duality_gap == none.certificate["relative_duality_gap"] < 1e-4
 
 
-def test_a_run_whose_weights_are_all_0_is_proven_again(tmp_path: Path) -> None:
-    X, signs = drawn(5)
-    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    fitted = streamtron.fit(shards, penalty="l1", C=1e-6, model=model)
-    assert not fitted.weights.any()
-    proven = streamtron.certify(model).certificate
-    assert proven.relative_duality_gap == fitted.certificate["relative_duality_gap"] < 1e-4
-
-
-def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path: Path) -> None:
+def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path):
     X, signs = drawn(6)
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    ran = CliRunner().invoke(
-        main.streamtron,
-        ["fit", *shards, "--model", model, "--penalty", "l1", "--C", "0.05", "--tol", "1e-5"],
-    )
+    words = ("--model", model, "--penalty", "l1", "--C", 0.05, "--tol", 1e-5)
+    ran = here(tmp_path, "fit", *shards, *words)
     zeros = streamtron.load(model).certificate["zero_columns"]
     assert 0 < zeros < COLUMNS
-    assert f"{zeros} of {COLUMNS} weights are proven to be 0 at the optimum" in ran.output
-    again = CliRunner().invoke(main.streamtron, ["certify", model])
-    assert f"{zeros} weights are proven to be 0 at the optimum" in again.output
+    assert f"{zeros} of {COLUMNS} weights are proven to be 0 at the optimum" in ran.stdout
+    said = f"{zeros} weights are proven to be 0 at the optimum"
+    assert said in here(tmp_path, "certify", model).stdout
     streamtron.report(model, tmp_path / "page.html")
     assert "columns that weigh 0 at the optimum" in (tmp_path / "page.html").read_text()
 
 
-def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path: Path) -> None:
+def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path):
     X, signs = drawn(6)
     shards = write(tmp_path, X, signs)
-    ran = CliRunner().invoke(
-        main.streamtron,
-        ["sweep", *shards[:3], "--valid", shards[3], "--penalty", "elasticnet", "--C", "0.1",
-         "--l1-ratio", "0.1,0.5,1", "--table", str(tmp_path / "t.csv")],
-    )  # fmt: skip
-    assert ran.exit_code == 0, ran.output
-    assert "l1 ratio" in ran.output
+    ran = here(tmp_path, "sweep", *shards[:3], "--valid", shards[3], "--penalty", "elasticnet",
+               "--C", 0.1, "--l1-ratio", "0.1,0.5,1", "--table", "t.csv")  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "l1 ratio" in ran.stdout
     table = np.genfromtxt(tmp_path / "t.csv", delimiter=",", names=True, dtype=None, encoding=None)
     assert table["l1_ratio"].tolist() == [0.1, 0.5, 1.0]
     assert sorted(table["nonzero_weights"], reverse=True) == table["nonzero_weights"].tolist()
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weight(
-    classes: int, tmp_path: Path
-) -> None:
+def test_explain_lists_features_by_the_least_c_that_gives_them_a_weight(classes, tmp_path):
     X, signs = drawn(6)
     labels = signs if classes == 2 else (X[:, :3] + 0.1).argmax(axis=1)
     shards, model = write(tmp_path, X, labels), str(tmp_path / "m")
@@ -346,14 +317,11 @@ def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weig
     )  # fmt: skip
     best, first = swept.best.settings, {}
     for C in sorted(prices):
-        alone = streamtron.fit(
-            shards[:3], model=str(tmp_path / f"{C}"), **(best.but(C=C).to_dict())
-        )
+        alone = streamtron.fit(shards[:3], model=tmp_path / f"{C}", settings=best.but(C=C))
         for row, j in zip(*alone.sparse_weights.nonzero(), strict=True):
             first.setdefault((row, j + 1), (C, alone.sparse_weights[row, j]))
-    explained = streamtron.explain(
-        swept.outcome.model, path=tmp_path / "m.run/report.json", most=99
-    )
+    told = tmp_path / "m.run/report.json"
+    explained = streamtron.explain(swept.outcome.model, path=told, most=99)
     found = [
         ((row, f["column"]), (f["C"], f["weight"]))
         for row, direction in enumerate(explained["directions"])
@@ -366,25 +334,20 @@ def test_explain_lists_features_by_the_least_c_of_a_sweep_that_gives_them_a_weig
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Weights that are not 0 by C" in page
     assert f"l1_ratio = {best.l1_ratio:g}" in page
-    ran = CliRunner().invoke(main.streamtron, ["explain", model, "--path", "--most", "2"])
-    assert f"{found[0][1][1]:+.6g}  column {found[0][0][1]}" in ran.output
-    assert (
-        f"{sum(row == 0 for (row, _), _ in found) - 2} other features come in later" in ran.output
-    )
+    said = here(tmp_path, "explain", model, "--path", "--most", 2).stdout
+    assert f"{found[0][1][1]:+.6g}  column {found[0][0][1]}" in said
+    later = sum(row == 0 for (row, _), _ in found) - 2
+    assert f"{later} other features come in later" in said
     with pytest.raises(DataError, match="no report that tells when features come in"):
         streamtron.explain(alone, path=f"{tmp_path}/{C}.run/report.json")
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.99])
-def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(
-    ratio: float, tmp_path: Path
-) -> None:
+def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(ratio, tmp_path):
     X, signs = drawn(9)
     shards = write(tmp_path, X, signs)
     rough, exact = (
-        streamtron.run(
-            shards, settings_of("log_loss", ratio, tol=tol), model=str(tmp_path / f"m{tol}")
-        ).model
+        fitted(tmp_path, shards, "log_loss", ratio, f"m{tol}", tol=tol).model
         for tol in (0.01, 1e-9)
     )
     [part] = streamtron.predict(rough, shards[0], certain=True)
@@ -394,13 +357,12 @@ def test_decisions_of_the_optimum_of_an_elastic_net_are_within_their_bounds(
     assert (most - least).max() < 30.0 * np.abs(best).max()
 
 
-def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path):
     X, signs = drawn(7)
     shards = write(tmp_path, X, signs)
-    small = settings_of("log_loss", 1.0, parts=2, active_set=8_000)
     with pytest.raises(SettingsError, match=r"parts keep every row that matters .* --parts 1"):
-        streamtron.run(shards, small, model=str(tmp_path / "m"))
-    model = streamtron.run(shards, settings_of("log_loss", 1.0), model=str(tmp_path / "m")).model
+        fitted(tmp_path, shards, "log_loss", 1.0, parts=2, active_set=8_000)
+    model = fitted(tmp_path, shards, "log_loss", 1.0).model
     with pytest.raises(SettingsError, match="no label is certain"):
         list(streamtron.predict(model, shards[0], certain=True))
     with pytest.raises(SettingsError, match="l1_ratio is for the penalty elasticnet"):

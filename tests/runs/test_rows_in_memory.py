@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dask.dataframe
@@ -43,10 +42,6 @@ def of_shard(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> strea
     return streamtron.fit(path, label="answer")
 
 
-def _batches(table: pa.Table, rows: int = 1000) -> Iterator[pa.RecordBatch]:
-    yield from table.to_batches(max_chunksize=rows)
-
-
 class Stream:
     """Has a stream of Arrow's record batches, and nothing else."""
 
@@ -81,59 +76,48 @@ class DataSet:
         return (self._table.slice(k, 4000) for k in range(0, len(self._table), 4000))
 
 
-def _partitions(table: pa.Table) -> Any:
-    return dask.dataframe.from_pandas(table.to_pandas(), npartitions=3)
+MADE: dict[str, Callable[[Any], Any]] = {
+    "table": lambda table: table,
+    "batches": lambda table: iter(table.to_batches(max_chunksize=1000)),
+    "reader": lambda table: table.to_reader(max_chunksize=700),
+    "tables": lambda table: iter([table.slice(0, 10), table.slice(10)]),
+    "polars": polars.from_arrow,
+    "pandas": pa.Table.to_pandas,
+    "LazyFrame": lambda table: polars.from_arrow(table).lazy(),
+    "Dask": lambda table: dask.dataframe.from_pandas(table.to_pandas(), npartitions=3),
+    "Hugging Face": DataSet,
+    "DuckDB": Relation,
+    "Arrow stream": Stream,
+}
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda table: table,
-        _batches,
-        lambda table: table.to_reader(max_chunksize=700),
-        lambda table: iter([table.slice(0, 10), table.slice(10)]),
-        polars.from_arrow,
-        pa.Table.to_pandas,
-        lambda table: polars.from_arrow(table).lazy(),
-        _partitions,
-        DataSet,
-        Relation,
-        Stream,
-    ],
-    ids=["table", "batches", "reader", "tables", "polars", "pandas", "LazyFrame", "Dask",
-         "Hugging Face", "DuckDB", "Arrow stream"],
-)  # fmt: skip
-def test_a_table_in_memory_gives_the_model_of_the_same_rows_in_a_shard(
-    made: Any, table: pa.Table, of_shard: streamtron.LinearModel
-) -> None:
-    model = streamtron.fit(made(table), label="answer")
+@pytest.mark.parametrize("made", MADE)
+def test_a_table_in_memory_gives_the_model_of_the_same_rows_in_a_shard(made, table, of_shard):
+    model = streamtron.fit(MADE[made](table), label="answer")
     assert model == of_shard
     assert model.predict(table)[:5].tolist() == of_shard.predict(table)[:5].tolist()
 
 
-def test_features_are_named_as_in_shards(table: pa.Table) -> None:
+def test_features_are_named_as_in_shards(table):
     model = streamtron.fit(table, label="answer", features=["f2", "f0"])
     assert model.feature_names == ("f2", "f0")
     with pytest.raises(DataError, match="'f9'"):
         streamtron.fit(table, label="answer", features=["f9"])
 
 
-def test_an_index_of_pandas_is_no_feature(table: pa.Table) -> None:
+def test_an_index_of_pandas_is_no_feature(table):
     # what pandas says of an index that is a column, and of one that is a range
     for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
         told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}
         model = streamtron.fit(table.replace_schema_metadata(told), label="answer", features="*")
         left = ("f0", "f2") if index == "f1" else ("f0", "f1", "f2")
         assert model.feature_names == left
-
-
-def test_an_index_of_a_frame_that_pandas_has_filtered_is_no_feature(table: pa.Table) -> None:
-    frame = table.to_pandas()
+    frame = table.to_pandas()  # the index of what pandas has filtered
     model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
     assert model.feature_names == ("f0", "f1", "f2")
 
 
-def test_categories_may_differ_from_batch_to_batch() -> None:
+def test_categories_may_differ_from_batch_to_batch():
     def batches() -> Iterator[pa.RecordBatch]:
         for labels in (["a", "b"], ["b", "a"]):
             yield pa.record_batch({
@@ -146,7 +130,7 @@ def test_categories_may_differ_from_batch_to_batch() -> None:
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, np.array])
-def test_a_matrix_with_labels_gives_the_weights_of_the_estimator(kind: Any) -> None:
+def test_a_matrix_with_labels_gives_the_weights_of_the_estimator(kind):
     rng = np.random.default_rng(2)
     dense = rng.normal(size=(500, 12)) * (rng.random((500, 12)) < 0.4)
     dense[0, 0] = 1.0  # otherwise a column that never occurs is left out
@@ -158,26 +142,19 @@ def test_a_matrix_with_labels_gives_the_weights_of_the_estimator(kind: Any) -> N
     assert model.predict(kind(dense)).tolist() == theirs.predict(dense).tolist()
 
 
-def test_a_matrix_of_more_than_one_record_batch_loses_no_row() -> None:
+def test_a_matrix_may_be_of_any_real_numbers_stored_twice_or_of_several_batches():
+    wanted = streamtron.fit(np.eye(2), [1, 0])
+    twice = sparse.csr_array(([0.5, 0.5, 1.0], [0, 0, 1], [0, 2, 3]), shape=(2, 2))
+    kinds = (bool, np.int8, np.uint64, np.float16, np.longdouble, object)
+    matrices = [np.eye(2).tolist(), sparse.csr_array(np.eye(2, dtype=bool)), twice]
+    for matrix in (*matrices, *(np.eye(2).astype(kind) for kind in kinds)):
+        assert streamtron.fit(matrix, [1, 0]) == wanted
+    assert twice.nnz == 3  # the matrix is as it was
     rows = (1 << 16) + 3
     X = sparse.csr_array((np.ones(rows), np.arange(rows) % 4, np.arange(rows + 1)))
     model = streamtron.fit(X, (np.arange(rows) % 4 > 1).astype(int))
     assert model.certificate["rows_scanned"] == rows
     assert model.predict(np.eye(4)).tolist() == [0.0, 0.0, 1.0, 1.0]
-
-
-def test_entries_of_a_matrix_that_are_stored_twice_are_added_up() -> None:
-    twice = sparse.csr_array(([1.0, 3.0, 2.0, 1.0], [1, 0, 1, 1], [0, 3, 4]), shape=(2, 2))
-    assert streamtron.fit(twice, [1, 0]) == streamtron.fit(twice.toarray(), [1, 0])
-    assert twice.nnz == 4  # the matrix is as it was
-
-
-def test_a_matrix_may_be_of_any_real_numbers_of_truth_values_or_of_lists() -> None:
-    wanted = streamtron.fit(np.eye(2), [1, 0])
-    kinds = (bool, np.int8, np.uint64, np.float16, np.longdouble, object)
-    matrices = [np.eye(2).tolist(), sparse.csr_array(np.eye(2, dtype=bool))]
-    for matrix in (*matrices, *(np.eye(2).astype(kind) for kind in kinds)):
-        assert streamtron.fit(matrix, [1, 0]) == wanted
 
 
 def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
@@ -204,14 +181,12 @@ def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
         (iter([_labelled("f0"), _labelled("f0", pa.int8())]), None, "the same columns and types"),
     ],
 )
-def test_rows_that_cannot_be_fitted_on_are_refused(rows: Any, y: Any, sentence: str) -> None:
+def test_rows_that_cannot_be_fitted_on_are_refused(rows, y, sentence):
     with pytest.raises(DataError, match=sentence):
         streamtron.fit(rows, y)
 
 
-def test_rows_in_memory_have_no_run_and_leave_no_file(
-    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match=r"Write it with fit\(…\)\.save\(path\)"):
         streamtron.fit(table, label="answer", model=tmp_path / "m.st")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -225,9 +200,9 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(
      {"parts": 1}, {"multiclass": True}],
     ids=str,
 )  # fmt: skip
-def test_an_iterator_is_read_once_and_no_copy_of_it_is_written_but_the_cache(
-    settings: dict[str, Any], table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_iterator_is_read_once_and_only_the_cache_is_written(
+    settings, table, tmp_path, monkeypatch
+):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     batches, written = table.to_batches(max_chunksize=1000), []
 
@@ -245,7 +220,7 @@ def test_an_iterator_is_read_once_and_no_copy_of_it_is_written_but_the_cache(
     assert max(written) < 5000 < table.nbytes
 
 
-def test_rows_that_are_needed_again_come_again_or_are_refused(table: pa.Table) -> None:
+def test_rows_that_are_needed_again_come_again_or_are_refused(table):
     reading = ReaderConfig(label_column="answer")
 
     def read_twice(rows: Any) -> list[int]:
@@ -254,10 +229,10 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table: pa.Table) -
 
     assert read_twice(table) == read_twice(Stream(table)) == [ROWS, ROWS]
     with pytest.raises(DataError, match="an iterator, which can be read once"):
-        read_twice(_batches(table))
+        read_twice(iter(table.to_batches()))
 
 
-def test_rows_in_memory_are_not_those_of_another_process(table: pa.Table) -> None:
+def test_rows_in_memory_are_not_those_of_another_process(table):
     with standing(table, None) as path:
         code = f"import streamtron; streamtron.fit({path!r}, label='answer')"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

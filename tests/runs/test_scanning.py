@@ -6,17 +6,19 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from liblinear import liblinearutil
-from sklearn.datasets import load_svmlight_file
+from scipy import sparse
+from sklearn.datasets import load_svmlight_files
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers
 from streamtron.core import kernels
+from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.executor import serial
@@ -28,7 +30,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
-from streamtron.runs.fit import run
+from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import cache_here
 from streamtron.runs.outcome import Outcome
 from streamtron.runs.scan import scan_shard
@@ -54,8 +56,8 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def cut(lines: Sequence[str], directory: Path, sizes: Sequence[int]) -> Path:
     """The rows in shards of these sizes; one of size 0 holds a comment."""
     directory.mkdir()
-    assert sum(sizes) == len(lines)
-    ends = itertools.accumulate(sizes)
+    ends = list(itertools.accumulate(sizes))
+    assert ends[-1] == len(lines)
     for number, (end, size) in enumerate(zip(ends, sizes, strict=True)):
         text = "".join(lines[end - size : end]) or "# nothing\n"
         (directory / f"{number:04d}.svm").write_text(text)
@@ -91,9 +93,9 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_the_rows_are_cut(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, sizes: list[int]
-) -> None:
+def test_a_task_a_shard_proves_what_one_process_proves_however_rows_are_cut(
+    lines, whole, tmp_path, sizes
+):
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
     witness = witnessed(outcome, shards)
@@ -102,13 +104,28 @@ def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_t
         for executor in (serial, pickled)
     )
     assert here == executor
-    one, other = proof.certificate, here.certificate
-    assert other.rows_scanned == one.rows_scanned
-    assert other.primal_margin <= one.upper_bound  # both hold the same optimum
-    assert one.primal_margin <= other.upper_bound
-    assert other.upper_bound == pytest.approx(one.upper_bound, rel=1e-12)
-    assert other.primal_margin == pytest.approx(one.primal_margin, rel=1e-12)
-    assert other.directional_margin == pytest.approx(one.directional_margin, rel=1e-12)
+    known, found = proof.certificate, here.certificate
+    assert found.rows_scanned == known.rows_scanned
+    hold_the_same(known, found)
+    for name in ("upper_bound", "primal_margin", "directional_margin"):
+        assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-12)
+    rough = np.random.default_rng(1).normal(scale=0.1, size=outcome.model.weights.shape)
+    problem = Settings(active_set=100_000)
+    if sizes is SIZES["one row before and behind"]:  # without a witness, and with worse weights
+        model = outcome.model.but(weights=outcome.model.weights + rough)
+        here, executor = (
+            certify(model, shards, settings=problem, executor=executor)
+            for executor in (serial, pickled)
+        )
+        assert here == executor
+        assert here.readings == 5.0
+        hold_the_same(known, here.certificate)
+
+
+def hold_the_same(known: Certificate, found: Certificate) -> None:
+    """The bounds may hold the same optimum."""
+    assert found.primal_margin <= known.upper_bound
+    assert known.primal_margin <= found.upper_bound
 
 
 # --- the kernel ----------------------------------------------------------------------------------
@@ -116,7 +133,7 @@ def test_a_task_a_shard_proves_what_one_process_proves_and_bounds_hold_however_t
 SPARSE: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
 
 
-def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
+def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
     fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
     low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
@@ -132,9 +149,9 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing() -> None:
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def test_workers_prove_of_a_run_and_of_a_model_what_one_process_proves_and_it_is_printed(
-    workers: Workers, lines: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_workers_prove_of_a_run_and_a_model_what_one_process_proves(
+    workers, lines, tmp_path, capfd
+):
     shards = cut(lines, tmp_path / "cut", [3000, 6000, 0, ROWS - 9000])
     model = tmp_path / "model"
     run(shards, Settings(C=2.0, class_weight={"1": 3.0}), model=model, machine=Machine())
@@ -149,9 +166,7 @@ def test_workers_prove_of_a_run_and_of_a_model_what_one_process_proves_and_it_is
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_workers_prove_of_many_classes_what_one_process_proves(
-    workers: Workers, tmp_path: Path, class_weight: Any
-) -> None:
+def test_workers_prove_of_many_classes_what_one_process_proves(workers, tmp_path, class_weight):
     write_corpus(tmp_path / "many", rows=9000, columns=80, classes=4)
     settings = Settings(multiclass=True, tol=0.1, class_weight=class_weight)
     done = run(tmp_path / "many", settings, machine=Machine(), witness=tmp_path / "w")
@@ -166,9 +181,9 @@ def test_workers_prove_of_many_classes_what_one_process_proves(
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_shard_of_more_rows_or_fewer_than_its_witness_has_is_named(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, off: int, at: int
-) -> None:
+def test_a_shard_of_more_or_fewer_rows_than_its_witness_has_is_named(
+    lines, whole, tmp_path, off, at
+):
     outcome, _ = whole
     shards = cut(lines, tmp_path / "cut", [6000, ROWS - 6000])
     content, tensors = read_sealed(witnessed(outcome, shards), "witness")
@@ -187,98 +202,70 @@ FEW = BLOCK_ROWS + 900
 
 
 class Case(NamedTuple):
-    """What is certified, and how many of its readings workers make."""
+    """What is certified, and how many of its readings workers make: shards, a fit of them with
+    these settings or LIBLINEAR's model, times a factor, the problem, and the most readings."""
 
-    model: LinearModel
-    shards: Path
-    settings: Settings | None
+    name: str
+    ours: dict[str, Any] | None
+    problem: dict[str, Any] | None
     readings: int
     scans: int
+    factor: float = 1.0
 
 
-class Corpora(NamedTuple):
-    """Shards of two classes and of four, in text and in Parquet, and LIBLINEAR's models."""
-
-    place: Path
-
-    def shards(self, name: str) -> Path:
-        return self.place / name
-
-    def liblinear(self, name: str) -> LinearModel:
-        return load_any(self.place / f"{name}.liblinear")
+CASES = {
+    "ours of many classes": Case("many", {"multiclass": True}, None, 3, 2),
+    "ours in Parquet": Case("two.parquet", {}, None, 2, 2),
+    "LIBLINEAR's": Case("two", None, {"C": 1.0}, 3, 3),
+    "of another size": Case("two", None, {"C": 1.0}, 2, 3, 1e4),
+    "no upper bound looked for": Case("two", None, {"C": 1.0}, 0, 1),
+    "hard margin": Case("two", None, {"delta": 0.0}, 4, 1),
+    "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced"}, 2, 3),
+    "rows with weights": Case("weighted", {"weights_in_label": True}, None, 2, 2),
+    "too many rows for memory": Case("two", None, {"C": 1.0, "active_set": 60_000}, 5, 2),
+    "too many rows of some classes": Case("many", None, {"C": 1.0, "active_set": 60_000}, 4, 2),
+}
+SLOW = ("no upper bound looked for", "rows with weights", "too many rows for memory")
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
-    place = tmp_path_factory.mktemp("corpora")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of two classes, with weights and without, and of four, in text and in Parquet, and
+    LIBLINEAR's models."""
+    place, pick = tmp_path_factory.mktemp("corpora"), random.Random(0)
     write_corpus(place / "two", rows=FEW, columns=COLUMNS, noise=0.1)
     write_corpus(place / "many", rows=FEW, columns=COLUMNS, classes=4)
     convert(place / "two", place / "two.parquet", to="parquet", rows_per_shard=2001)
     for name in ("two", "many"):
-        text = "".join(shard.read_text() for shard in sorted((place / name).iterdir()))
-        (place / f"{name}.svm").write_text(text)
-        X, y = load_svmlight_file(str(place / f"{name}.svm"))
+        parts = load_svmlight_files([str(shard) for shard in sorted((place / name).iterdir())])
+        X, y = sparse.vstack(parts[::2]), np.concatenate(parts[1::2])
         model = liblinearutil.train(y, X, "-s 2 -c 1 -B 1 -e 0.1 -q")
         liblinearutil.save_model(str(place / f"{name}.liblinear"), model)
-    _weighted(place / "two", place / "weighted")
-    return Corpora(place)
+    (place / "weighted").mkdir()
+    for shard in (place / "two").iterdir():
+        lines = shard.read_text().splitlines(True)
+        rows = [line.replace(" ", f":{pick.choice(['0', '0.5', '3'])} ", 1) for line in lines]
+        (place / "weighted" / shard.name).write_text("".join(rows))
+    return place
 
 
-def _weighted(shards: Path, to: Path) -> None:
-    """The same rows with weights, some of them 0."""
-    pick = random.Random(0)
-    to.mkdir()
-    for shard in shards.iterdir():
-        lines = shard.read_text().splitlines()
-        weights = [pick.choice(["0", "0.5", "3"]) for _ in lines]
-        rows = (
-            f"{line.replace(' ', f':{w} ', 1)}\n" for line, w in zip(lines, weights, strict=True)
-        )
-        (to / shard.name).write_text("".join(rows))
-
-
-def fitted(shards: Path, **settings: Any) -> LinearModel:
-    return run(shards, Settings(tol=0.1, **settings), machine=Machine()).model
-
-
-def scaled(model: LinearModel, factor: float) -> LinearModel:
+@cache
+def model_of(corpora: Path, case: str) -> LinearModel:
+    name, ours, *_, factor = CASES[case]
+    if ours is not None:
+        return fit(corpora / name, tol=0.1, **ours)
+    model = load_any(corpora / f"{name}.liblinear")
     return model.but(weights=factor * model.weights, bias=factor * model.bias)
 
 
-def case(name: str, corpora: Corpora) -> Case:
-    two, many = corpora.shards("two"), corpora.shards("many")
-    rough = Settings(C=1.0, active_set=60_000)
-    match name:
-        case "ours of many classes":
-            return Case(fitted(many, multiclass=True), many, None, 3, 2)
-        case "ours in Parquet":
-            parquet = corpora.shards("two.parquet")
-            return Case(fitted(parquet), parquet, None, 2, 2)
-        case "LIBLINEAR's":
-            return Case(corpora.liblinear("two"), two, Settings(C=1.0), 3, 3)
-        case "of another size":
-            return Case(scaled(corpora.liblinear("two"), 1e4), two, Settings(C=1.0), 2, 3)
-        case "no upper bound looked for":
-            return Case(corpora.liblinear("two"), two, Settings(C=1.0), 0, 1)
-        case "hard margin":
-            return Case(corpora.liblinear("two"), two, Settings(delta=0.0), 4, 1)
-        case "classes balanced":
-            balanced = Settings(C=1.0, class_weight="balanced")
-            return Case(corpora.liblinear("two"), two, balanced, 2, 3)
-        case "rows with weights":
-            weighted = corpora.shards("weighted")
-            return Case(fitted(weighted, weights_in_label=True), weighted, None, 2, 2)
-        case "too many rows for memory":
-            return Case(corpora.liblinear("two"), two, rough, 5, 2)
-        case "too many rows of some classes":
-            return Case(corpora.liblinear("many"), many, rough, 4, 2)
-    raise ValueError(name)
-
-
-def proven(one: Case, executor: Any = serial, **machine: Any) -> Proof:
+def proven(
+    corpora: Path, case: str, executor: Any = serial, readings: int | None = None, **machine: Any
+) -> Proof:
+    name, _, problem, most, *_ = CASES[case]
+    settings, most = problem and Settings(**problem), most if readings is None else readings
     return certify(
-        one.model, one.shards, settings=one.settings, readings=one.readings,
-        machine=Machine(**machine), executor=executor,
+        model_of(corpora, case), corpora / name, settings=settings, readings=most,
+        executor=executor, machine=Machine(**machine),
     )  # fmt: skip
 
 
@@ -296,85 +283,40 @@ class Noted:
             yield result
 
 
-slow = pytest.mark.slow
+@pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - SLOW)))
+def test_without_a_witness_workers_prove_what_one_process_proves_scan_by_scan(
+    workers, corpora, case
+):
+    executor = Noted(workers)
+    assert proven(corpora, case, executor) == proven(corpora, case)
+    assert executor.asked == ["scan_shard"] * CASES[case].scans
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ours of many classes",
-        "ours in Parquet",
-        "LIBLINEAR's",
-        "of another size",
-        pytest.param("no upper bound looked for", marks=slow),
-        "hard margin",
-        "classes balanced",
-        pytest.param("rows with weights", marks=slow),
-        pytest.param("too many rows for memory", marks=slow),
-        "too many rows of some classes",
-    ],
-)
-def test_without_a_witness_workers_prove_what_one_process_proves_and_make_its_frozen_readings(
-    workers: Workers, corpora: Corpora, name: str
-) -> None:
-    one, executor = case(name, corpora), Noted(workers)
-    assert proven(one, executor) == proven(one)
-    assert executor.asked == ["scan_shard"] * one.scans
-
-
-@pytest.mark.parametrize("name", slow_but(SIZES, "one row before and behind"))
-def test_without_a_witness_a_task_a_shard_proves_what_one_process_proves(
-    lines: list[str], whole: tuple[Outcome, Proof], tmp_path: Path, name: str
-) -> None:
-    model, problem = whole[0].model, Settings(active_set=100_000)
-    rough = np.random.default_rng(1).normal(scale=0.1, size=model.weights.shape)
-    model = model.but(weights=model.weights + rough)
-    shards = cut(lines, tmp_path / "cut", SIZES[name])
-    here, executor = (
-        certify(model, shards, settings=problem, executor=one) for one in (serial, pickled)
-    )
-    assert here == executor
-    assert here.readings == 5.0
-    known, found = whole[1].certificate, here.certificate
-    assert found.primal_margin <= known.upper_bound  # both hold the same optimum
-    assert known.primal_margin <= found.upper_bound
-
-
-def test_rows_for_which_there_is_no_room_do_not_travel(corpora: Corpora) -> None:
-    one, sent = case("too many rows for memory", corpora), []
+def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
+    sent: list[int] = []
 
     def passed(result: Any) -> None:
         if isinstance(result, BlockScan):
             sent.append(8 * len(result.held.values) + 24 * len(result.positions))
 
     executor = Noted(serial, passed)
-    proven(one._replace(readings=2), executor)
-    room = one.settings.active_set
+    proven(corpora, "too many rows for memory", executor, readings=2)
     assert executor.asked.count("scan_shard") == 2  # both of which want rows
-    assert 2 * room - 2 * 100 <= sum(sent) <= 2 * room
+    assert 2 * 60_000 - 2 * 100 <= sum(sent) <= 2 * 60_000
 
 
-def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there_for_later_readings(
-    workers: Workers, corpora: Corpora, tmp_path: Path
-) -> None:
-    one = case("LIBLINEAR's", corpora)
-    assert proven(one, workers, cache_dir=str(tmp_path)) == proven(one)
-    assert len(list(tmp_path.glob("*.cache"))) == len(list(one.shards.iterdir()))
+def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there(workers, corpora, tmp_path):
+    kept = proven(corpora, "LIBLINEAR's", workers, cache_dir=str(tmp_path))
+    assert kept == proven(corpora, "LIBLINEAR's")
+    assert len(list(tmp_path.glob("*.cache"))) == len(list((corpora / "two").iterdir()))
     for there in (tmp_path, tmp_path / "of another machine"):
         found = workers.client.run(cache_here, str(there))
         assert set(found.values()) == {str(there) if there.exists() else None}
 
 
-@pytest.mark.parametrize(
-    "reading",
-    [pytest.param(0, marks=slow), pytest.param(1, marks=slow), 2],
-    ids=["first", "counts from slacks", "certifying"],
-)
-def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothing(
-    workers: Workers, corpora: Corpora, tmp_path: Path, reading: int
-) -> None:
-    one, mark = case("LIBLINEAR's", corpora), tmp_path / "died"
-    scans = 0
+@pytest.mark.parametrize("reading", slow_but(range(3), 2))  # the first, by slacks, to certify
+def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_path, reading):
+    mark, scans = tmp_path / "died", 0
 
     def executor(function: Any, items: Any, *shared: Any) -> Any:
         nonlocal scans
@@ -383,7 +325,7 @@ def test_a_worker_that_is_killed_amid_a_reading_without_a_witness_changes_nothin
             return workers(dies_amid_a_scan, items, *shared, str(mark))
         return workers(function, items, *shared)
 
-    assert proven(one, executor) == proven(one)
+    assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
     assert mark.exists()
 
 
@@ -397,17 +339,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_without_a_witness_workers_refuse_what_one_process_refuses_in_its_words(
-    guest: Workers, tmp_path: Path, name: str
-) -> None:
+def test_without_a_witness_workers_refuse_what_one_process_refuses_alike(guest, tmp_path, name):
     *shards, sentence = BAD[name]
     for letter, text in zip("ab", shards, strict=True):
         (tmp_path / f"{letter}.svm").write_text(text)
     model = LinearModel(np.array([0.5, -0.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
-    one = Case(model, tmp_path, Settings(delta=0.0, rho=0.0), 4, 1)
     said = []
     for executor in (serial, guest):
         with pytest.raises(DataError, match=sentence) as caught:
-            proven(one, executor)
+            certify(model, tmp_path, settings=Settings(delta=0.0, rho=0.0), executor=executor)
         said.append(str(caught.value))
     assert said[0] == said[1]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy import sparse
+from sklearn.datasets import load_svmlight_files
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
@@ -26,11 +26,12 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.predict import predict, write_predictions
+from tests.helpers import layouts
 from tests.helpers.models import evaluate as evaluate_rows
 from tests.helpers.processes import here
 from tests.helpers.runs import pickled
+from tests.helpers.svm_text import svm_lines, write_shards
 
-COMMAND = sys.executable, "-m", "streamtron"
 COLUMNS = 200
 ROWS = 9000  # three blocks
 
@@ -48,31 +49,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _read(shards: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+def _read(corpus: Path) -> tuple[np.ndarray, np.ndarray]:
     """Labels and a dense matrix from libsvm text, read by nothing of ours."""
-    lines = [line.split() for shard in shards for line in shard.read_text().splitlines()]
-    matrix = np.zeros((len(lines), COLUMNS), dtype=np.float32)
-    for row, words in enumerate(lines):
-        for word in words[1:]:
-            column, value = word.split(":")
-            matrix[row, int(column) - 1] = value
-    return np.array([float(words[0]) for words in lines]), matrix
+    shards = [str(path) for path in sorted(corpus.glob("*.svm"))]
+    parts = load_svmlight_files(shards, n_features=COLUMNS, dtype=np.float32, zero_based=False)
+    return np.concatenate(parts[1::2]), sparse.vstack(parts[::2]).toarray()
 
 
-def test_predictions_are_w_x_plus_bias_of_every_row_in_the_order_of_the_shards(
-    corpus: Path,
-) -> None:
-    model = _model()
-    _, matrix = _read(sorted(corpus.iterdir()))
-    scores = list(predict(model, corpus))
-    decisions = np.concatenate([score.decisions for score in scores])
-    labels = np.concatenate([score.labels for score in scores])
-    np.testing.assert_allclose(decisions, matrix @ model.weights + 0.25, rtol=1e-9, atol=1e-9)
-    assert len(scores) > 1
-    assert (labels == np.where(decisions > 0, 1.0, -1.0)).all()
+def _out(model: LinearModel, shards: Path, out: Path, **how: Any) -> list[list[str]]:
+    """The fields of the lines that are written of shards."""
+    write_predictions(model, shards, out, **how)
+    return [line.split("\t") for line in out.read_text().splitlines()]
 
 
-def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path: Path) -> None:
+def test_labels_in_the_input_change_no_prediction_whatever_they_are(tmp_path):
     features = ["1:1 3:2", "2:0.5", ""]
     for name, labels in {"ours": "1 -1 1", "others": "7 8 9"}.items():
         rows = zip(labels.split(), features, strict=True)
@@ -88,17 +78,14 @@ ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_of_lines(
-    multilabel: bool, tmp_path: Path
-) -> None:
-    classes = tuple(sorted(ODD))
-    model = LinearModel(
-        np.eye(len(classes)), np.full(len(classes), -0.5), classes, {}, None,
-        {"index_base": 1, "multilabel": multilabel},
-    )  # fmt: skip
-    rows = [[k] for k in range(len(classes))]
+def test_the_csv_module_reads_back_labels_of_delimiters_quotes_and_ends_of_lines(
+    multilabel, tmp_path
+):
+    classes, reading = tuple(sorted(ODD)), {"index_base": 1, "multilabel": multilabel}
+    model = LinearModel(np.eye(8), np.full(8, -0.5), classes, {}, None, reading)
+    rows = [[k] for k in range(8)]
     if multilabel:
-        rows += [[], [0, 3], [*range(len(classes))]]
+        rows += [[], [0, 3], [*range(8)]]
     lines = ("0 " + " ".join(f"{j + 1}:1" for j in row) + "\n" for row in rows)
     (tmp_path / "rows.svm").write_text("".join(lines))
     write_predictions(model, tmp_path / "rows.svm", tmp_path / "out.txt")
@@ -112,19 +99,21 @@ def test_the_csv_module_reads_back_labels_that_hold_delimiters_quotes_and_ends_o
 
 
 @pytest.mark.parametrize("classes", [("ham", "spam"), (False, True), (0.5, 2.0)])
-def test_predicted_labels_are_the_models_classes_in_text_and_in_parquet(
-    classes: tuple[str, str], tmp_path: Path
-) -> None:
+def test_of_two_classes_a_line_is_the_sign_of_w_x_and_the_bias_and_their_sum(
+    classes, corpus, tmp_path
+):
     model = _model(classes=classes)
-    (tmp_path / "rows").write_text("0 1:1e3\n0 1:-1e3\n")
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.txt")
-    [scores] = predict(model, tmp_path / "rows")
-    expected = [classes[1] if decision > 0 else classes[0] for decision in scores.decisions]
-    assert len(set(expected)) == 2
-    assert pq.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected
-    shown = [line.split("\t")[0] for line in (tmp_path / "out.txt").read_text().splitlines()]
-    assert shown == [str(label).removesuffix(".0") for label in expected]
+    _, matrix = _read(corpus)
+    lines = _out(model, corpus, tmp_path / "out.txt")
+    write_predictions(model, corpus, tmp_path / "out.parquet")
+    decisions = np.array([float(line[1]) for line in lines])
+    np.testing.assert_allclose(decisions, matrix @ model.weights + 0.25, rtol=1e-9, atol=1e-9)
+    labels = [classes[decision > 0] for decision in decisions.tolist()]
+    assert len(set(labels)) == 2
+    assert [line[0] for line in lines] == [str(label).removesuffix(".0") for label in labels]
+    table = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert table == {"label": labels, "decision": decisions.tolist()}
+    assert len([*predict(model, corpus)]) > 1, "a few blocks at a time"
 
 
 def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
@@ -134,14 +123,11 @@ def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
 
 
 @pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (0.5, 2.0, 9.0)])
-def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
-    classes: tuple[Label, ...], corpus: Path, tmp_path: Path
-) -> None:
+def test_of_many_classes_a_line_is_the_label_and_every_decision_in_order(classes, corpus, tmp_path):
     model = _many(classes)
-    _, matrix = _read(sorted(corpus.iterdir()))
-    write_predictions(model, corpus, tmp_path / "out.txt")
+    _, matrix = _read(corpus)
+    lines = _out(model, corpus, tmp_path / "out.txt")
     write_predictions(model, corpus, tmp_path / "out.parquet")
-    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
     decisions = model.decision_function(matrix)
     labels = [classes[k] for k in decisions.argmax(axis=1)]
@@ -152,64 +138,58 @@ def test_of_many_classes_a_line_is_the_label_and_every_decision_in_their_order(
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_highest_decisions_are_those_of_all_whatever_is_in_memory_at_a_time(
-    multilabel: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_path, monkeypatch):
     model = _many((1.0, 2.5, 7.0, 8.0), multilabel=multilabel)
     every = np.concatenate([scores.decisions for scores in predict(model, corpus)])
     order = np.argsort(-every, axis=1, kind="stable")[:, :2]
     labels, decisions = np.array(model.classes)[order], np.take_along_axis(every, order, axis=1)
-    _, matrix = _read(sorted(corpus.glob("*.svm")))
+    _, matrix = _read(corpus)
     monkeypatch.setattr("streamtron.model.scoring.AT_ONCE", 4 * 1000 + 1)
     few = model.predict_top(matrix, 2)
     assert (few[0] == labels).all()
     assert few[1].tobytes() == decisions.tobytes()
-    for name in ("out.txt", "out.tsv", "out.parquet"):
-        write_predictions(model, corpus, tmp_path / name, top=2)
-    lines = [line.split("\t") for line in (tmp_path / "out.txt").read_text().splitlines()]
+    header, *lines = _out(model, corpus, tmp_path / "out.tsv", top=2)
+    assert header == ["label 1", "label 2", "decision 1", "decision 2"]
+    assert _out(model, corpus, tmp_path / "out.txt", top=2) == lines
     assert [[*map(float, line)] for line in lines] == np.hstack([labels, decisions]).tolist()
-    header = (tmp_path / "out.tsv").read_text().partition("\n")[0]
-    assert header.split("\t") == ["label 1", "label 2", "decision 1", "decision 2"]
+    write_predictions(model, corpus, tmp_path / "out.parquet", top=2)
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["labels"].to_pylist() == labels.tolist()
     assert table["decisions"].to_pylist() == decisions.tolist()
 
 
-def test_of_two_classes_or_more_than_there_are_there_are_no_highest_decisions(corpus: Path) -> None:
-    with pytest.raises(SettingsError, match="two classes"):
-        next(predict(_model(), corpus, top=1))
-    with pytest.raises(SettingsError, match="top is 4, and the model has 3 classes"):
-        next(predict(_many(("a", "b", "c")), corpus, top=4))
-    for odd in (0, True, 1.5, "2"):
-        with pytest.raises(SettingsError, match="give 1 to 3"):
-            next(predict(_many(("a", "b", "c")), corpus, top=odd))
-    with pytest.raises(SettingsError, match="leave proba and certain out"):
-        next(predict(_many(("a", "b", "c")), corpus, top=1, proba=True))
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [*(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
+     ({"top": 4}, "top is 4, and the model has 3 classes"),
+     ({"top": 1, "proba": True}, "leave proba and certain out")],
+)  # fmt: skip
+def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, sentence, corpus):
+    with pytest.raises(SettingsError, match=sentence):
+        next(predict(_many(("a", "b", "c")), corpus, **how))
+    with pytest.raises(SettingsError, match=r"two classes|leave proba"):
+        next(predict(_model(), corpus, **how | {"top": 1}))
 
 
 @pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
-def test_of_a_multilabel_model_a_line_begins_with_all_labels_that_have_a_decision_above_0(
-    classes: tuple[Label, ...], tmp_path: Path
-) -> None:
+def test_of_a_multilabel_model_a_line_begins_with_all_labels_above_0(classes, tmp_path):
     model = _many(classes, multilabel=True)
     sign = np.eye(len(classes), COLUMNS)
     model = model.but(weights=sign, bias=np.full(len(classes), -0.5))
     # the first block has no label at all: the type of the column must not depend on it
     (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.txt")
+    lines = _out(model, tmp_path / "rows", tmp_path / "out.txt")[-3:]
     write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
-    *_, none, one, two = (tmp_path / "out.txt").read_text().splitlines()
-    shown = [str(label).removesuffix(".0") for label in classes[:2]]
-    rest = [[-0.5, -0.5, -0.5], [0.5, -0.5, -0.5], [0.5, 0.5, -0.5]]
-    labels = ["", shown[0], ",".join(shown)]
-    for line, label, values in zip((none, one, two), labels, rest, strict=True):
-        assert line == "\t".join([label, *map(str, values[: len(classes)])])
+    first, second = (str(label).removesuffix(".0") for label in classes[:2])
+    assert [line[0] for line in lines] == ["", first, f"{first},{second}"]
+    last = [0.5, 0.5, -0.5][: len(classes)]
+    assert [*map(float, lines[2][1:])] == last
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True)
     assert table["labels"].to_pylist()[-3:] == [[], [classes[0]], list(classes[:2])]
-    assert table["decisions"].to_pylist()[-1] == rest[2][: len(classes)]
+    assert table["decisions"].to_pylist()[-1] == last
 
 
-def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: Path) -> None:
+def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
     written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
     assert written == (2, 2, None)
@@ -218,7 +198,7 @@ def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path: 
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
 
 
-def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> None:
+def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path):
     (tmp_path / "rows").write_text("1 1:1\n" * 20_000 + "1 1:nonsense\n")
     for name in ("out", "out.parquet"):
         (tmp_path / name).write_text("precious")
@@ -228,9 +208,7 @@ def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
 
 
-def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_prediction(
-    tmp_path: Path, corpus: Path
-) -> None:
+def test_a_row_weight_that_the_model_was_fitted_with_is_not_read_in_prediction(tmp_path, corpus):
     convert(corpus, tmp_path / "parquet", to="parquet")
     model = _model(reading={"index_base": 0, "weight": "importance"})
     assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "parquet")) == ROWS
@@ -238,9 +216,9 @@ def test_a_row_weight_that_the_model_was_fitted_with_is_not_asked_for_in_predict
         evaluate(model, tmp_path / "parquet")
 
 
-def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) -> None:
+def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus):
     model = _model()
-    labels, matrix = _read(sorted(corpus.iterdir()))
+    labels, matrix = _read(corpus)
     expected = evaluate_rows(labels, model.decision_function(matrix)).to_dict()
     metrics = evaluate(model, corpus).to_dict()
     confused = {(x["label"], x["predicted"]): x["weight"] for x in metrics.pop("confusions")}
@@ -249,19 +227,14 @@ def test_metrics_of_shards_are_those_of_the_same_rows_in_memory(corpus: Path) ->
     assert confused == pytest.approx(wrong, rel=1e-12)
 
 
-def test_row_weights_enter_the_metrics(tmp_path: Path) -> None:
-    model = _model(reading={"index_base": 1, "weights_in_label": True}, weights=np.ones(1))
-    (tmp_path / "rows").write_text("1:3 1:1\n-1:1 1:1\n")
-    result = evaluate(model, tmp_path / "rows")
-    assert (result.weight, result.accuracy) == (4.0, 0.75)
-
-
-def test_the_larger_class_is_the_positive_one_whatever_comes_first(tmp_path: Path) -> None:
-    model = _model(reading={"index_base": 1}, weights=np.ones(1), bias=0.0)
-    for text in ("1 1:1\n-1 1:-1\n", "-1 1:-1\n1 1:1\n"):
-        (tmp_path / "rows").write_text(text)
+def test_the_larger_class_is_the_positive_one_whatever_comes_first_and_rows_have_weights(tmp_path):
+    reading = {"index_base": 1, "weights_in_label": True}
+    model = _model(reading=reading, weights=np.ones(1), bias=0.0)
+    for text in ("1:3 1:1\n-1:2 1:-1\n", "-1:2 1:-1\n1:3 1:1\n"):
+        (tmp_path / "rows").write_text(text + "-1:1 1:1\n")
         result = evaluate(model, tmp_path / "rows")
-        assert (result.true_positives, result.true_negatives) == (1.0, 1.0)
+        assert (result.true_positives, result.true_negatives) == (3.0, 2.0)
+        assert (result.weight, result.accuracy) == (6.0, 5.0 / 6.0)
 
 
 @pytest.mark.parametrize(
@@ -273,57 +246,34 @@ def test_the_larger_class_is_the_positive_one_whatever_comes_first(tmp_path: Pat
     ],
     ids=["an unknown label", "no label", "a column below the base"],
 )
-def test_rows_that_are_not_the_models_are_refused(
-    use: Callable[..., object], text: str, sentence: str, tmp_path: Path
-) -> None:
+def test_rows_that_are_not_the_models_are_refused(use, text, sentence, tmp_path):
     (tmp_path / "rows").write_text(text)
     with pytest.raises(DataError, match=sentence):
         use(_model(), tmp_path / "rows")
 
 
 @pytest.mark.parametrize("base", [0, 1])
-def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(
-    base: int, tmp_path: Path
-) -> None:
+def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text(base, tmp_path):
     rng = np.random.default_rng(base)
     dense = rng.normal(size=(60, 5)).astype(np.float32)
     labels = np.where(dense @ rng.normal(size=5) > 0, 1.0, -1.0)
-    lines = [
-        f"{label:+.0f} " + " ".join(f"{j + base}:{x!r}" for j, x in enumerate(row))
-        for label, row in zip(labels, dense.tolist(), strict=True)
-    ]
-    (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n")
+    (tmp_path / "rows.svm").write_text("".join(svm_lines(dense, labels, base)))
     model = streamtron.fit(tmp_path / "rows.svm")
     assert model.index_base == base
     convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
     columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
     pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
     vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
-    spark = pa.struct(
-        [
-            ("type", pa.int8()),
-            ("size", pa.int32()),
-            ("indices", pa.list_(pa.int32())),
-            ("values", pa.list_(pa.float64())),
-        ]
-    )
-    table = pa.table({"label": labels, "features": pa.array(vectors, spark)})
+    table = pa.table({"label": labels, "features": pa.array(vectors, layouts.VECTOR)})
     pq.write_table(table, tmp_path / "vectors.parquet")
-
-    def written(shards: str) -> bytes:
-        out = io.BytesIO()
-        write_predictions(model, tmp_path / shards, out)
-        return out.getvalue()
-
-    expected = written("rows.svm")
-    assert [written(shards) for shards in ("lists", "columns.parquet", "vectors.parquet")] == [
-        expected
-    ] * 3
+    expected = _out(model, tmp_path / "rows.svm", tmp_path / "out")
+    for shards in ("lists", "columns.parquet", "vectors.parquet"):
+        assert _out(model, tmp_path / shards, tmp_path / "out") == expected
     proofs = [streamtron.certify(model, tmp_path / shards) for shards in ("rows.svm", "lists")]
     assert proofs[0] == proofs[1]
 
 
-def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path) -> None:
+def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path):
     (tmp_path / "rows.svm").write_text("1 1:1 2:1\n-1 1:-1 3:1\n")
     convert(tmp_path / "rows.svm", tmp_path / "tables", to="parquet")
     model = streamtron.fit(tmp_path / "tables")
@@ -332,72 +282,50 @@ def test_a_model_of_tables_does_not_guess_where_text_counts_from(tmp_path: Path)
             use(model, tmp_path / "rows.svm")
 
 
-def test_how_rows_are_cut_into_tasks_changes_nothing_and_into_shards_metrics_by_rounding_alone(
-    corpus: Path, tmp_path: Path
-) -> None:
+def test_how_rows_are_cut_into_tasks_and_shards_changes_nothing_but_rounding(corpus, tmp_path):
     weights = np.random.default_rng(1).random(ROWS)
-    lines = [line for path in sorted(corpus.iterdir()) for line in path.read_text().splitlines()]
+    text = "".join(path.read_text() for path in sorted(corpus.iterdir()))
     rows = [
         line.replace(" ", f":{weight!r} ", 1)
-        for line, weight in zip(lines, weights.tolist(), strict=True)
+        for line, weight in zip(text.splitlines(True), weights.tolist(), strict=True)
     ]
     model = _model(reading={"index_base": 1, "weights_in_label": True})
     classes = _many(("a", "b", "c"), weights_in_label=True)
     found, written = [], []
-    for name, borders in (("whole", [0, ROWS]), ("cut", [0, 100, 5000, 8999, ROWS])):
-        (tmp_path / name).mkdir()
-        for number, (start, stop) in enumerate(pairwise(borders)):
-            text = "\n".join(rows[start:stop]) + "\n"
-            (tmp_path / name / f"{number}.svm").write_text(text)
+    for name, borders in (("whole", []), ("cut", [100, 5000, 8999])):
+        write_shards(tmp_path / name, rows, borders)
         evaluation = evaluate(model, tmp_path / name)
         assert evaluate(model, tmp_path / name, executor=pickled) == evaluation
         assert evaluation.accuracy_at_optimum is None
         metrics = evaluation.to_dict()
         del metrics["confusions"]  # the same numbers again
         found.append(metrics)
-        for many, executor in ((False, serial), (False, pickled), (True, serial)):
-            scored, text = (classes if many else model), io.BytesIO()
-            write_predictions(scored, tmp_path / name, text, executor=executor)
-            written.append(text.getvalue())
+        for scored, executor in ((model, serial), (model, pickled), (classes, serial)):
+            written.append(_out(scored, tmp_path / name, tmp_path / "out", executor=executor))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
     assert written[0] == written[1] == written[3] == written[4] != written[2] == written[5]
-    assert written[0].count(b"\n") == ROWS
+    assert len(written[0]) == ROWS
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_a_csv_table_of_predictions_names_its_columns(multilabel: bool, tmp_path: Path) -> None:
-    classes = ("a,b", "bee", 'c "x"')
-    model = LinearModel(
-        np.eye(3), np.full(3, -0.5), classes, {}, None, {"index_base": 1, "multilabel": multilabel}
-    )
+def test_a_csv_table_of_predictions_names_its_columns(multilabel, tmp_path):
+    classes, reading = ("a,b", "bee", 'c "x"'), {"index_base": 1, "multilabel": multilabel}
+    model = LinearModel(np.eye(3), np.full(3, -0.5), classes, {}, None, reading)
     (tmp_path / "rows").write_text("0 1:2 3:1\n0 2:1\n")
     write_predictions(model, tmp_path / "rows", tmp_path / "out.csv")
     with (tmp_path / "out.csv").open(newline="") as file:
         names, first, second = csv.reader(file)
-    assert names == ["labels" if multilabel else "label", *(f"decision {one}" for one in classes)]
+    assert names == ["labels" if multilabel else "label", *(f"decision {c}" for c in classes)]
     assert first == ['"a,b","c ""x"""' if multilabel else "a,b", "1.5", "-0.5", "0.5"]
     assert second == ["bee", "-0.5", "0.5", "-0.5"]
-
-
-def test_of_two_classes_a_csv_table_has_a_label_and_a_decision(tmp_path: Path) -> None:
-    (tmp_path / "rows").write_text("0 1:1\n")
-    write_predictions(_model(), tmp_path / "rows", tmp_path / "out.csv")
-    [scores] = predict(_model(), tmp_path / "rows")
-    line = f"{int(scores.labels[0])},{float(scores.decisions[0])!r}"
-    assert (tmp_path / "out.csv").read_text() == f"label,decision\n{line}\n"
-
-
-def test_more_digits_than_a_number_has_are_all_that_it_has(tmp_path: Path) -> None:
-    (tmp_path / "rows.svm").write_text("1 1:1\n")
-    model = LinearModel(np.array([0.1]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
-    write_predictions(model, tmp_path / "rows.svm", tmp_path / "out", digits=2**62)
-    assert (tmp_path / "out").read_text() == f"1\t{Decimal.from_float(0.1)}\n"
+    two = LinearModel(np.array([0.1]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
+    write_predictions(two, tmp_path / "rows", tmp_path / "out.csv", digits=2**62)
+    text = f"label,decision\n1,{Decimal.from_float(0.2)}\n-1,0\n"  # all digits that they have
+    assert (tmp_path / "out.csv").read_text() == text
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_tables_of_predictions_name_their_columns_and_carry_others_along(
-    delimiter: str, tmp_path: Path
-) -> None:
+def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
     cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
     ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
     table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": pa.array(range(9000))})
@@ -409,9 +337,7 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(
     with name.open(newline="") as file:
         header, *lines = csv.reader(file, delimiter=delimiter)
     assert header == ["id", "day", "label", "decision x", "decision y", "decision z"]
-    assert [line[:2] for line in lines] == [
-        [cell or "", str(day)] for cell, day in zip(ids.to_pylist(), range(9000), strict=True)
-    ]
+    assert [line[:2] for line in lines] == [[cells[k % 4] or "", str(k)] for k in range(9000)]
     assert [float(line[3]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
     write_predictions(model, tmp_path / "rows.parquet", tmp_path / "out.parquet", keep=["id"])
     assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()
@@ -424,9 +350,7 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(
             write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
 
 
-def test_predict_reads_standard_input_by_the_models_contract(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
     streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
@@ -447,9 +371,7 @@ def test_predict_reads_standard_input_by_the_models_contract(
     assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
 
 
-def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(
-    tmp_path: Path,
-) -> None:
+def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(tmp_path):
     run = partial(here, tmp_path)
     reading = {"index_base": 1}
     model = LinearModel(np.eye(3), np.zeros(3), ("ant", "bee", "cow"), {}, None, reading)

@@ -18,7 +18,8 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.memory import INTERPRETER_BYTES
-from tests.helpers.examples import slow_but
+
+slow = pytest.mark.slow
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -26,7 +27,7 @@ WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
 FIT = """
 import json, resource, sys
 from streamtron.core.config import Machine, Settings
-from streamtron.runs.fit import fit_many, run
+from streamtron.runs.fit import run
 resource.setrlimit(resource.RLIMIT_AS, (3_400_000_000,) * 2)
 memory = None if sys.argv[2] == "none" else sys.argv[2]
 report = run(sys.argv[1], Settings(), machine=Machine(memory=memory, threads=2)).report
@@ -60,34 +61,39 @@ def least_memory(path: Path) -> int:
     return int(plan_of(path, 10**12)["total"])
 
 
-def fitted(path: Path, memory: str) -> tuple[int, int]:
-    """Fit in a process of its own, with 3.4 GB of addresses; return peak and active set."""
-    command = [sys.executable, "-c", FIT, str(path), memory]
+@pytest.mark.parametrize(
+    ("rows", "memory"), [(0, "300MB"), (20_000, "600MB"), pytest.param(0, "none", marks=slow)]
+)
+def test_two_rows_or_a_demo_are_fitted_in_little_memory_as_planned(two, tmp_path, rows, memory):
+    """In a process of its own, with 3.4 GB of addresses."""
+    if rows:
+        generate(str(tmp_path / "demo"), rows=rows, shards=4, seed=0)
+        two = tmp_path / "demo"
+    command = [sys.executable, "-c", FIT, str(two), memory]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     peak, active_set = json.loads(done.stdout)
-    return peak, active_set
-
-
-@pytest.mark.parametrize("memory", slow_but(["300MB", "none"], "300MB"))
-def test_two_rows_are_fitted_in_a_container_of_little_memory(two: Path, memory: str) -> None:
-    peak, active_set = fitted(two, memory)
-    assert peak < 300e6
     assert active_set == DEFAULT_ACTIVE_SET, "no rows could fill more than a smaller one has"
+    if rows:
+        plan = plan_of(two, 600 * 10**6)
+        assert peak <= plan["total"] <= plan["limit"]
+        assert plan["active_set"] == DEFAULT_ACTIVE_SET
+    else:
+        assert peak < 300e6
 
 
-def test_a_demo_of_20000_rows_peaks_within_600_mb_and_its_plan(tmp_path: Path) -> None:
-    generate(str(tmp_path / "demo"), rows=20_000, shards=4, seed=0)
-    plan = plan_of(tmp_path / "demo", 600 * 10**6)
-    peak, active_set = fitted(tmp_path / "demo", "600MB")
-    assert peak <= plan["total"] <= plan["limit"]
-    assert active_set == plan["active_set"] == DEFAULT_ACTIVE_SET
+def test_a_run_of_two_rows_is_updated_where_it_was_fitted(two, tmp_path):
+    machine = Machine(memory="300MB", threads=1)
+    run(two, Settings(), model=tmp_path / "m", machine=machine)
+    (tmp_path / "more.svm").write_text("1 2:1\n-1 2:-1\n")
+    updated = streamtron.update(tmp_path / "m", tmp_path / "more.svm", machine=machine)
+    assert updated.report["rows"] == 4
+    found = streamtron.StreamtronClassifier().fit_shards(two, machine=machine)
+    assert found.n_features_in_ == 1
 
 
 @pytest.mark.parametrize("given", [None, 5_000_000])
 @pytest.mark.parametrize("rows", [TWO_ROWS, WIDE_ROW + "\n-1 1:1\n"], ids=["two rows", "wide"])
-def test_what_the_plan_says_fits_is_fitted_and_nothing_else(
-    tmp_path: Path, rows: str, given: int | None
-) -> None:
+def test_what_the_plan_says_fits_is_fitted_and_nothing_else(tmp_path, rows, given):
     path = tmp_path / "rows.svm"
     path.write_text(rows)
     needed = least_memory(path)
@@ -104,9 +110,7 @@ def test_what_the_plan_says_fits_is_fitted_and_nothing_else(
     assert fits
 
 
-def test_the_default_active_set_is_what_memory_leaves_and_the_model_keeps_it(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_the_default_active_set_is_what_memory_leaves_and_the_model_keeps_it(shards, tmp_path):
     memory = least_memory(shards) - 2 * 10**6
     small = Machine(memory=memory, threads=2)
     outcome = run(shards, Settings(), model=tmp_path / "m", machine=small)
@@ -123,34 +127,14 @@ def test_the_default_active_set_is_what_memory_leaves_and_the_model_keeps_it(
     assert updated.model.settings["active_set"] == kept
     with pytest.raises(SettingsError, match="active_set is 1000000000, the run has"):
         run(shards, Settings(active_set="1GB"), model=tmp_path / "m", resume=True)
-
-
-def test_a_given_active_set_is_refused_and_not_made_smaller(shards: Path) -> None:
-    small = Machine(memory=least_memory(shards) - 2 * 10**6, threads=2)
     with pytest.raises(MachineError, match=r"larger --memory or a smaller --active-set\.$"):
         run(shards, Settings(active_set="1GB"), machine=small)
 
 
-def test_rows_that_fill_less_give_the_same_bits_on_a_small_machine(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_rows_that_fill_less_give_the_same_bits_on_a_small_machine(shards, tmp_path):
     for name, memory in (("small", least_memory(shards)), ("large", 8 * 10**9)):
         run(shards, Settings(), model=tmp_path / name, machine=Machine(memory=memory, threads=2))
     assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
-
-
-def test_a_run_of_two_rows_is_updated_where_it_was_fitted(two: Path, tmp_path: Path) -> None:
-    machine = Machine(memory="300MB", threads=1)
-    run(two, Settings(), model=tmp_path / "m", machine=machine)
-    (tmp_path / "more.svm").write_text("1 2:1\n-1 2:-1\n")
-    updated = streamtron.update(tmp_path / "m", tmp_path / "more.svm", machine=machine)
-    assert updated.report["rows"] == 4
-
-
-def test_the_estimator_fits_shards_in_little_memory(two: Path) -> None:
-    machine = Machine(memory="300MB", threads=1)
-    found = streamtron.StreamtronClassifier().fit_shards(two, machine=machine)
-    assert found.n_features_in_ == 1
 
 
 def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict[str, Any]]:
@@ -163,17 +147,13 @@ def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict
     return told[: started[1]] if counts else [], report
 
 
-def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(
-    two: Path, tmp_path: Path
-) -> None:
+def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(two, tmp_path):
     generate(str(tmp_path / "demo"), rows=6_000, shards=4, seed=0)
     for path, memory in ((two, 3 * 10**8), (tmp_path / "demo", 10**9)):
         assert counted(path, memory, tol=0.9)[0] == []
 
 
-def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_is(
-    shards: Path, tmp_path: Path
-) -> None:
+def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_is(shards, tmp_path):
     memory, same = least_memory(shards), {"max_epochs": 1, "tol": 0.1}
     events, report = counted(shards, memory, **same)
     _, roomy = counted(shards, 8 * 10**9, **same)
@@ -186,7 +166,7 @@ def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_i
     assert swept.report["readings"] == report["readings"]
 
 
-def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shards: Path) -> None:
+def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shards):
     told: list[Event] = []
     machine = Machine(memory=INTERPRETER_BYTES + 5 * 10**6, threads=2)
     with pytest.raises(MachineError, match="smaller --active-set"):

@@ -19,6 +19,7 @@ from streamtron.core.files import parse_json
 from streamtron.runs.certify import certify
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.outcome import Outcome
+from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import WAS_KILLED, content, kept, killed_at_call, state
 from tests.helpers.user_rows import list_rows, write_rows
@@ -344,30 +345,24 @@ class Story:
         return {values for values in found if len(values) >= 12}
 
 
+PARTS = {"parts": 2, "order": "random"}
+
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
     "tables": {"suffix": "parquet", "settings": {"loss": "log_loss"}},
     "many classes": {"classes": 3, "suffix": "parquet", "settings": {"class_weight": "balanced"}},
-    "parts": {"settings": {"parts": 2, "order": "random"}},
+    "parts": {"settings": PARTS},
     "balanced": {"settings": {"class_weight": "balanced", "loss": "hinge"}, "suffix": "parquet"},
-    "many classes on parts": {
-        "classes": 3,
-        "settings": {"parts": 2, "order": "random", "loss": "log_loss"},
-    },
+    "many classes on parts": {"classes": 3, "settings": {**PARTS, "loss": "log_loss"}},
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))]
-)
-def test_after_any_story_the_bounds_hold_the_optimum_of_the_rows_that_are_there(
-    seed: int, kind: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("seed", slow_but(range(40), 0, 1))
+def test_after_any_story_the_bounds_hold_the_optimum_of_the_rows_there_are(seed, kind, tmp_path):
     story = Story(tmp_path, 1000 * list(KINDS).index(kind) + seed, **KINDS[kind])
     story.check(story.fit())
     for _ in range(CHANGES):
         story.step()
     story.away_are_back()
-    last = story.resume()
-    story.check(last)
+    story.check(story.resume())

@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_column_costs_at_most_40_bytes_at_the_peak_of_a_fit(tmp_path: Path) -> None:
+def test_a_column_costs_at_most_40_bytes_at_the_peak_of_a_fit(tmp_path):
     peaks = []
     for columns in (4_000, COLUMNS):
         rows = corpus(tmp_path / f"{columns}.svm", columns)
@@ -67,14 +67,14 @@ def test_a_column_costs_at_most_40_bytes_at_the_peak_of_a_fit(tmp_path: Path) ->
     assert peaks[1] - peaks[0] <= 40 * COLUMNS
 
 
-def test_the_plan_is_40_bytes_a_column_where_few_of_them_occur(place: Path) -> None:
+def test_the_plan_is_40_bytes_a_column_where_few_of_them_occur(place):
     told = describe_shards([str(place / "rows.svm")], Settings(), Machine())
     assert told["columns"] == COLUMNS
     assert told["plan"]["items"]["weights (40 bytes a column)"] == 40 * COLUMNS
     assert told["plan"]["items"]["active set"] == 8 * told["nonzeros"] + 24 * ROWS
 
 
-def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place: Path) -> None:
+def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place):
     model = LinearModel.load(place / "m")
     kept = model.sparse_weights.nnz
     assert (model.columns, kept == np.count_nonzero(model.weights)) == (COLUMNS, True)
@@ -84,7 +84,7 @@ def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place: Path) -> No
     assert os.path.getsize(place / "m.run" / CHECKPOINT) <= 24 * kept + rows + 20_000
 
 
-def test_a_run_of_many_columns_is_restored_and_updated(place: Path, tmp_path: Path) -> None:
+def test_a_run_of_many_columns_is_restored_and_updated(place, tmp_path):
     [learner] = learners_of_run(place / "m.run")
     model = LinearModel.load(place / "m")
     sign = 1.0 if np.array_equal(learner.best.weights[1:], model.weights) else -1.0
@@ -97,7 +97,7 @@ def test_a_run_of_many_columns_is_restored_and_updated(place: Path, tmp_path: Pa
     assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6
 
 
-def test_vectors_taken_apart_are_put_together_to_the_bit() -> None:
+def test_vectors_taken_apart_are_put_together_to_the_bit():
     rng = np.random.default_rng(0)
     w = np.where(rng.random(50) < 0.2, rng.normal(size=50), 0.0)
     other = w.copy()
@@ -121,9 +121,7 @@ def test_vectors_taken_apart_are_put_together_to_the_bit() -> None:
 @pytest.mark.parametrize(
     "told", [["w.columns", -1], ["w.columns", 3], ["x", 9], ["w.columns", 1 << 60], 3, ["w"]]
 )
-def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_no_checkpoint(
-    tmp_path: Path, told: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
     state = State(0, 1, {"learners": [], "placeholders": [], "group": None}, {"w": np.eye(9)[4]})
     monkeypatch.setattr(
         "streamtron.runs.directory.take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told})

@@ -1,0 +1,375 @@
+"""Probabilities of decisions: scikit-learn's formulas, on shards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn import metrics
+from sklearn.calibration import CalibratedClassifierCV, calibration_curve
+from sklearn.datasets import make_classification
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.preprocessing import MultiLabelBinarizer
+
+import streamtron
+from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.sealed import write_sealed
+from streamtron.model.calibration import (
+    METHODS,
+    ProbabilityScores,
+    fit_isotonic,
+    fit_sigmoid,
+    probabilities,
+)
+from streamtron.model.linear_model import LinearModel
+from streamtron.model.metrics import Scores
+from tests.helpers.models import make_model, refused
+from tests.helpers.svm_text import svm_lines
+
+KINDS: dict[str, dict[str, bool]] = {
+    "two": {}, "many": {"multiclass": True}, "labels": {"multilabel": True},
+}  # fmt: skip
+LABELS = ((0,), (1, 2), (0, 2), ())
+"""The labels of a row of each class of four, where a row has several."""
+PARTS = {"train": slice(400), "held": slice(400, 800), "new": slice(800, 900)}
+
+
+@cache
+def _drawn(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(900, 12, n_informative=6, n_classes=classes, random_state=1)
+    return X.astype(np.float32), y
+
+
+def _rows(kind: str, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
+    X, y = (array[PARTS[part]] for array in _drawn(2 if kind == "two" else 4))
+    return X, MultiLabelBinarizer().fit_transform([LABELS[k] for k in y]) if kind == "labels" else y
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with rows of every kind of classes: to fit, to calibrate on, and to predict."""
+    directory = tmp_path_factory.mktemp("place")
+    for kind, part in itertools.product(KINDS, PARTS):
+        X, labels = _rows("many" if kind == "labels" else kind, part)
+        if kind == "labels":
+            labels = [",".join(map(str, LABELS[k])) for k in labels]
+        (directory / f"{kind}-{part}.svm").write_text("".join(svm_lines(X, labels)))
+    return directory
+
+
+def _fit(place: Path, kind: str, loss: Any = "log_loss", tol: float = 1e-11, **more: Any) -> Any:
+    return streamtron.fit(place / f"{kind}-train.svm", loss=loss, tol=tol, **KINDS[kind], **more)
+
+
+# --- scikit-learn's probabilities ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["two", "many"])
+def test_the_probabilities_are_those_of_scikit_learns_calibrated_classifier(place, name, method):
+    X, y = _rows(name, "train")
+    ours = streamtron.StreamtronClassifier(tol=1e-6).fit(X, y)
+    theirs = CalibratedClassifierCV(FrozenEstimator(ours), method=method)
+    theirs.fit(*_rows(name, "held"))
+    model = streamtron.calibrate(
+        _fit(place, name, "squared_hinge", 1e-6), place / f"{name}-held.svm", method=method
+    )
+    new, _ = _rows(name, "new")
+    found = model.predict_proba(new)
+    assert found == pytest.approx(theirs.predict_proba(new), rel=0, abs=1e-6)
+    assert found.sum(axis=1) == pytest.approx(1.0, abs=1e-12)
+    if method == "sigmoid":
+        assert len(np.unique(found)) > len(new)
+
+
+def _records(
+    decisions: np.ndarray, positive: np.ndarray, weights: np.ndarray, limit: int = 1 << 20
+) -> np.ndarray:
+    scores = Scores(limit_rows=limit)
+    for part in np.array_split(np.arange(len(decisions)), 7):
+        scores.add(positive[part], decisions[part], weights[part])
+    return scores.records()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
+def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale):
+    rng = np.random.default_rng(0)
+    decisions = rng.normal(size=500) * scale
+    positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
+    weights = rng.exponential(size=500)
+    found = fit_sigmoid(_records(decisions, positive, weights))
+    p = 1 / (1 + np.exp(found["a"] * decisions + found["b"]))
+    n = [weights[~positive].sum(), weights[positive].sum()]
+    targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
+    assert (weights * (p - targets)).sum() == pytest.approx(0.0, abs=1e-6)
+    assert (weights * (p - targets) * decisions / scale).sum() == pytest.approx(0.0, abs=1e-6)
+    assert found["a"] < 0
+
+
+def test_decisions_beyond_memory_calibrate_as_their_neighbours_do():
+    rng = np.random.default_rng(0)
+    decisions = rng.normal(size=50_000)
+    positive = rng.random(50_000) < 1 / (1 + np.exp(-3 * decisions))
+    records = [_records(decisions, positive, np.ones(50_000), n) for n in (1 << 20, 5_000)]
+    places = np.linspace(-2, 2, 101)
+    for method, fit_direction in (("sigmoid", fit_sigmoid), ("isotonic", fit_isotonic)):
+        exact, joined = (
+            {"method": method, "directions": [fit_direction(found)]} for found in records
+        )
+        shares = [probabilities(c, places, sum_to_one=False) for c in (exact, joined)]
+        assert exact != joined
+        assert shares[0] == pytest.approx(shares[1], abs=0.005)
+
+
+def test_equal_decisions_get_the_share_of_their_positives():
+    ones = np.ones(6)
+    records = _records(0.0 * ones, np.arange(6) < 3, ones)
+    sigmoid, isotonic = fit_sigmoid(records), fit_isotonic(records)
+    assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
+    assert isotonic == {"decisions": [0.0], "probabilities": [0.5]}
+
+
+def test_probabilities_that_are_all_zero_become_uniform():
+    step = {"decisions": [0.0, 1.0], "probabilities": [0.0, 1.0]}
+    calibration = {"method": "isotonic", "directions": [step] * 3}
+    decisions = np.array([[-1.0, -2.0, -3.0], [1.0, 1.0, -1.0]])
+    found = probabilities(calibration, decisions, sum_to_one=True)
+    assert found == pytest.approx(np.array([[1 / 3] * 3, [0.5, 0.5, 0.0]]))
+
+
+def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path):
+    model, found = make_model((1.0,), 0.0, weights_in_label=True), []
+    for text in ("1:2 1:1\n-1:1 1:-1\n-1:0 1:9\n", "1:1 1:1\n1:1 1:1\n-1:1 1:-1\n"):
+        (tmp_path / "a.svm").write_text(text)
+        found.append(streamtron.calibrate(model, tmp_path / "a.svm").calibration)
+    assert [calibration["rows"] for calibration in found] == [2, 3]
+    weighted, repeated = (calibration["directions"][0] for calibration in found)
+    assert weighted == pytest.approx(repeated, abs=1e-9)
+
+
+# --- the model's file ----------------------------------------------------------------------------
+
+
+def test_a_model_keeps_its_calibration_and_one_without_keeps_its_bytes(tmp_path):
+    plain = make_model()
+    sigmoid = {"method": "sigmoid", "rows": 9, "directions": [{"a": -2.0, "b": 0.5}]}
+    calibrated = plain.but(calibration=sigmoid)
+    calibrated.save(tmp_path / "m")
+    again = LinearModel.load(tmp_path / "m")
+    assert again == calibrated
+    assert again.calibration == sigmoid
+    assert again != plain
+    assert b"calibration" not in plain.to_bytes()
+
+
+BAD = {
+    "another method": {"method": "magic", "directions": [{"a": 1.0, "b": 0.0}]},
+    "too few": {"method": "sigmoid", "directions": []},
+    "no list": {"method": "sigmoid", "directions": 3},
+    "no numbers": {"method": "sigmoid", "directions": [{"a": "x", "b": 0.0}]},
+    "lengths": {"method": "isotonic", "directions": [{"decisions": [0.0], "probabilities": []}]},
+    "falling": {
+        "method": "isotonic", "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],
+    },
+    "twice": {"method": "isotonic", "directions": [{"decisions": [1, 1], "probabilities": [0, 1]}]},
+    "sinking": {
+        "method": "isotonic", "directions": [{"decisions": [0.0, 1.0], "probabilities": [1, 0]}],
+    },
+    "above 1": {"method": "isotonic", "directions": [{"decisions": [1.0], "probabilities": [2]}]},
+    "ragged": {"method": "isotonic", "directions": [{"decisions": [[1], 2], "probabilities": [0]}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("calibration", BAD.values(), ids=BAD)
+def test_a_calibration_that_cannot_be_one_is_refused(tmp_path, calibration):
+    model = make_model()
+    assert "calibration" in refused(lambda: model.but(calibration=calibration), SettingsError)
+    content, tensors = model._parts()
+    write_sealed(tmp_path / "m", {**content, "calibration": calibration}, tensors)
+    refused(lambda: LinearModel.load(tmp_path / "m"), FileDamaged)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["two", "many"])
+def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
+    many = ["--multiclass"] if name == "many" else []
+    done = run("fit", f"{name}-train.svm", "--model", f"{name}.model", "--tol", "1e-6", *many,
+               "--calibrate", f"{name}-held.svm")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    model = streamtron.load(place / f"{name}.model")
+    assert model == streamtron.calibrate(
+        _fit(place, name, "squared_hinge", 1e-6), place / f"{name}-held.svm"
+    )
+    wanted = model.predict_proba(_rows(name, "new")[0])
+    for output in ("out.txt", "out.parquet"):
+        words = ("predict", f"{name}.model", f"{name}-new.svm", "--proba", "-o", output)
+        assert run(*words).returncode == 0
+    lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]
+    table = pq.read_table(place / "out.parquet")
+    if name == "two":
+        assert [float(line[2]) for line in lines] == wanted[:, 1].tolist()
+        assert table.column_names == ["label", "decision", "probability"]
+        assert table["probability"].to_pylist() == wanted[:, 1].tolist()
+    else:
+        assert [[*map(float, line[5:])] for line in lines] == wanted.tolist()
+        assert table.column_names == ["label", "decisions", "probabilities"]
+        assert table["probabilities"].to_pylist() == wanted.tolist()
+    done = run("calibrate", f"{name}.model", f"{name}-train.svm", f"{name}-held.svm")
+    assert f"was fitted on rows of {name}-train.svm, " in done.stderr
+
+
+def test_rows_that_are_missing_stop_a_fit_and_those_of_one_class_leave_its_model(run, place):
+    (place / "one.svm").write_text("1 1:1\n1 2:1\n")
+    fit = ("fit", "two-train.svm", "--model", "stays", "--calibrate")
+    done = run(*fit, "nowhere.svm")
+    assert (done.returncode != 0, "nowhere.svm" in done.stderr) == (True, True)
+    assert not (place / "stays").exists()
+    done = run(*fit, "one.svm")
+    assert done.returncode == DataError.exit_code
+    assert "rows of both classes" in done.stderr
+    assert "training objective, proven" in done.stdout
+    assert streamtron.load(place / "stays").calibration is None
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["two", "many"])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
+def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run, place, loss, kind):
+    many = ["--multiclass"] if kind == "many" else []
+    shown = [
+        run("fit", f"{kind}-train.svm", "--loss", loss, *many, "--model", "model", "--overwrite",
+            "--report", "report.json", "--log", "log.jsonl", "-v"),
+        run("inspect", "model"),
+        run("report", "model", "-o", "page.html", "--valid", f"{kind}-train.svm"),
+    ]  # fmt: skip
+    assert [done.returncode for done in shown] == [0, 0, 0]
+    page = re.sub(r"<(svg|style|script).*?</\1>", "", (place / "page.html").read_text(), flags=re.S)
+    told = json.loads((place / "report.json").read_text())
+    assert told["settings"]["loss"] == loss
+    for text in (shown[0].stdout, shown[1].stdout, page):
+        assert not re.search(r"(lower|upper) bound|soft margin|slack|\b(inf|nan|None)\b", text)
+        assert "primal" in text
+        assert "dual" in text
+    assert f"<b>{loss}</b><span>loss</span>" in page
+    assert ("Reliability" in page) == (loss == "log_loss")
+    line = [row.split() for row in shown[0].stderr.splitlines() if " scan " in row][-1]
+    assert line[7] == "-"  # the margin
+    assert float(line[8]) <= 0.01
+    events = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
+    last = [event for event in events if event["event"] == "reading_done"][-1]
+    assert last["proven_lower_bound"] is last["proven_upper_bound"] is None
+    assert 0.0 < last["proven_dual_objective"] <= last["proven_primal_objective"]
+    for learner in told.get("learners", [told]):
+        proven = learner["certificate"]
+        margins = ("primal_margin", "directional_margin", "upper_bound")
+        assert [proven[name] for name in margins] == [None] * 3
+        assert 0.0 < proven["dual_objective"] <= proven["primal_objective"]
+
+
+def test_the_plot_of_a_certificate_without_margins_has_the_gap_alone(place):
+    model = _fit(place, "two", "hinge", tol=0.01)
+    top, bottom = model.plot_certificate()
+    assert not top.get_visible()
+    last = model.certificate["history"][-1]
+    assert bottom.lines[0].get_xydata()[-1].tolist() == [last["reading"], last["gap"]]
+    X, y = _rows("two")
+    assert len(model.plot_margins(X, y).lines) == 2
+    assert len(_fit(place, "two").plot_margins(X, y).lines) == 1  # no loss ends at a margin
+
+
+# --- probabilities -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_probabilities_of_log_loss_are_those_of_scikit_learns_logistic_regression(place, kind):
+    X, y = _rows(kind)
+    theirs = LogisticRegression(solver="liblinear", tol=1e-10, max_iter=1000)
+    if kind != "two":
+        theirs = OneVsRestClassifier(theirs)
+    model, wanted = _fit(place, kind), theirs.fit(X, y).predict_proba(X)
+    assert model.predict_proba(X) == pytest.approx(wanted, rel=0, abs=1e-5)
+    [scores] = streamtron.predict(model, place / f"{kind}-train.svm", proba=True)
+    shares = wanted[:, 1] if kind == "two" else wanted
+    assert scores.probabilities == pytest.approx(shares, rel=0, abs=1e-5)
+
+
+def test_a_calibration_comes_before_the_probabilities_of_the_loss(place):
+    model = _fit(place, "two")
+    calibration = {"method": "sigmoid", "directions": [{"a": -2.0, "b": 0.5}]}
+    decisions = np.array([-1.0, 0.0, 3.0])
+    found = model.but(calibration=calibration).probabilities(decisions)
+    assert found == pytest.approx(1.0 / (1.0 + np.exp(-2.0 * decisions + 0.5)), rel=1e-15)
+    assert model.probabilities(decisions) == pytest.approx(1.0 / (1.0 + np.exp(-decisions)))
+
+
+def test_other_losses_have_no_probabilities_and_the_message_says_which_has():
+    for settings in ({"loss": "hinge"}, {"loss": "squared_hinge"}, {}):
+        model = make_model(settings=settings)
+        message = refused(lambda model=model: model.predict_proba(np.eye(3)), SettingsError)
+        assert "not calibrated" in message
+        assert "--loss log_loss" in message
+
+
+# --- what they are worth -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_loss_brier_score_and_reliability_are_scikit_learns(place, kind):
+    X, y = _rows(kind)
+    model = _fit(place, kind, tol=0.01)
+    found, p = streamtron.evaluate(model, place / f"{kind}-train.svm"), model.predict_proba(X)
+    truth = (y[:, None] == np.unique(y) if kind != "labels" else y).astype(bool)
+    if kind == "labels":
+        losses = [metrics.log_loss(t, s) for t, s in zip(truth.T, p.T, strict=True)]
+        squares = [metrics.brier_score_loss(t, s) for t, s in zip(truth.T, p.T, strict=True)]
+    else:
+        losses, squares = metrics.log_loss(y, p), metrics.brier_score_loss(y, p)
+    assert found.log_loss == pytest.approx(np.mean(losses), rel=1e-12)
+    assert found.brier_score == pytest.approx(np.mean(squares), rel=1e-12)
+    pairs = (truth[:, 1], p[:, 1]) if kind == "two" else (truth.ravel(), p.ravel())
+    tenths, curve = found.reliability, calibration_curve(*pairs, n_bins=10)
+    for name, values in zip(("share", "probability"), curve, strict=True):
+        assert [tenth[name] for tenth in tenths] == pytest.approx(values)
+    assert sum(tenth["weight"] for tenth in tenths) == len(pairs[0])
+
+
+def test_row_weights_count_in_any_cut_and_a_strange_class_has_the_probability_0():
+    rng = np.random.default_rng(0)
+    p, weights = rng.dirichlet(np.ones(3), 200), rng.exponential(size=200)
+    p[0] = 1.0, 0.0, 0.0
+    y = rng.integers(0, 4, 200)  # 3 is none of the model's
+    y[0] = 1
+    scores = ProbabilityScores(sum_to_one=True)
+    for part in np.array_split(np.arange(200), 7):
+        truth = y[part, None] == np.arange(3)
+        scores.add(truth, p[part], weights[part], ~truth.any(axis=1))
+    found, wide = scores.metrics(), np.column_stack([p, np.zeros(200)])
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(y, wide, sample_weight=weights))
+    brier = metrics.brier_score_loss(y, wide, sample_weight=weights)
+    assert found["brier_score"] == pytest.approx(brier)
+    positive = sum(tenth["weight"] * tenth["share"] for tenth in found["reliability"])
+    assert positive == pytest.approx(weights[y < 3].sum())
+
+
+def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(run, place):
+    _fit(place, "many", tol=0.01, model=place / "plain")
+    told = json.loads(run("evaluate", "plain", "many-train.svm", "--json").stdout)
+    text = run("evaluate", "plain", "many-train.svm").stdout
+    for words, name in (("log loss", "log_loss"), ("Brier score", "brier_score")):
+        assert re.search(rf"^{words} +{told[name]:.4g}$", text, re.M)
+    assert sum(tenth["weight"] for tenth in told["reliability"]) == 4 * told["weight"]
+    _fit(place, "many", "hinge", tol=0.01, model=place / "hinge")
+    assert "log loss" not in run("evaluate", "hinge", "many-train.svm").stdout

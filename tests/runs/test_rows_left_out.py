@@ -1,0 +1,256 @@
+"""Rows and columns that are left out: held out by a share, deleted, no features. All is told."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streamtron
+from streamtron.core.config import Machine
+from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.sealed import write_sealed
+from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
+from streamtron.data.deletions import Deletions, in_share
+from streamtron.data.readers import rows_with
+from tests.helpers.processes import here
+from tests.helpers.svm_text import svm_lines
+from tests.helpers.user_rows import list_rows
+
+ROWS = 600
+
+
+def write(path: Path, kept: Any = slice(None), seed: int = 0) -> None:
+    """Rows of two classes that overlap; some of them only."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([-1, 1], ROWS)
+    lines = svm_lines(np.round(rng.normal(size=(ROWS, 3)) + labels[:, None], 6), labels)
+    path.write_text("".join(np.array(lines)[kept]))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A shard, and the rows of it that are not held out, with another name for each."""
+    write(tmp_path / "a.svm")
+    (tmp_path / "kept").mkdir()
+    write(tmp_path / "kept" / "k.svm", in_share("a.svm", np.arange(ROWS), (0.3, 1.0)))
+    return tmp_path
+
+
+def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_changes(place):
+    model = streamtron.fit(place / "a.svm", model=place / "m", held_out=0.3, tol=1e-6)
+    other = streamtron.fit(place / "kept" / "k.svm", model=place / "k", tol=1e-6)
+    assert np.array_equal(model.weights, other.weights)
+    assert model.certificate == other.certificate
+    proof = streamtron.certify(place / "m")
+    assert proof.certificate.rows_scanned == round(other.certificate["rows_scanned"])
+    held_out, used = (
+        np.flatnonzero(in_share("a.svm", np.arange(ROWS), share)) for share in ((0, 0.3), (0.3, 1))
+    )
+    gone = list_rows(place / "rows.csv", {"a.svm": [held_out[5], *used[[4, 90]]]})
+    streamtron.forget(place / "m", rows=gone)
+    streamtron.forget(place / "k", rows=list_rows(place / "k.csv", {"k.svm": [4, 90]}))
+    write(place / "b.svm", seed=1)
+    write(place / "kept" / "l.svm", in_share("b.svm", np.arange(ROWS), (0.3, 1.0)), seed=1)
+    streamtron.update(place / "m", place / "b.svm")
+    streamtron.update(place / "k", place / "kept" / "l.svm")
+    changed = [streamtron.load(place / name) for name in "mk"]
+    assert np.array_equal(changed[0].weights, changed[1].weights)
+    assert changed[0].certificate["rows_scanned"] == changed[1].certificate["rows_scanned"]
+    again = streamtron.fit(
+        [place / "a.svm"], model=place / "n", held_out=0.3, tol=1e-6, machine=Machine(threads=1)
+    )
+    assert np.array_equal(again.weights, model.weights)
+
+
+def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, caplog):
+    run = partial(here, place)
+    (place / "bad.svm").write_text("no row\n")
+    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%")
+    done = run("fit", "a.svm", "bad.svm", "--model", "m", *words)
+    assert done.returncode == 0, done.stderr
+    rows = [
+        int(in_share("a.svm", np.arange(ROWS), share).sum()) for share in ((0, 0.2), (0.2, 0.3))
+    ]
+    assert f"calibrated on {rows[1]} rows held out (0.1 of all" in done.stdout
+    measured = done.stdout.partition("on rows held out (0.2 of all")[2]
+    assert f" {rows[0]}\n" in measured
+    model = streamtron.load(place / "m")
+    accuracy = streamtron.evaluate(model, place / "a.svm", share=(0.0, 0.2)).accuracy
+    assert f"{accuracy:.4g}\n" in measured
+    assert model.calibration["rows"] == rows[1]
+    again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
+    assert run(*again).returncode == 0
+    assert "held_out is None, the run has 0.3" in run(*again[:-4]).stderr
+    write(place / "c.svm", seed=2)
+    assert run("update", "m", "c.svm").returncode == 0
+    assert "The model has lost its probabilities" in caplog.text
+    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
+        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
+        assert (done.returncode, message in done.stderr) == (2, True)
+    for bad in ("0.0000001%", "99.9999999%"):
+        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--overwrite")
+        assert done.returncode == 3
+        assert "a.svm: no row, in 1 shard(s), is in the share of 1e-09 of the rows" in done.stderr
+
+
+def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(place):
+    run = partial(here, place)
+    streamtron.fit(place / "kept" / "k.svm", model=place / "m")
+    done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")
+    assert (done.returncode, done.stdout) == (0, f"m: calibrated on {ROWS} rows\n")
+    assert streamtron.load(place / "m").calibration["method"] == "isotonic"
+    warned = [run("evaluate", "m", name).stderr for name in ("a.svm", "kept/k.svm")]
+    assert ["calibrated on rows of a.svm" in text for text in warned] == [True, False]
+    with pytest.raises(SettingsError, match="held-out is 1"):
+        streamtron.fit(place / "a.svm", held_out=1.0)
+
+
+def test_rows_held_out_have_no_part_in_what_a_recipe_knows(tmp_path):
+    rng, rows = np.random.default_rng(0), 40_000  # of several batches
+    used = in_share("a.parquet", np.arange(rows), (0.3, 1.0))
+    cells: dict[str, np.ndarray] = {
+        "x": np.where(used, rng.normal(size=rows), 1e6),
+        "city": np.where(used, rng.choice(["Rome", "Oslo"], rows), "Atlantis"),
+        "note": np.where(used, rng.choice(["a call", "no answer"], rows), "secret"),
+        "label": rng.integers(0, 2, rows),
+    }
+    table = pa.table(cells)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=9999)
+    pq.write_table(table.filter(used), tmp_path / "kept.parquet")
+    columns = ["x:number,scale=standard", "city:category", "note:text,tfidf"]
+    model = streamtron.fit(tmp_path / "a.parquet", columns=columns, held_out=0.3)
+    other = streamtron.fit(tmp_path / "kept.parquet", columns=columns)
+    known, wanted = model.recipe.columns, other.recipe.columns
+    assert known[1:] == wanted[1:]  # categories, words and their frequencies
+    assert model.weights == pytest.approx(other.weights, abs=1e-12)
+
+
+def test_a_null_is_named_by_its_row_among_all(tmp_path):
+    at = np.flatnonzero(in_share("a.csv", np.arange(100), (0.3, 1.0)))[50]
+    lines = ["x,label", *(f"{k * (k - 1 != at) or ''},{k % 2}" for k in range(1, 101))]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=f"a.csv, line {at + 2}: null in column 'x'"):
+        streamtron.fit(tmp_path / "a.csv", columns=["x:number,scale=standard"], held_out=0.3)
+
+
+TABLE = pa.table({
+    "user_id": range(20), "income": [k % 7 + 0.5 for k in range(20)], "city": ["a", "b"] * 10,
+    "note": ["x"] * 20, "label": [0, 1] * 10,
+})  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def of_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a table and a model of one of its columns."""
+    directory = tmp_path_factory.mktemp("told")
+    pq.write_table(TABLE, directory / "a.parquet")
+    streamtron.fit(directory / "a.parquet", model=directory / "m", features="income", C=1e-3)
+    return directory
+
+
+def test_a_fit_says_which_columns_became_features_and_which_did_not(of_table, tmp_path):
+    words = ("--features", "*", "--C", 1e-3, "--model", tmp_path / "m", "--report", tmp_path / "r")
+    done = here(of_table, "fit", "a.parquet", *words)
+    assert done.returncode == 0, done.stderr
+    assert "features           user_id, income\n" in done.stdout
+    assert "not used           city (string), note (string)\n" in done.stdout
+    report = json.loads((tmp_path / "r").read_text())
+    assert report["features"] == ["user_id", "income"]
+    assert report["columns_not_used"] == {"city": "string", "note": "string"}
+
+
+def test_predict_evaluate_and_certify_say_which_columns_they_leave_aside(of_table):
+    wanted = "user_id (int64), city (string), note (string)"
+    assert f"not used: {wanted}" in here(of_table, "predict", "m", "a.parquet", "-o", "out").stderr
+    for name in ("evaluate", "certify"):
+        assert f"not used           {wanted}\n" in here(of_table, name, "m", "a.parquet").stdout
+        report = json.loads(here(of_table, name, "m", "a.parquet", "--json").stdout)
+        assert [*report["columns_not_used"]] == ["user_id", "city", "note"]
+
+
+def test_a_column_of_the_model_that_is_missing_is_an_error(of_table, tmp_path):
+    pq.write_table(TABLE.drop_columns("income"), tmp_path / "b.parquet")
+    done = here(of_table, "predict", "m", tmp_path / "b.parquet", "-o", "out")
+    assert done.returncode == 3
+    assert "'income'" in done.stderr
+
+
+def test_messages_about_rows_in_memory_name_no_file():
+    with pytest.raises(DataError, match=r"^the rows given: no column for the labels"):
+        streamtron.fit(TABLE.drop_columns("label"), features="income")
+
+
+def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_theirs(tmp_path):
+    rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
+    labels = [["a"], ["b", "c"], [], ["a", "c"]]
+    pq.write_table(pa.table({**rows, "labels": labels, "w": [1.0, 2, 3, 4]}), tmp_path / "a.pq")
+    reading = ReaderConfig(multilabel=True, label_column="labels", weight_column="w")
+    path = str(tmp_path / "a.pq")
+    with open_shards([path], reading, cache_dir=None, most_labels=None) as source:
+        [(_, fingerprint)] = source.fingerprints()
+        source.exclude([Deletions(path, fingerprint, np.array([1, 2]))])
+        [chunk] = source.chunks()
+        assert source.labels == ["a", "c"]
+    assert chunk.rows.indices.tolist() == [1, 4]
+    assert chunk.rows.values.tolist() == [1.0, 4.0]
+    assert chunk.codes.tolist() == [0, 0, 1]
+    assert chunk.code_offsets.tolist() == [0, 1, 3]
+    assert chunk.weights.tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "value", "rows"),
+    [
+        (["a", None, "b", "a"], "a", [0, 3]),
+        (pa.array(["a", "b", None, "a"]).dictionary_encode(), "b", [1]),
+        ([7, 70, 7, None], "7", [0, 2]),
+        ([0.5, 0.25, float("nan"), 0.5], "0.5", [0, 3]),
+        ([True, False, None, True], "false", [1]),
+        (pa.array([b"a", b"b", b"a", None]), "a", [0, 2]),
+        (pa.array(["2026-01-02", "2026-01-03", None, "2026-01-02"]).cast("date32"), "2026-01-03",
+         [1]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, tmp_path):
+    table = pa.table({"key": cells})
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, path, row_group_size=2)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            for batch in table.to_batches(max_chunksize=2):
+                writer.write_batch(batch)
+    [shard] = find_shards([str(path)])
+    assert rows_with(shard, "key", [value, value])[0].tolist() == rows
+    path.touch()
+    with pytest.raises(DataError, match="changed"):
+        rows_with(shard, "key", [value])
+
+
+def test_deletions_that_are_damaged_or_none_of_ours_are_refused(tmp_path):
+    deletion = Deletions("/data/a.svm", "0" * 32, np.array([1, 5]))
+    deletions.save(tmp_path / "deletions", [deletion])
+    [found] = deletions.load(tmp_path).values()
+    assert (found.path, found.fingerprint, found.rows.tolist()) == ("/data/a.svm", "0" * 32, [1, 5])
+    written = bytearray((tmp_path / "deletions").read_bytes())
+    written[-1] ^= 1
+    (tmp_path / "deletions").write_bytes(written)
+    with pytest.raises(FileDamaged, match="checksum"):
+        deletions.load(tmp_path)
+    table = [{"path": "a", "fingerprint": "b"}]
+    for rows in (np.array([3, 3]), np.array([-1]), np.array([1.0]), np.zeros((1, 1), np.int64)):
+        content = {"deletions_version": 1, "deletions": table}
+        write_sealed(tmp_path / "deletions", content, {"000000.forgotten": rows})
+        with pytest.raises(FileDamaged, match="rows that are not rising"):
+            deletions.load(tmp_path)
+    write_sealed(tmp_path / "deletions", {"deletions_version": 2}, {})
+    with pytest.raises(DataError, match="not deletions of version 1"):
+        deletions.load(tmp_path)
