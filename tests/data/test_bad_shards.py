@@ -6,9 +6,9 @@ import gzip
 import json
 import lzma
 import os
-from collections.abc import Callable, Iterator
+import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +18,19 @@ import pytest
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import ReadingDone
 from streamtron.core.feature_names import Hashing
-from streamtron.data import ReaderConfig, ShardSource, cache_files, find_shards, open_shards
+from streamtron.data import ReaderConfig, ShardSource, find_shards, open_shards
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.fit import fit
-from tests.helpers.processes import command, here
-from tests.helpers.shard_rows import bits, small_blocks
+from tests.helpers.layouts import write_table
+from tests.helpers.models import refused
+from tests.helpers.processes import here, one_sentence
+from tests.helpers.shard_rows import chunks_of, small_blocks
 
 
 @pytest.fixture(autouse=True)
-def _blocks_are_small() -> Iterator[None]:
+def _blocks_are_small():
     with small_blocks(rows=7, nonzeros=1000):
         yield
-
-
-# What is a bad shard -----------------------------------------------------------------------------
 
 
 def text(first: int, rows: int = 40) -> bytes:
@@ -53,86 +52,54 @@ def table(first: int, rows: int = 40) -> pa.Table:
     )
 
 
-def write_parquet(path: Path, content: pa.Table) -> bytes:
-    pq.write_table(content, path, row_group_size=16, write_page_checksum=True, use_dictionary=False)
+def table_bytes(path, columns):
+    """A table as stored, in small groups."""
+    write_table(path, columns, 16)
     return path.read_bytes()
 
 
-def write_arrow(path: Path, content: pa.Table) -> bytes:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, content.schema) as writer:
-        writer.write_table(content, max_chunksize=16)
-    return path.read_bytes()
+def flipped(content, position):
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
 
-def malformed(path: Path) -> None:
-    path.write_bytes(text(40)[:-3] + b"x\n")
-
-
-def cut_off(path: Path) -> None:
-    path.write_bytes(gzip.compress(text(40), 0)[:-9])
-
-
-def not_xz(path: Path) -> None:
-    packed = bytearray(lzma.compress(np.random.default_rng(0).bytes(4000).hex().encode()))
-    packed[len(packed) // 2] ^= 1
-    path.write_bytes(packed)
-
-
-def binary(path: Path) -> None:
-    path.write_bytes(bytes(range(256)))
-
-
-def damaged_page(path: Path) -> None:
-    good = bytearray(write_parquet(path, table(40)))
+def damaged_page(path):
+    pq.write_table(table(40), path, row_group_size=16, write_page_checksum=True,
+                   use_dictionary=False)  # fmt: skip
     group = pq.read_metadata(path).row_group(2).column(1)
-    good[group.data_page_offset + group.total_compressed_size - 3] ^= 1
-    path.write_bytes(good)
+    return flipped(path.read_bytes(), group.data_page_offset + group.total_compressed_size - 3)
 
 
-def short_parquet(path: Path) -> None:
-    path.write_bytes(write_parquet(path, table(40))[:-1])
-
-
-def other_layout(path: Path) -> None:
-    write_parquet(path, table(40).drop_columns(["values", "indices"]))
-
-
-def null_label(path: Path) -> None:
+def null_label(path):
     labels = [*table(40)["label"].to_pylist()[:-1], None]
-    write_parquet(path, table(40).set_column(2, "label", pa.array(labels)))
+    return table_bytes(path, table(40).set_column(2, "label", pa.array(labels)))
 
 
-def short_arrow(path: Path) -> None:
-    path.write_bytes(write_arrow(path, table(40))[:-60])
+MALFORMED = text(40)[:-3] + b"x\n"
+NOISE = lzma.compress(np.random.default_rng(0).bytes(4000).hex().encode())
+BAD = {
+    "malformed": ("b.svm", lambda path: MALFORMED),
+    "binary": ("b.svm", lambda path: bytes(range(256))),
+    "cut off": ("b.svm.gz", lambda path: gzip.compress(text(40), 0)[:-9]),
+    "not xz": ("b.svm.xz", lambda path: flipped(NOISE, len(NOISE) // 2)),
+    "damaged page": ("b.parquet", damaged_page),
+    "short parquet": ("b.parquet", lambda path: table_bytes(path, table(40))[:-1]),
+    "other layout": (
+        "b.parquet", lambda path: table_bytes(path, table(40).drop_columns(["values", "indices"])),
+    ),
+    "null label": ("b.parquet", null_label),
+    "short arrow": ("b.arrow", lambda path: table_bytes(path, table(40))[:-60]),
+}  # fmt: skip
+"""The name of a bad shard, and its content, by a path that may be written to."""
 
 
-Spoil = Callable[[Path], None]
-BAD: list[tuple[Spoil, str]] = [
-    (malformed, "b.svm"),
-    (binary, "b.svm"),
-    (cut_off, "b.svm.gz"),
-    (not_xz, "b.svm.xz"),
-    (damaged_page, "b.parquet"),
-    (short_parquet, "b.parquet"),
-    (other_layout, "b.parquet"),
-    (null_label, "b.parquet"),
-    (short_arrow, "b.arrow"),
-]
-each_bad = pytest.mark.parametrize(("spoil", "name"), BAD, ids=[bad[0].__name__ for bad in BAD])
-
-
-def write_good(directory: Path, like: str) -> None:
+def write_good(directory: Path, like: str = "svm") -> None:
     """Two good shards of the format, before and behind the name."""
     directory.mkdir(exist_ok=True)
-    if like.endswith("parquet"):
-        write_parquet(directory / "a.parquet", table(0))
-        write_parquet(directory / "c.parquet", table(80))
-    elif like.endswith("arrow"):
-        write_arrow(directory / "a.arrow", table(0))
-        write_arrow(directory / "c.arrow", table(80))
-    else:
-        (directory / "a.svm").write_bytes(text(0))
-        (directory / "c.svm").write_bytes(text(80))
+    for name, first in (("a", 0), ("c", 80)):
+        if like.endswith(("parquet", "arrow")):
+            write_table(directory / f"{name}.{like.rpartition('.')[2]}", table(first), 16)
+        else:
+            (directory / f"{name}.svm").write_bytes(text(first))
 
 
 def opened(directory: Path, cache: Path | None, **options: Any) -> ShardSource:
@@ -141,23 +108,21 @@ def opened(directory: Path, cache: Path | None, **options: Any) -> ShardSource:
 
 def everything(source: ShardSource) -> list[Any]:
     """All that two readings tell, the second in another order where there is a cache."""
-    first = [bits(chunk) for chunk in source.chunks()]
-    assert source.manifest is not None
-    again = [bits(chunk) for chunk in source.chunks()]
+    first = chunks_of(source)
+    again = chunks_of(source)
     names = [shard.name for shard in source.manifest.shards]
     return [first, again, source.labels, source.width, source.blocks, source.index_base, names]
 
 
-@each_bad
+@pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
-def test_a_bad_shard_that_is_skipped_leaves_what_there_would_be_without_it(
-    tmp_path: Path, spoil: Spoil, name: str, cached: bool
-) -> None:
+def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, kind, cached):
     data, cache = tmp_path / "data", tmp_path / "cache" if cached else None
+    name, content = BAD[kind]
     write_good(data, name)
     with opened(data, cache and tmp_path / "other") as source:
         wanted = everything(source)
-    spoil(data / name)
+    (data / name).write_bytes(content(data / name))
     for _ in range(2):  # the second time the good ones come from the cache
         with opened(data, cache, on_bad_shard="skip") as source:
             assert everything(source) == wanted
@@ -170,16 +135,7 @@ def test_a_bad_shard_that_is_skipped_leaves_what_there_would_be_without_it(
         assert not list(cache.glob("*.tmp"))
 
 
-def test_the_rows_before_a_bad_line_are_delivered_where_it_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_bytes(text(0, 90_000)[:-3] + b"x\n")
-    with small_blocks(rows=7000, nonzeros=1_000_000), opened(tmp_path, None) as source:
-        chunks = source.chunks()
-        assert len(next(chunks)) == 7000
-        with pytest.raises(DataError, match=r"a\.svm, line 90000"):
-            list(chunks)
-
-
-def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path: Path) -> None:
+def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with opened(tmp_path, None, on_bad_shard="skip") as source:
@@ -191,9 +147,7 @@ def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("suffix", ["svm", "parquet"])
 @pytest.mark.parametrize("cached", [True, False])
-def test_shards_that_are_all_bad_are_an_error_that_says_why(
-    tmp_path: Path, suffix: str, cached: bool
-) -> None:
+def test_shards_that_are_all_bad_are_an_error_that_says_why(tmp_path, suffix, cached):
     (tmp_path / "data").mkdir()
     for name in "ab":
         (tmp_path / "data" / f"{name}.{suffix}").write_bytes(b"1 1:x\n")
@@ -202,64 +156,52 @@ def test_shards_that_are_all_bad_are_an_error_that_says_why(
         list(source.chunks())
 
 
-def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_path: Path) -> None:
-    write_good(tmp_path / "t", "svm")
-    gone = ShardSource(find_shards([str(tmp_path / "t")]), ReaderConfig(), cache_dir=None,
-                       on_bad_shard="skip")  # fmt: skip
-    (tmp_path / "t" / "c.svm").unlink()
-    with gone, pytest.raises(MachineError, match=r"c\.svm: cannot be read \(No such file"):
-        list(gone.chunks())
+def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_path):
+    def refused_by(path, kind, **options):
+        with opened(path, None, on_bad_shard="skip", **options) as source:
+            return refused(lambda: list(source.chunks()), kind)
+
+    write_good(tmp_path / "t")
+    words = refused_by(tmp_path / "t", MachineError, most_columns=30)
+    assert "a.svm, line 29: column 30" in words
     (tmp_path / "t" / "c.svm").write_bytes(b"7 1:1\n8 1:1\n")
-    with (
-        opened(tmp_path / "t", None, on_bad_shard="skip") as source,
-        pytest.raises(DataError, match=r"c\.svm, line 1: a third label"),
-    ):
-        list(source.chunks())
-    with (
-        opened(tmp_path / "t", None, on_bad_shard="skip", most_columns=30) as source,
-        pytest.raises(MachineError, match=r"a\.svm, line 29: column 30"),
-    ):
-        list(source.chunks())
+    assert "c.svm, line 1: a third label" in refused_by(tmp_path / "t", DataError)
+    with opened(tmp_path / "t", None, on_bad_shard="skip") as source:
+        (tmp_path / "t" / "c.svm").unlink()
+        words = refused(lambda: list(source.chunks()), MachineError)
+    assert "c.svm: cannot be read (No such file" in words
     write_good(tmp_path / "p", "parquet")
-    with (
-        opened(
-            tmp_path / "p", None, reading=ReaderConfig(features=("indices",), names=Hashing(3)),
-            on_bad_shard="skip",
-        ) as source,
-        pytest.raises(SettingsError),
-    ):  # fmt: skip
-        list(source.chunks())
+    hashed = ReaderConfig(features=("indices",), names=Hashing(3))
+    refused_by(tmp_path / "p", SettingsError, reading=hashed)
 
 
-def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path: Path) -> None:
+def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path):
     class Disturbed:
         """A reader of a file that is being written."""
 
-        def __init__(self, shard: Any, reading: ReaderConfig) -> None:
+        def __init__(self, shard, reading):
             self.shard = shard
 
-        def batches(self) -> Iterator[Any]:
+        def batches(self):
             Path(self.shard.path).write_bytes(b"half of")
             raise DataError(f"{self.shard.name}, line 1: half of a line.")
-            yield
 
-        def fingerprint(self) -> str:
-            return "0" * 32
-
-    write_good(tmp_path, "svm")
-    source = ShardSource(find_shards([str(tmp_path)]), ReaderConfig(), cache_dir=None,
-                         on_bad_shard="skip", open_reader=Disturbed)  # fmt: skip
-    with source, pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
+    write_good(tmp_path)
+    shards, skip = find_shards([str(tmp_path)]), {"on_bad_shard": "skip", "cache_dir": None}
+    with (
+        ShardSource(shards, ReaderConfig(), open_reader=Disturbed, **skip) as source,
+        pytest.raises(DataError, match=r"a\.svm: changed while the run was going"),
+    ):
         list(source.chunks())
 
 
-def test_only_the_first_complete_reading_leaves_shards_out(tmp_path: Path) -> None:
-    write_good(tmp_path, "svm")
-    malformed(tmp_path / "b.svm")
+def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
+    write_good(tmp_path)
+    (tmp_path / "b.svm").write_bytes(MALFORMED)
     with opened(tmp_path, None, on_bad_shard="skip") as source:
-        first = [bits(chunk) for chunk in source.chunks()]
+        first = chunks_of(source)
         (tmp_path / "b.svm").unlink()  # without effect
-        assert [bits(chunk) for chunk in source.chunks()] == first
+        assert chunks_of(source) == first
         before = (tmp_path / "c.svm").stat()
         content = (tmp_path / "c.svm").read_bytes()
         (tmp_path / "c.svm").write_bytes(b"?" + content[1:])
@@ -268,8 +210,8 @@ def test_only_the_first_complete_reading_leaves_shards_out(tmp_path: Path) -> No
             list(source.chunks())
 
 
-def test_proving_a_shard_costs_no_reading_with_a_cache_and_one_without(tmp_path: Path) -> None:
-    write_good(tmp_path / "data", "svm")
+def test_proving_a_shard_costs_no_reading_with_a_cache_and_one_without(tmp_path):
+    write_good(tmp_path / "data")
     for cache, readings in ((tmp_path / "cache", 1.0), (None, 2.0)):
         with opened(tmp_path / "data", cache, on_bad_shard="skip") as source:
             list(source.chunks())
@@ -278,55 +220,36 @@ def test_proving_a_shard_costs_no_reading_with_a_cache_and_one_without(tmp_path:
             assert source.readings == readings + 1
 
 
-def test_a_cache_file_is_the_same_whether_its_shard_was_proven_first_or_not(tmp_path: Path) -> None:
-    write_good(tmp_path / "data", "svm")
-    for how in ("skip", "error"):
-        with opened(tmp_path / "data", tmp_path / how, on_bad_shard=how) as source:
-            list(source.chunks())
-    one, other = ([Path(f).read_bytes() for f in cache_files(str(tmp_path / d)) if ".cache" in f]
-                  for d in ("skip", "error"))  # fmt: skip
-    assert len(one) == 2
-    assert one == other
-
-
-# What a fit says of them -------------------------------------------------------------------------
-
-
-def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path: Path) -> None:
-    write_good(tmp_path / "good", "svm")
-    write_good(tmp_path / "data", "svm")
-    malformed(tmp_path / "data" / "b.svm")
-    assert command(tmp_path, "fit", "good", "--model", "wanted").returncode == 0
-    done = here(tmp_path, "fit", "data", "--model", "m", "--report", "r.json")
-    assert done.returncode == 3
-    assert "b.svm, line 40" in done.stderr
+def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path, caplog):
+    write_good(tmp_path / "good")
+    write_good(tmp_path / "data")
+    (tmp_path / "data" / "b.svm").write_bytes(MALFORMED)
+    wanted, skip = fit(tmp_path / "good"), ("--on-bad-shard", "skip")
+    done = here(tmp_path, "fit", "data", "--model", "m")
+    one_sentence(done, 3, "b.svm, line 40")
     assert not (tmp_path / "m").exists()
-    skip = ("--on-bad-shard", "skip")
-    done = command(tmp_path, "fit", "data", "--model", "m", "--report", "r.json", *skip)
+    done = here(tmp_path, "fit", "data", "--model", "m", "--report", "r.json", *skip)
     assert done.returncode == 0, done.stderr
     [entry] = json.loads((tmp_path / "r.json").read_text())["skipped"]
     assert entry["name"] == "b.svm"
     assert entry["reason"].startswith("b.svm, line 40: ")
-    assert entry["reason"] in done.stderr, "said at once"
+    assert entry["reason"] in caplog.text, "said at once"
     assert f"  {entry['reason']}" in done.stdout.splitlines()
     assert "The proof covers the 80 rows that were read." in done.stdout
-    model, wanted = LinearModel.load(tmp_path / "m"), LinearModel.load(tmp_path / "wanted")
+    model = LinearModel.load(tmp_path / "m")
     assert model.weights.tobytes() == wanted.weights.tobytes()
-    assert model.certificate == {**(wanted.certificate or {}), "skipped": [entry]}
-    assert "skipped" not in (wanted.certificate or {})
+    assert model.certificate == {**wanted.certificate, "skipped": [entry]}
+    assert "skipped" not in wanted.certificate
     assert entry["reason"] in here(tmp_path, "inspect", "m").stdout
-    verified = here(tmp_path, "certify", "m", "--json")
-    assert verified.returncode == 0, verified.stderr
-    assert json.loads(verified.stdout)["certificate"]["rows_scanned"] == 80
-    looked = here(tmp_path, "inspect", "data", *skip, "--json")
-    assert json.loads(looked.stdout)["skipped"] == [entry]
+    proof = json.loads(here(tmp_path, "certify", "m", "--json").stdout)
+    assert proof["certificate"]["rows_scanned"] == 80
+    seen = json.loads(here(tmp_path, "inspect", "data", *skip, "--json").stdout)
+    assert seen["skipped"] == [entry]
 
 
-def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_out(
-    tmp_path: Path,
-) -> None:
-    write_good(tmp_path / "data", "svm")
-    malformed(tmp_path / "data" / "b.svm")
+def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_out(tmp_path):
+    write_good(tmp_path / "data")
+    (tmp_path / "data" / "b.svm").write_bytes(MALFORMED)
     (tmp_path / "data" / "d.svm").write_bytes(text(120))
     skip = ("--on-bad-shard", "skip", "--C", "0.1,1")
     done = here(tmp_path, "fit", "data", "--model", "m", "--parts", "4", *skip[:2])
@@ -339,41 +262,22 @@ def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_
     assert done.returncode == 3
 
 
-# Shards that change ------------------------------------------------------------------------------
+CHANGED = r"c\.svm: changed while the run was going"
+HARMS = {
+    "vanish": (lambda path: path.unlink(), r"c\.svm: cannot be read \(No such file or directory\)"),
+    "shrink": (lambda path: os.truncate(path, path.stat().st_size - 20), CHANGED),
+    "change": (lambda path: path.write_bytes(path.read_bytes().replace(b".5 ", b".4 ")), CHANGED),
+    "replace": (lambda path: Path(shutil.copy(path, path.parent / "_")).replace(path), CHANGED),
+}
 
 
-def vanish(path: Path) -> None:
-    path.unlink()
-
-
-def shrink(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 20)
-
-
-def change(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b".5 ", b".4 "))
-
-
-def replace(path: Path) -> None:
-    path.with_name("_new").write_bytes(path.read_bytes())
-    path.with_name("_new").replace(path)
-
-
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (vanish, r"c\.svm: cannot be read \(No such file or directory\)"),
-        *((harm, r"c\.svm: changed while the run was going") for harm in (shrink, change, replace)),
-    ],
-)
+@pytest.mark.parametrize("kind", HARMS)
 @pytest.mark.parametrize("order", ["random", "sequential"])
-def test_a_shard_that_does_not_stay_as_it_is_between_readings_ends_the_fit_by_name(
-    tmp_path: Path, harm: Spoil, words: str, order: Literal["random", "sequential"]
-) -> None:
-    write_good(tmp_path / "data", "svm")
-    passes = 0
+def test_a_shard_that_does_not_stay_as_it_is_ends_the_fit_by_name(tmp_path, kind, order):
+    write_good(tmp_path / "data")
+    (harm, words), passes = HARMS[kind], 0
 
-    def listen(event: Any) -> None:
+    def listen(event):
         nonlocal passes
         passes += isinstance(event, ReadingDone)
         if passes == 2:
@@ -387,8 +291,8 @@ def test_a_shard_that_does_not_stay_as_it_is_between_readings_ends_the_fit_by_na
     assert not (tmp_path / "m").exists()
 
 
-def test_a_later_reading_from_the_cache_looks_at_every_shard_first(tmp_path: Path) -> None:
-    write_good(tmp_path / "data", "svm")
+def test_a_later_reading_from_the_cache_looks_at_every_shard_first(tmp_path):
+    write_good(tmp_path / "data")
     with opened(tmp_path / "data", tmp_path / "cache") as source:
         list(source.chunks())
         (tmp_path / "data" / "a.svm").touch()
@@ -397,18 +301,14 @@ def test_a_later_reading_from_the_cache_looks_at_every_shard_first(tmp_path: Pat
 
 
 @pytest.mark.parametrize("options", [(), ("--order", "sequential"), ("--on-bad-shard", "skip")])
-def test_a_shard_without_a_last_newline_is_read_and_named_once(
-    options: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shard_without_a_last_newline_is_read_and_named_once(options, tmp_path, caplog):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1")
     assert here(tmp_path, "fit", "a.svm", "--model", "m", *options).returncode == 0
     assert caplog.text.count("a.svm: the last line ends without a newline") == 1
 
 
 @pytest.mark.parametrize("bad", ["label", "when"])
-def test_of_a_shard_that_is_left_out_nothing_is_counted_for_the_recipe(
-    bad: str, tmp_path: Path
-) -> None:
+def test_of_a_shard_that_is_left_out_nothing_is_counted_for_the_recipe(bad, tmp_path):
     rows = {"city": ["a", "b"] * 10, "age": [*range(20)], "when": ["2026-01-02"] * 20}
     pq.write_table(pa.table(rows | {"label": [1, 2] * 10}), tmp_path / "0.parquet")
     rows |= {"city": ["c", "d"] * 10, "age": [1000] * 20, "label": [1, 2] * 10}

@@ -21,45 +21,51 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import ReaderConfig, RowBatch, ShardFile, cache_files, clear_cache, open_shards
+from streamtron.data import ReaderConfig, ShardFile, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.row_batch import slice_batch
 from streamtron.solver.learner import Learner
-from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
+from tests.helpers.shard_rows import (
+    ListReader,
+    Row,
+    bits,
+    chunks_of,
+    small_blocks,
+    source_of,
+    write_shard,
+)
 from tests.helpers.sources import train
 
 Caplog = pytest.LogCaptureFixture
 
 
 @pytest.fixture(autouse=True)
-def _blocks_are_small() -> Iterator[None]:
+def _blocks_are_small():
     with small_blocks():
         yield
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Path:
+def shards(tmp_path):
     """Three shards: with values, with ones alone, with row weights; 7 + 9 + 6 rows."""
     directory = tmp_path / "shards"
     directory.mkdir()
-    plain: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5, 9: -1.0}) for k in range(7)]
-    ones: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 11: 1.0}) for k in range(9)]
-    weighted: list[Row] = [(float(k % 2), k / 4, {k: 2.0}) for k in range(6)]
-    for name, rows in (("a", plain), ("b", ones), ("c", weighted)):
-        write_shard(directory / f"{name}.svm", rows)
+    write_shard(directory / "a.svm", [(k % 2 + 0.0, 1.0, {k: k + 0.5, 9: -1.0}) for k in range(7)])
+    write_shard(directory / "b.svm", [(k % 2 + 0.0, 1.0, {k: 1.0, 11: 1.0}) for k in range(9)])
+    write_shard(directory / "c.svm", [(k % 2 + 0.0, k / 4, {k: 2.0}) for k in range(6)])
     return directory
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def opened(monkeypatch):
     """The names of the shards whose batches were asked for."""
     monkeypatch.setattr(ListReader, "opened", names := [])
     return names
@@ -68,7 +74,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def read(shards: Path, cache: Path, **options: Any) -> tuple[Any, ...]:
     """All that one reading tells."""
     with source_of(shards, cache, **options) as source:
-        chunks = [bits(chunk) for chunk in source.chunks()]
+        chunks = chunks_of(source)
         return chunks, source.labels, source.width, source.blocks, source.manifest
 
 
@@ -79,26 +85,16 @@ def flat_files(cache: Path) -> list[Path]:
 # A later run -------------------------------------------------------------------------------------
 
 
-def test_a_later_run_never_opens_the_shards_and_learns_the_same(
-    shards: Path, cache: Path, opened: list[str]
-) -> None:
+def test_a_later_run_opens_changed_shards_alone_and_the_time_of_one_tells(shards, cache, opened):
     first = read(shards, cache)
     assert opened == ["a.svm", "b.svm", "c.svm"]
-    assert read(shards, cache) == first
-    assert opened == ["a.svm", "b.svm", "c.svm"]
-    assert len(flat_files(cache)) == 3
-
-
-def test_only_a_changed_shard_is_read_again_and_its_time_alone_tells(
-    shards: Path, cache: Path, opened: list[str]
-) -> None:
-    read(shards, cache)
-    rows: list[Row] = [(float(k % 2), 1.0, {k: 1.0, 12: 1.0}) for k in range(8)]
-    write_shard(shards / "b.svm", rows)
     opened.clear()
-    found = read(shards, cache)
-    assert opened == ["b.svm"]
-    assert found == read(shards, cache.with_name("fresh"))
+    assert read(shards, cache) == first
+    assert opened == []
+    write_shard(shards / "b.svm", [(float(k % 2), 1.0, {k: 1.0, 12: 1.0}) for k in range(8)])
+    assert read(shards, cache) == read(shards, cache.with_name("fresh"))
+    assert opened[0] == "b.svm"
+    assert len(opened) == 4
     assert len(flat_files(cache)) == 3, "the old file of b.svm is removed"
     status = (shards / "c.svm").stat()
     os.utime(shards / "c.svm", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
@@ -107,9 +103,7 @@ def test_only_a_changed_shard_is_read_again_and_its_time_alone_tells(
     assert opened == ["c.svm"]
 
 
-def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_cached(
-    shards: Path, cache: Path, opened: list[str]
-) -> None:
+def test_two_runs_that_write_one_cache_keep_what_the_other_has_cached(shards, cache, opened):
     others = shards.with_name("others")
     others.mkdir()
     for name in "xyz":
@@ -126,10 +120,10 @@ def test_two_runs_that_write_one_cache_at_the_same_time_keep_what_the_other_has_
     assert opened == []
 
 
-def test_many_writers_of_the_list_of_sources_lose_nothing(cache: Path) -> None:
+def test_many_writers_of_the_list_of_sources_lose_nothing(cache):
     names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
 
-    def run(mine: list[str]) -> None:
+    def run(mine):
         for name in mine:
             own = Cache(str(cache), ReaderConfig())
             own._remember(ShardFile(name, name, "libsvm", 0, 0), name)
@@ -141,18 +135,14 @@ def test_many_writers_of_the_list_of_sources_lose_nothing(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["weights_in_label", "multilabel", "multiclass"])
-def test_another_way_of_reading_does_not_use_the_file(
-    shards: Path, cache: Path, opened: list[str], setting: str
-) -> None:
+def test_another_way_of_reading_does_not_use_the_file(shards, cache, opened, setting):
     read(shards, cache)
     read(shards, cache, reading=ReaderConfig(**{setting: True}))
     assert len(opened) == 6
     assert len(flat_files(cache)) == 6
 
 
-def test_another_version_of_the_format_is_made_afresh_with_a_warning(
-    shards: Path, cache: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, caplog: Caplog
-) -> None:
+def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, monkeypatch, caplog):
     first = read(shards, cache)
     monkeypatch.setattr(flat_file, "FORMAT_VERSION", flat_file.FORMAT_VERSION + 1)
     with caplog.at_level(logging.WARNING, "streamtron"):
@@ -161,11 +151,9 @@ def test_another_version_of_the_format_is_made_afresh_with_a_warning(
     assert caplog.text.count("another version") == 3
 
 
-def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
-    shards: Path, cache: Path
-) -> None:
+def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(shards, cache):
     class Crumbs(ListReader):
-        def batches(self) -> Iterator[RowBatch]:
+        def batches(self):
             for batch in super().batches():
                 for k in range(batch.rows):
                     crumb = slice_batch(batch, k, k + 1)
@@ -173,12 +161,11 @@ def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(
 
     other = cache.with_name("crumbs")
     assert read(shards, cache) == read(shards, other, open_reader=Crumbs)
-    files, crumbs = flat_files(cache), flat_files(other)
-    assert [f.name for f in files] == [f.name for f in crumbs]
-    assert [f.read_bytes() for f in files] == [f.read_bytes() for f in crumbs]
+    files, crumbs = ([(f.name, f.read_bytes()) for f in flat_files(d)] for d in (cache, other))
+    assert files == crumbs
 
 
-def test_values_and_weights_that_are_all_one_take_no_room(shards: Path, cache: Path) -> None:
+def test_values_and_weights_that_are_all_one_take_no_room(shards, cache):
     read(shards, cache)
     sizes = {}
     for file in flat_files(cache):
@@ -201,82 +188,61 @@ def flipped(path: Path, bit: int) -> Iterator[None]:
 
 
 def flip(path: Path, bit: int) -> None:
-    with path.open("r+b", buffering=0) as file:
-        file.seek(bit // 8)
-        byte = file.read(1)[0] ^ 1 << bit % 8
-        file.seek(bit // 8)
-        file.write(bytes([byte]))
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
 
 
 def read_all(path: Path) -> list[Any]:
     return list(CachedShard(str(path), "a.svm", read_contents(str(path))).batches())
 
 
-def test_a_bit_flipped_in_any_byte_of_head_or_footer_is_noticed(shards: Path, cache: Path) -> None:
+def test_a_bit_flipped_anywhere_or_a_file_cut_off_anywhere_is_damaged(shards, cache):
     read(shards, cache)
-    path = flat_files(cache)[0]
+    path, *others = flat_files(cache)
     contents = read_contents(str(path))
     footer = contents.entries[-1].offset + contents.entries[-1].bytes
     for byte in [*range(len(flat_file._HEAD)), *range(footer, path.stat().st_size)]:
         with flipped(path, 8 * byte + byte % 8), pytest.raises(FileDamaged, match=path.name):
             read_contents(str(path))
     assert read_contents(str(path)) == contents
-
-
-def test_random_flips_never_give_wrong_data(shards: Path, cache: Path) -> None:
-    read(shards, cache)
     rng = random.Random(0)
-    for path in flat_files(cache):
-        bits_there = 8 * path.stat().st_size
+    for file in (path, *others):
         for _ in range(200):
             with (
-                flipped(path, rng.randrange(bits_there)),
-                pytest.raises(FileDamaged, match=path.name),
+                flipped(file, rng.randrange(8 * file.stat().st_size)),
+                pytest.raises(FileDamaged, match=file.name),
             ):
-                read_all(path)
-        assert read_all(path)
-
-
-def test_a_file_cut_off_anywhere_is_damaged(shards: Path, cache: Path) -> None:
-    read(shards, cache)
-    path = flat_files(cache)[0]
+                read_all(file)
+        assert read_all(file)
     for length in reversed(range(path.stat().st_size)):
         os.truncate(path, length)
         with pytest.raises(FileDamaged):
             read_all(path)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog: Caplog) -> list[str]:
     """What was warned of, each time one sentence or two."""
     return [record.getMessage() for record in caplog.records]
 
 
-def file_of(cache: Path, rows: int) -> Path:
-    """The file of the one shard that has so many rows."""
+def second_block(cache: Path, rows: int = 9) -> tuple[Path, int]:
+    """The file of the one shard that has so many rows, and where its second block begins."""
     [path] = [f for f in flat_files(cache) if sum(len(p.codes) for p in read_all(f)) == rows]
-    return path
-
-
-def spoil_second_block(cache: Path, rows: int) -> tuple[Path, flat_file.Entry]:
-    """Turn a bit in the second block of the one shard that has so many rows."""
-    path = file_of(cache, rows)
-    entry = read_contents(str(path)).entries[1]
-    flip(path, 8 * (entry.offset + 5))
-    return path, entry
+    return path, read_contents(str(path)).entries[1].offset
 
 
 @pytest.mark.parametrize(("is_known", "is_cut"), [(False, True), (True, False)])
-def test_damage_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
-    shards: Path, cache: Path, opened: list[str], caplog: Caplog, is_known: bool, is_cut: bool
-) -> None:
+def test_damage_found_later_costs_a_warning(shards, cache, opened, caplog, is_known, is_cut):
     first = read(shards, cache)[0]
     cache = cache if is_known else cache.with_name("own")
     with source_of(shards, cache) as source:
-        assert [bits(chunk) for chunk in source.chunks()] == first
-        path, entry = spoil_second_block(cache, rows=9)  # b.svm
+        assert chunks_of(source) == first
+        path, offset = second_block(cache)  # of b.svm
         size = path.stat().st_size
+        flip(path, 8 * (offset + 5))
         if is_cut:
-            os.truncate(path, entry.offset + 3)
+            os.truncate(path, offset + 3)
         opened.clear()
         for order in (None, [[0], [1], [2], [3], [4], [5]]):
             assert [bits(chunk) for chunk in source.chunks(order)] == first
@@ -289,14 +255,11 @@ def test_damage_found_in_a_later_reading_costs_a_warning_and_no_bit_of_the_data(
 
 
 @pytest.mark.parametrize("byte", [0, -1, -60, "second segment"])
-def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
-    byte: int | str, shards: Path, cache: Path, opened: list[str], caplog: Caplog
-) -> None:
+def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, caplog):
     first = read(shards, cache)
     files = [(path, path.read_bytes()) for path in flat_files(cache)]
-    path = file_of(cache, rows=9)  # b.svm
-    at = read_contents(str(path)).entries[1].offset if isinstance(byte, str) else byte
-    flip(path, 8 * (at % path.stat().st_size))
+    path, offset = second_block(cache)  # of b.svm
+    flip(path, 8 * ((offset if isinstance(byte, str) else byte) % path.stat().st_size))
     opened.clear()
     assert read(shards, cache) == first
     assert opened == ["b.svm"]
@@ -306,12 +269,11 @@ def test_a_later_run_makes_a_damaged_file_afresh_and_learns_the_same(
     assert [(path, path.read_bytes()) for path in flat_files(cache)] == files
 
 
-def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(
-    shards: Path, cache: Path
-) -> None:
+def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(shards, cache):
     with source_of(shards, cache) as source:
         list(source.chunks())
-        path, _ = spoil_second_block(cache, rows=9)
+        path, offset = second_block(cache)
+        flip(path, 8 * (offset + 5))
         shard = shards / "b.svm"
         before = shard.stat()
         text = shard.read_text()
@@ -325,26 +287,23 @@ def test_a_damaged_file_whose_source_has_other_bytes_now_is_refused_and_stays(
         assert len(list(source.chunks())) == 6
 
 
-def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(
-    shards: Path, cache: Path
-) -> None:
+def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(shards, cache):
     class Fickle(ListReader):
         """Of the same bytes it makes other rows each time."""
 
-        def batches(self) -> Iterator[RowBatch]:
+        def batches(self):
             for batch in super().batches():
                 yield batch._replace(indices=batch.indices + np.uint32(len(self.opened)))
 
     with source_of(shards, cache, open_reader=Fickle) as source:
         list(source.chunks())
-        spoil_second_block(cache, rows=9)
+        path, offset = second_block(cache)
+        flip(path, 8 * (offset + 5))
         with pytest.raises(FileDamaged, match="rebuilt it holds other rows than before"):
             list(source.chunks())
 
 
-def test_a_file_under_another_files_name_is_made_afresh(
-    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_under_another_files_name_is_made_afresh(shards, cache, opened, caplog):
     first = read(shards, cache)
     files = flat_files(cache)
     good = files[1].read_bytes()
@@ -356,9 +315,7 @@ def test_a_file_under_another_files_name_is_made_afresh(
     assert files[1].read_bytes() == good
 
 
-def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
-    shards: Path, cache: Path, opened: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(shards, cache, opened, caplog):
     first = read(shards, cache)
     path = cache / "sources.sealed"
     for bit in range(0, 8 * path.stat().st_size, 13):
@@ -376,25 +333,21 @@ def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(
 # Interruption and room ---------------------------------------------------------------------------
 
 
-def test_a_reading_left_early_keeps_whole_shards_and_no_part(
-    shards: Path, cache: Path, opened: list[str]
-) -> None:
+def test_a_reading_left_early_keeps_whole_shards_and_no_part(shards, cache, opened):
     with source_of(shards, cache) as source:
         chunks = source.chunks()
         next(chunks), next(chunks)
         source.close()
     names = sorted(path.name for path in cache.iterdir())
     assert all(name.endswith((".cache", "sources.sealed")) for name in names), names
-    whole = len(flat_files(cache))
-    assert whole < 3
+    made = len(flat_files(cache))
+    assert made < 3
     opened.clear()
-    assert read(shards, cache) == read(shards, cache.with_name("fresh"))
-    assert opened[: 3 - whole] == ["a.svm", "b.svm", "c.svm"][whole:]
+    read(shards, cache)
+    assert opened == ["a.svm", "b.svm", "c.svm"][made:]
 
 
-def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(
-    tmp_path: Path, cache: Path, opened: list[str]
-) -> None:
+def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(tmp_path, cache, opened):
     many = tmp_path / "many"
     many.mkdir()
     for number in range(11):
@@ -413,9 +366,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 
 @small_blocks(500, 1500)
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_written(
-    ending: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_text_on_a_nearly_full_disk_is_refused_early(ending, tmp_path, cache, monkeypatch):
     text = b"".join(b"%d 1:0.5 7:1 %d:2\n" % (k % 2, k % 90 + 8) for k in range(20_000)) * 20
     path = tmp_path / f"huge.svm{ending}"
     path.write_bytes(gzip.compress(text, 1) if ending else text)
@@ -439,15 +390,13 @@ def test_a_huge_text_on_a_nearly_full_disk_is_refused_before_a_hundredth_is_writ
     assert written
 
 
-def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards: Path, cache: Path) -> None:
+def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards, cache):
     cache.write_text("a file")
     with pytest.raises(MachineError, match=r"cannot be written .*--cache-dir"):
         read(shards, cache)
 
 
-def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(
-    shards: Path, cache: Path
-) -> None:
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(shards, cache):
     cache.mkdir()
     (cache / "dead.tmp").write_text("half a shard")
     with open(cache / "living.tmp", "w") as living:
@@ -456,13 +405,11 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(
     assert sorted(path.name for path in cache.glob("*.tmp")) == ["living.tmp"]
 
 
-def test_what_others_sweep_away_before_its_writer_has_locked_it_is_begun_anew(
-    shards: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path, monkeypatch):
     wanted = read(shards, tmp_path / "other")
     real, swept = tempfile.mkstemp, []
 
-    def mkstemp(*given: Any, **named: Any) -> tuple[int, str]:
+    def mkstemp(*given, **named):
         """As a second process would come between, at the first two files."""
         descriptor, path = real(*given, **named)
         if path.endswith(".tmp") and len(swept) < 2:
@@ -477,7 +424,7 @@ def test_what_others_sweep_away_before_its_writer_has_locked_it_is_begun_anew(
     assert names[0] == names[1]
 
 
-def test_clearing_removes_what_is_ours_and_nothing_else(shards: Path, cache: Path) -> None:
+def test_clearing_removes_what_is_ours_and_nothing_else(shards, cache):
     read(shards, cache)
     (cache / "mine.txt").write_text("keep")
     size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
@@ -489,36 +436,27 @@ def test_clearing_removes_what_is_ours_and_nothing_else(shards: Path, cache: Pat
 # Buffers -----------------------------------------------------------------------------------------
 
 
-def test_chunks_that_are_kept_keep_their_rows(shards: Path, cache: Path) -> None:
-    with source_of(shards, cache) as source:
-        first = [bits(chunk) for chunk in source.chunks()]
-        kept = list(source.chunks([[k] for k in range(6)] * 4))
-        assert [bits(chunk) for chunk in kept] == first * 4
-
-
-def test_chunks_that_are_not_kept_share_few_buffers(
-    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache, monkeypatch):
     readers: list[GroupReader] = []
 
     class Watched(GroupReader):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             readers.append(self)
 
     monkeypatch.setattr("streamtron.data.source.GroupReader", Watched)
     with source_of(shards, cache) as source:
-        list(source.chunks())
+        first = chunks_of(source)
         for _ in range(3):
             for _ in source.chunks([[k % 6] for k in range(200)]):
                 # One here, and the last one until then; one waits, one is in the reader's hand.
                 assert len(readers[0].buffers) <= 4
-    assert len(readers) == 1, "the next reading goes on with the same buffers"
+        assert len(readers) == 1, "the next reading goes on with the same buffers"
+        kept = list(source.chunks([[k] for k in range(6)] * 4))
+        assert [bits(chunk) for chunk in kept] == first * 4
 
 
-def test_a_first_reading_uses_its_memory_again(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_reading_uses_its_memory_again(tmp_path, cache, monkeypatch):
     rows: list[Row] = [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)]
     write_shard(tmp_path / "long.svm", rows)
     for at_once in (8, 4):  # text has its columns and its values apart
@@ -531,9 +469,7 @@ def test_a_first_reading_uses_its_memory_again(
         assert 0 < len(buffers) <= at_once
 
 
-def test_training_holds_no_chunk_while_it_waits_for_the_next(
-    shards: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_holds_no_chunk_while_it_waits_for_the_next(shards, cache, monkeypatch):
     reader = GroupReader()
     monkeypatch.setattr("streamtron.data.source.GroupReader", lambda: reader)
     monkeypatch.setattr("streamtron.data.source.prefetch", lambda factory, depth: factory())
@@ -545,17 +481,13 @@ def test_training_holds_no_chunk_while_it_waits_for_the_next(
     assert len(reader.buffers) == 1, "reading ahead would need one more"
 
 
-def test_a_buffer_is_used_again_when_no_array_in_it_is_alive(shards: Path, cache: Path) -> None:
+def test_a_buffer_is_used_again_when_no_array_in_it_is_alive(shards, cache):
     with source_of(shards, cache) as source:
         list(source.chunks())
-        info = source.info
-    assert info is not None
-    reader = GroupReader()
-    chunk = reader.chunk(info.slots[:1], ((0, 5),))
-    at = chunk.rows.indices.ctypes.data
-    columns = chunk.rows.indices
-    del chunk
-    other = reader.chunk(info.slots[2:3], ((7, 12),))
+        slots, reader = source.info.slots, GroupReader()
+    columns = reader.chunk(slots[:1], ((0, 5),)).rows.indices
+    at = columns.ctypes.data
+    other = reader.chunk(slots[2:3], ((7, 12),))
     assert other.rows.indices.ctypes.data != at, "the columns of the first are still held"
     del columns, other
-    assert reader.chunk(info.slots[:1], ((0, 5),)).rows.indices.ctypes.data == at
+    assert reader.chunk(slots[:1], ((0, 5),)).rows.indices.ctypes.data == at

@@ -33,6 +33,7 @@ from streamtron.data.writers.shards import (
 from streamtron.runs.convert import convert as convert_files
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
+from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
@@ -40,25 +41,21 @@ Row = tuple[Label | None, dict[int, float], float]
 
 
 def batch_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> RowBatch:
-    classes = list(dict.fromkeys(label for label, _, _ in rows if label is not None))
-    columns = [sorted(values) for _, values, _ in rows]
-    return RowBatch(
-        np.cumsum([0] + [len(row) for row in columns]),
-        np.array([column for row in columns for column in row], np.uint32),
-        np.array([v[c] for (_, v, _), row in zip(rows, columns, strict=True) for c in row], "f4"),
-        np.array([-1 if r[0] is None else classes.index(r[0]) for r in rows], np.int32),
-        classes,
-        np.array([weight for _, _, weight in rows]) if weighted else None,
-        place.format,
+    of_json = [(label, weight, values) for label, values, weight in rows]
+    batch = shard_rows.make_batch(of_json, "", 0)
+    ones = np.ones(batch.nonzeros, np.float32)
+    return batch._replace(
+        values=ones if batch.values is None else batch.values,
+        weights=np.array([weight for _, _, weight in rows]) if weighted else None,
+        place=place.format,
     )
 
 
 def convert(
     batches: Iterable[RowBatch],
-    destination: str,
-    *,
+    destination: Path,
     to: Format,
-    index_base: int,
+    index_base: int = 0,
     text_base: int = 1,
     weights: bool = False,
     rows_per_shard: int = ROWS_PER_SHARD,
@@ -69,7 +66,7 @@ def convert(
     label = next((label for batch in first for label in batch.classes), 1.0)
     shift = (text_base if to == "libsvm" else 0) - index_base
     style = ShardStyle(to, shift, label_type(label), weights)
-    with new_shards(destination, to, overwrite) as path_of:
+    with new_shards(str(destination), to, overwrite) as path_of:
         return write_shards(batches, path_of, style, rows_per_shard)
 
 
@@ -84,72 +81,49 @@ def shards(directory: Path) -> list[Path]:
     return sorted(directory.iterdir())
 
 
-def parquet_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
+def batches_in(directory: Path, **reading: Any) -> Iterator[RowBatch]:
     for path in shards(directory):
-        yield from ParquetReader(str(path), path.name, ReaderConfig(**reading)).batches()
+        kind = ParquetReader if path.suffix == ".parquet" else LibsvmReader
+        yield from kind(str(path), path.name, ReaderConfig(**reading)).batches()
 
 
-def libsvm_batches(directory: Path, **reading: Any) -> Iterator[RowBatch]:
-    for path in shards(directory):
-        yield from LibsvmReader(str(path), path.name, ReaderConfig(**reading)).batches()
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in shards(directory)}
 
 
 SOME: list[Row] = [
-    (1.0, {0: 0.5, 7: -2.0}, 1.0),
-    (-1.0, {}, 1.0),
-    (1.0, {3: 0.1}, 1.0),
+    (1.0, {0: 0.5, 7: -2.0}, 1.0), (-1.0, {}, 1.0), (1.0, {3: 0.1}, 1.0),
     (2.5, {2**32 - 3: 1.0}, 1.0),
-]
+]  # fmt: skip
 
-# Round trips -----------------------------------------------------------------------------------
-
-values = st.floats(width=32, allow_nan=False, allow_infinity=False)
 labels = st.floats(allow_nan=False, allow_infinity=False)
-some_rows = st.lists(
-    st.tuples(
-        labels,
-        st.dictionaries(st.integers(0, 2**32 - 3), values, max_size=5),
-        st.floats(0, 1e9),
-    ),
-    min_size=1,
-    max_size=20,
+values = st.floats(width=32, allow_nan=False, allow_infinity=False)
+rows_of_json = st.tuples(
+    labels, st.dictionaries(st.integers(0, 2**32 - 3), values, max_size=5), st.floats(0, 1e9)
 )
+numbers = st.integers(0, 20), st.integers(1, 21), st.integers(0, 1)
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    rows=some_rows, cut=st.integers(0, 20), rows_per_shard=st.integers(1, 21), base=st.booleans()
-)
-def test_text_to_parquet_to_text_gives_the_same_rows_and_at_last_the_same_bytes(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[Row],
-    cut: int,
-    rows_per_shard: int,
-    base: bool,
-) -> None:
+@given(st.lists(rows_of_json, min_size=1, max_size=20), *numbers)
+def test_text_to_parquet_to_text_is_the_same_text(tmp_path_factory, rows, cut, most, base):
     root = tmp_path_factory.mktemp("round")
     first, second, third = root / "text", root / "parquet", root / "again"
     batches = [batch_of(part, weighted=True) for part in (rows[:cut], rows[cut:])]
-    text_base: Any = int(base)
-    common: Any = {"weights": True, "rows_per_shard": rows_per_shard}
-    convert(batches, str(first), to="libsvm", index_base=0, text_base=text_base, **common)
-    text = {"weights_in_label": True, "index_base": text_base}
-    shifted = [(label, {c + text_base: v for c, v in row.items()}, w) for label, row, w in rows]
-    assert rows_of(libsvm_batches(first, **text)) == shifted
-    written = convert(
-        libsvm_batches(first, **text), str(second), to="parquet", index_base=text_base, **common
-    )
-    assert rows_of(parquet_batches(second, weight_column="weight")) == rows
+    common = {"weights": True, "rows_per_shard": most}
+    convert(batches, first, "libsvm", 0, base, **common)
+    text = {"weights_in_label": True, "index_base": base}
+    shifted = [(label, {c + base: v for c, v in row.items()}, w) for label, row, w in rows]
+    assert rows_of(batches_in(first, **text)) == shifted
+    written = convert(batches_in(first, **text), second, "parquet", base, **common)
+    assert rows_of(batches_in(second, weight_column="weight")) == rows
     assert written[:2] == (len(rows), sum(len(row) for _, row, _ in rows))
     assert written.bytes == sum(path.stat().st_size for path in shards(second))
-    back = parquet_batches(second, weight_column="weight")
-    convert(back, str(third), to="libsvm", index_base=0, text_base=text_base, **common)
-    assert [p.read_bytes() for p in shards(third)] == [p.read_bytes() for p in shards(first)]
+    convert(batches_in(second, weight_column="weight"), third, "libsvm", 0, base, **common)
+    assert contents(third) == contents(first)
 
 
-def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(
-    tmp_path: Path,
-) -> None:
+def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(tmp_path):
     bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
     floats = bits.view(np.float32)
     floats = floats[np.isfinite(floats)]
@@ -165,53 +139,38 @@ def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(
     assert len(texts[0]) > len(str(twice_rounded))
 
 
-@pytest.mark.parametrize("kind", ["strings", "booleans", "no label in some rows"])
-def test_parquet_keeps_labels_of_every_kind(tmp_path: Path, kind: str) -> None:
-    kinds: dict[str, tuple[Label | None, ...]] = {
-        "strings": ("spam", "ham", ""),
-        "booleans": (True, False, True),
-        "no label in some rows": (None, 2.0, None),
-    }
-    rows: list[Row] = [(label, {1: 0.5}, 1.0) for label in kinds[kind]]
-    convert([batch_of(rows)], str(tmp_path), to="parquet", index_base=0)
-    back = rows_of(parquet_batches(tmp_path, labels="optional"))
+@pytest.mark.parametrize("labels", [("spam", "ham", ""), (True, False, True), (None, 2.0, None)])
+def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
+    rows: list[Row] = [(label, {1: 0.5}, 1.0) for label in labels]
+    convert([batch_of(rows)], tmp_path, "parquet")
+    back = rows_of(batches_in(tmp_path, labels="optional"))
     assert back == rows
-    assert [type(row[0]) for row in back] == [type(label) for label in kinds[kind]]
+    assert [type(row[0]) for row in back] == [type(label) for label in labels]
 
 
-# What is written -------------------------------------------------------------------------------
+def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path):
+    convert([batch_of(SOME)], tmp_path / "1", "libsvm")
+    convert([batch_of(SOME)], tmp_path / "0", "libsvm", text_base=0)
+    assert [(tmp_path / base / "part-00000.svm").read_text() for base in "10"] == [
+        "1 1:0.5 8:-2\n-1\n1 4:0.1\n2.5 4294967294:1\n",
+        "1 0:0.5 7:-2\n-1\n1 3:0.1\n2.5 4294967293:1\n",
+    ]
 
 
-def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path: Path) -> None:
-    convert([batch_of(SOME)], str(tmp_path / "1"), to="libsvm", index_base=0)
-    assert (tmp_path / "1" / "part-00000.svm").read_text() == (
-        "1 1:0.5 8:-2\n-1\n1 4:0.1\n2.5 4294967294:1\n"
-    )
-    convert([batch_of(SOME)], str(tmp_path / "0"), to="libsvm", index_base=0, text_base=0)
-    assert (tmp_path / "0" / "part-00000.svm").read_text() == (
-        "1 0:0.5 7:-2\n-1\n1 3:0.1\n2.5 4294967293:1\n"
-    )
-
-
-def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(
-    tmp_path: Path,
-) -> None:
+def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(tmp_path):
     rows: list[Row] = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
-    convert([batch_of(rows, weighted=True)], str(tmp_path), to="libsvm", index_base=1, weights=True)
+    convert([batch_of(rows, weighted=True)], tmp_path, "libsvm", 1, weights=True)
     assert (tmp_path / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
 
 
-def test_batches_without_values_or_weights_are_written_with_ones(tmp_path: Path) -> None:
-    batch = batch_of(SOME)._replace(values=None)
-    convert([batch], str(tmp_path), to="parquet", index_base=0, weights=True)
+def test_batches_without_values_or_weights_are_written_with_ones(tmp_path):
+    convert([batch_of(SOME)._replace(values=None)], tmp_path, "parquet", weights=True)
     table = pq.read_table(tmp_path / "part-00000.parquet")
     assert table.column("values").to_pylist() == [[1, 1], [], [1], [1]]
     assert table.column("weight").to_pylist() == [1, 1, 1, 1]
 
 
-def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_batches_were_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_have_the_rows_asked_for_however_the_batches_were_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module, "GROUP_ROWS", 4)
     monkeypatch.setattr(convert_module, "GROUP_NONZEROS", 6)
     random = np.random.default_rng(1)
@@ -219,16 +178,15 @@ def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_batches_were
         (float(k % 3), {int(c): float(k) for c in random.choice(40, k % 9, replace=False)}, 1.0)
         for k in range(50)
     ]
-    found = []
-    for number, cuts in enumerate(([50], [1] * 50, [7, 0, 20, 23])):
-        ends = np.cumsum(cuts)
-        batches = [batch_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
-        for to in ("parquet", "libsvm"):
-            directory = tmp_path / f"{to}{number}"
-            convert(batches, str(directory), to=to, index_base=0, rows_per_shard=15)
-            found.append((to, [path.read_bytes() for path in shards(directory)]))
-    assert found[:2] == found[2:4] == found[4:]
-    assert [len(text.splitlines()) for text in found[1][1]] == [15, 15, 15, 5]
+    for to in ("parquet", "libsvm"):
+        written = []
+        for number, cuts in enumerate(([50], [1] * 50, [7, 0, 20, 23])):
+            ends = np.cumsum(cuts)
+            batches = [batch_of(rows[end - n : end]) for end, n in zip(ends, cuts, strict=True)]
+            convert(batches, tmp_path / f"{to}{number}", to, rows_per_shard=15)
+            written.append(contents(tmp_path / f"{to}{number}"))
+        assert written[0] == written[1] == written[2]
+    assert [len(text.splitlines()) for text in written[0].values()] == [15, 15, 15, 5]
     groups = [
         [len(row) for row in pq.ParquetFile(path).read_row_group(g)["indices"].to_pylist()]
         for path in shards(tmp_path / "parquet0")
@@ -236,37 +194,34 @@ def test_shards_have_the_rows_asked_for_and_equal_bytes_however_the_batches_were
     ]
     assert all(len(group) <= 4 for group in groups)
     assert all(sum(group[:-1]) < 6 for group in groups), "the row that fills a group is its last"
-    assert rows_of(parquet_batches(tmp_path / "parquet0")) == rows
+    assert rows_of(batches_in(tmp_path / "parquet0")) == rows
 
 
-def test_rows_wait_in_memory_for_no_more_than_a_row_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_wait_in_memory_for_no_more_than_a_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module, "GROUP_ROWS", 10)
     delivered, written, waiting = 0, 0, []
     join = convert_module.join
 
-    def counting(batches: list[RowBatch]) -> RowBatch:
+    def counting(batches):
         nonlocal written
         waiting.append(delivered - written)
         written += sum(len(batch.codes) for batch in batches)
         return join(batches)
 
-    def source() -> Iterator[RowBatch]:
+    def source():
         nonlocal delivered
         for _ in range(500):
             delivered += len(SOME)
             yield batch_of(SOME)
 
     monkeypatch.setattr(convert_module, "join", counting)
-    total = convert(source(), str(tmp_path), to="libsvm", index_base=0, rows_per_shard=700)
+    total = convert(source(), tmp_path, "libsvm", rows_per_shard=700)
     assert total.rows == written == 2000
     assert max(waiting) < 10 + len(SOME) + 1
 
 
-def test_every_page_is_written_with_a_checksum(tmp_path: Path) -> None:
-    rows: list[Row] = [(1.0, {k: k / 7 for k in range(30)}, 1.0)] * 50
-    convert([batch_of(rows)], str(tmp_path), to="parquet", index_base=0)
+def test_every_page_is_written_with_a_checksum(tmp_path):
+    convert([batch_of([(1.0, {k: k / 7 for k in range(30)}, 1.0)] * 50)], tmp_path, "parquet")
     [path] = shards(tmp_path)
     good = path.read_bytes()
     column = pq.read_metadata(path).row_group(0).column(1)
@@ -276,89 +231,67 @@ def test_every_page_is_written_with_a_checksum(tmp_path: Path) -> None:
         bad[position] ^= 1
         path.write_bytes(bad)
         with pytest.raises(DataError, match="damaged"):
-            rows_of(parquet_batches(tmp_path))
-
-
-# All or nothing --------------------------------------------------------------------------------
-
-
-def failing(error: Exception) -> Iterator[RowBatch]:
-    yield batch_of(SOME)
-    yield batch_of(SOME)
-    raise error
+            rows_of(batches_in(tmp_path))
 
 
 @pytest.mark.parametrize("error", [DataError("bad row"), KeyboardInterrupt()])
-def test_a_conversion_that_fails_leaves_the_directory_as_it_was(
-    tmp_path: Path, error: Exception
-) -> None:
-    convert([batch_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
-    before = {path.name: path.read_bytes() for path in shards(tmp_path)}
+def test_a_conversion_that_fails_leaves_the_directory_as_it_was(tmp_path, error):
+    def failing():
+        yield batch_of(SOME)
+        yield batch_of(SOME)
+        raise error
+
+    convert([batch_of(SOME)], tmp_path, "libsvm", rows_per_shard=1)
+    before = contents(tmp_path)
     with pytest.raises(type(error)):
-        convert(
-            failing(error),
-            str(tmp_path),
-            to="libsvm",
-            index_base=0,
-            rows_per_shard=2,
-            overwrite=True,
-        )
-    assert {path.name: path.read_bytes() for path in shards(tmp_path)} == before
+        convert(failing(), tmp_path, "libsvm", rows_per_shard=2, overwrite=True)
+    assert contents(tmp_path) == before
 
 
-def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path: Path) -> None:
+def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path):
     seen: list[str] = []
 
-    def source() -> Iterator[RowBatch]:
+    def source():
         for _ in range(30):
             yield batch_of(SOME)
             seen.extend(p.name for p in tmp_path.iterdir() if not p.name.startswith("."))
 
-    convert(source(), str(tmp_path), to="parquet", index_base=0, rows_per_shard=8)
+    convert(source(), tmp_path, "parquet", rows_per_shard=8)
     assert seen == []
     assert len(shards(tmp_path)) == 15
 
 
-def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(
-    tmp_path: Path,
-) -> None:
-    convert([batch_of(SOME)], str(tmp_path), to="libsvm", index_base=0, rows_per_shard=1)
+def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(tmp_path):
+    convert([batch_of(SOME)], tmp_path, "libsvm", rows_per_shard=1)
     (tmp_path / ".part-00099.svm.partial").write_text("killed")
     with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
-        convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0)
-    convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=True)
+        convert([batch_of(SOME)], tmp_path, "parquet")
+    convert([batch_of(SOME)], tmp_path, "parquet", overwrite=True)
     assert [path.name for path in shards(tmp_path)] == ["part-00000.parquet"]
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_directory_with_files_of_others_is_refused_and_not_touched(
-    tmp_path: Path, overwrite: bool
-) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(SettingsError, match=r"not empty, holds 'thesis\.tex'"):
-        convert([batch_of(SOME)], str(tmp_path), to="parquet", index_base=0, overwrite=overwrite)
-    assert [path.name for path in shards(tmp_path)] == ["thesis.tex"]
+    before = contents(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(SettingsError, match=r"not empty, holds 'thesis\.tex'"):
+            convert([batch_of(SOME)], tmp_path, "parquet", overwrite=overwrite)
+    assert contents(tmp_path) == before
 
 
-def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path: Path) -> None:
+def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path):
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(MachineError, match=r"file/x: cannot be written \(Not a directory\)"):
-        convert([batch_of(SOME)], str(tmp_path / "file" / "x"), to="libsvm", index_base=0)
+        convert([batch_of(SOME)], tmp_path / "file" / "x", "libsvm")
 
 
-@pytest.mark.parametrize(("kind", "overwrite"), [("convert", ["--overwrite"]), ("generate", [])])
-def test_of_two_writers_in_one_directory_the_second_is_refused_and_all_rows_are_the_first_one_s(
-    tmp_path: Path, kind: str, overwrite: list[str]
-) -> None:
+@pytest.mark.parametrize("kind", ["convert", "generate"])
+def test_of_two_writers_in_one_directory_the_second_is_refused(tmp_path, kind):
     """The first one is stopped while it writes, so that the second one meets it."""
-    words = ["generate", "out", "--rows", "30000", "--columns", "100", "--shards", "3", *overwrite]
-    other = ["generate", "out", "--rows", "7", "--columns", "100", *overwrite]
+    words = ["generate", "out", "--rows", "30000", "--columns", "100", "--shards", "3"]
+    other, wanted = ["generate", "out", "--rows", "7", "--columns", "100"], [10000] * 3
     if kind == "convert":
-        here(tmp_path, "generate", "in", *words[2:8])
-        here(tmp_path, "generate", "few", *other[2:6])
-        words = ["convert", "in", "out", "--rows-per-shard", "12000", *overwrite]
-        other = ["convert", "few", "out", *overwrite]
-    if overwrite:
+        here(tmp_path, "generate", "in", *words[2:])
+        here(tmp_path, "generate", "few", *other[2:])
+        words = ["convert", "in", "out", "--rows-per-shard", "12000", "--overwrite"]
+        other, wanted = ["convert", "few", "out", "--overwrite"], [12000, 12000, 6000]
         assert here(tmp_path, *other).returncode == 0
     first = Process(COMMAND, *words, cwd=tmp_path)
     until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
@@ -367,30 +300,24 @@ def test_of_two_writers_in_one_directory_the_second_is_refused_and_all_rows_are_
     first.send_signal(signal.SIGCONT)
     ended = first.end()
     assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
-    written = shards(tmp_path / "out")
-    if kind == "convert":
-        rows = [pq.read_metadata(path).num_rows for path in written]
-    else:
-        rows = [len(path.read_text().splitlines()) for path in written]
-    assert rows == ([12000, 12000, 6000] if kind == "convert" else [10000] * 3)
+    rows = [
+        pq.read_metadata(path).num_rows if kind == "convert" else len(path.read_text().splitlines())
+        for path in shards(tmp_path / "out")
+    ]
+    assert rows == wanted
 
 
 @pytest.mark.parametrize("name", ["part-00007.svm", "_names.parquet"])
-def test_shards_that_another_program_puts_beside_those_being_written_end_the_conversion(
-    tmp_path: Path, name: str
-) -> None:
+def test_shards_of_another_program_beside_those_being_written_are_refused(tmp_path, name):
     (tmp_path / "out").mkdir()
 
-    def source() -> Iterator[RowBatch]:
+    def source():
         yield batch_of(SOME)
         (tmp_path / "out" / name).write_text("1 1:1\n")
 
     with pytest.raises(MachineError, match=rf"{name} was put there meanwhile\..*another directory"):
-        convert(source(), str(tmp_path / "out"), to="libsvm", index_base=0)
+        convert(source(), tmp_path / "out", "libsvm")
     assert [path.name for path in shards(tmp_path / "out")] == [name]
-
-
-# Refusals --------------------------------------------------------------------------------------
 
 
 SINGLE = batch_of([(1.0, {}, 1.0)])
@@ -400,33 +327,28 @@ SINGLE = batch_of([(1.0, {}, 1.0)])
     ("before", "rows", "to", "sentence"),
     [
         ([], [("CCAT", {1: 1.0}, 1.0)], "libsvm",
-         "a, row 0: label 'CCAT' is a string, and libsvm text has numbers as labels. Convert to "
-         "Parquet."),
+         "0: label 'CCAT' is a string, and libsvm text has numbers as labels. Convert to Parquet."),
         ([SINGLE], [(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)], "libsvm",
-         "a, row 1: no label, and libsvm text needs one in every row. Convert to Parquet."),
-        ([SINGLE], [("x", {1: 1.0}, 1.0)], "parquet",
-         "a, row 0: label 'x' where the rows before have labels of type float. One data set has "
-         "one type of label."),
-        ([SINGLE], [(True, {}, 1.0)], "parquet",
-         "a, row 0: label True where the rows before have labels of type float. One data set has "
-         "one type of label."),
+         "1: no label, and libsvm text needs one in every row. Convert to Parquet."),
+        *(
+            ([SINGLE], [(label, {1: 1.0}, 1.0)], "parquet",
+             f"0: label {label!r} where the rows before have labels of type float. One data set "
+             "has one type of label.")
+            for label in ("x", True)
+        ),
         ([], [(1.0, {}, 0.5)], "parquet",
-         "a, row 0: row weights that would be lost. Ask for weights to be written, or read the "
-         "rows without them."),
+         "0: row weights that would be lost. Ask for weights to be written, or read the rows "
+         "without them."),
     ],
     ids=["string", "unlabelled", "mixed", "bool is no float", "weights"],
 )  # fmt: skip
-def test_what_cannot_be_written_is_refused_with_the_row_and_nothing_is_left(
-    tmp_path: Path, before: list[RowBatch], rows: list[Row], to: Format, sentence: str
-) -> None:
+def test_what_cannot_be_written_is_refused_with_the_row(tmp_path, before, rows, to, sentence):
     batches = [*before, batch_of(rows, weighted=rows[0][2] != 1.0, place="a, row {}")]
-    with pytest.raises(DataError) as caught:
-        convert(batches, str(tmp_path / "out"), to=to, index_base=0)
-    assert str(caught.value) == sentence
+    assert refused(lambda: convert(batches, tmp_path / "out", to)) == f"a, row {sentence}"
     assert not (tmp_path / "out").exists()
 
 
-def test_shards_without_rows_and_shards_of_no_rows_are_refused(tmp_path: Path) -> None:
+def test_shards_without_rows_and_shards_of_no_rows_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("# nothing\n")
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"a\.svm: no rows"):

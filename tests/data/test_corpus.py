@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -27,12 +26,9 @@ class Corpus(NamedTuple):
     labels: NDArray[np.float64]
 
     def same(self, other: Corpus) -> bool:
-        pairs = zip(
-            (self.features.indptr, self.features.indices, self.features.data, self.labels),
-            (other.features.indptr, other.features.indices, other.features.data, other.labels),
-            strict=True,
-        )
-        return all(np.array_equal(a, b) for a, b in pairs)
+        ours, theirs = ([c.features.indptr, c.features.indices, c.features.data, c.labels]
+                        for c in (self, other))  # fmt: skip
+        return all(map(np.array_equal, ours, theirs))
 
     def rows(self, start: int, stop: int) -> Corpus:
         return Corpus(self.features[start:stop], self.labels[start:stop])
@@ -57,71 +53,57 @@ def made(
 kinds = pytest.mark.parametrize(("kind", "columns"), [("text", 5000), ("dense", 50)])
 
 
-# The same rows ---------------------------------------------------------------------------------
-
-
 @kinds
-def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one(kind: str, columns: int) -> None:
+def test_a_prefix_of_a_larger_corpus_equals_the_smaller_one(kind, columns):
     larger = made(9000, columns, kind=kind)
     for rows in (1, 4096, 5000):
         assert made(rows, columns, kind=kind).same(larger.rows(0, rows))
 
 
 @kinds
-def test_any_stretch_of_rows_is_made_without_those_before_it(kind: str, columns: int) -> None:
-    stretch = made(5000, columns, first_row=3000, kind=kind)
-    assert stretch.same(made(9000, columns, kind=kind).rows(3000, 8000))
+def test_any_stretch_of_rows_is_made_without_those_before_it(kind, columns):
+    larger = made(9000, columns, kind=kind)
+    assert made(5000, columns, first_row=3000, kind=kind).same(larger.rows(3000, 8000))
     far = made(10, columns, first_row=10**12, kind=kind)
     assert far.same(made(20, columns, first_row=10**12 - 10, kind=kind).rows(10, 20))
-
-
-@kinds
-def test_another_seed_and_another_group_give_other_rows(kind: str, columns: int) -> None:
     base = made(4096, columns, kind=kind)
     assert not base.same(made(4096, columns, first_row=4096, kind=kind))
     assert not base.same(made(4096, columns, seed=1, kind=kind))
 
 
-def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path: Path) -> None:
-    columns = 3000
-    generate(str(tmp_path / "t"), rows=4500, columns=columns, seed=3, shards=7)
-    generate(str(tmp_path / "p"), rows=4500, columns=columns, seed=3, shards=2, format="parquet")
-    wanted = made(4500, columns, seed=3)
-    texts = sorted((tmp_path / "t").iterdir())
-    assert [path.name for path in texts] == [f"part-0000{k}.svm" for k in range(7)]
-    batches = (p for path in texts for p in LibsvmReader(str(path), "t", ReaderConfig()).batches())
-    assert gather(batches, columns, base=1).same(wanted)
-    parquets = sorted((tmp_path / "p").iterdir())
-    assert [pq.read_metadata(path).num_rows for path in parquets] == [2250, 2250]
-    batches = (
-        p for path in parquets for p in ParquetReader(str(path), "p", ReaderConfig()).batches()
-    )
-    assert gather(batches, columns).same(wanted)
-
-
-# The promised shape ----------------------------------------------------------------------------
+def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path):
+    wanted = made(4500, 3000, seed=3)
+    for kind, shards, names, reader, base in (
+        ("libsvm", 7, [f"part-0000{k}.svm" for k in range(7)], LibsvmReader, 1),
+        ("parquet", 2, [f"part-0000{k}.parquet" for k in range(2)], ParquetReader, 0),
+    ):
+        place = tmp_path / kind
+        generate(str(place), rows=4500, columns=3000, seed=3, shards=shards, format=kind)
+        paths = sorted(place.iterdir())
+        assert [path.name for path in paths] == names
+        batches = [list(reader(str(path), "t", ReaderConfig()).batches()) for path in paths]
+        rows = [sum(batch.rows for batch in shard) for shard in batches]
+        assert max(rows) - min(rows) <= 1
+        assert gather(itertools.chain(*batches), 3000, base).same(wanted)
 
 
 @pytest.fixture(scope="module")
-def large() -> Corpus:
+def large():
     return made(20_000, 50_000)
 
 
 @pytest.fixture(scope="module")
-def dense() -> Corpus:
+def dense():
     return made(20_000, 50, kind="dense")
 
 
-def test_the_number_of_nonzeros_is_log_normal_with_mean_76(large: Corpus) -> None:
+def test_lengths_are_log_normal_with_mean_76_and_rows_have_unit_norm_and_rising_columns(large):
     lengths = np.diff(large.features.indptr)
     assert 74 < lengths.mean() < 78
     logs = np.log(lengths)
     assert abs(logs.std() - corpus.LENGTH_SIGMA) < 0.05
     skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
     assert abs(skewness) < 0.15  # a normal distribution has 0; the lengths themselves have 2
-
-
-def test_rows_have_unit_norm_and_rising_columns_within_the_width(large: Corpus) -> None:
     squares = large.features.astype(np.float64).multiply(large.features).sum(axis=1)
     assert np.allclose(squares, 1, atol=1e-6)
     assert large.features.has_canonical_format
@@ -129,25 +111,18 @@ def test_rows_have_unit_norm_and_rising_columns_within_the_width(large: Corpus) 
     assert (large.features.data > 0).all()
 
 
-def test_columns_follow_zipfs_law_with_exponent_1_05(large: Corpus) -> None:
+def test_columns_follow_zipfs_law_and_the_model_expects_their_frequencies(large):
     # Among columns too rare to occur twice in a row, rows that hold one are words drawn.
-    frequency = np.sort(np.bincount(large.features.indices, minlength=50_000))[::-1]
-    rank = np.arange(1, 50_001)
-    middle = slice(500, 10_000)
+    counts = np.bincount(large.features.indices, minlength=50_000)
+    frequency, rank, middle = np.sort(counts)[::-1], np.arange(1, 50_001), slice(500, 10_000)
     slope = np.polyfit(np.log(rank[middle]), np.log(frequency[middle]), 1)[0]
     assert abs(slope + corpus.ZIPF) < 0.05
-
-
-def test_the_model_expects_the_document_frequencies_that_come_out(large: Corpus) -> None:
     model = corpus._model(50_000, 0)
-    expected = np.exp(1 - model.idf)
-    found = np.bincount(large.features.indices, minlength=50_000)[model.column] / 20_000
-    assert np.abs(np.log(found[:2000] / expected[:2000])).mean() < 0.1
+    expected, met = np.exp(1 - model.idf), counts[model.column] / 20_000
+    assert np.abs(np.log(met[:2000] / expected[:2000])).mean() < 0.1
 
 
-def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(
-    monkeypatch: pytest.MonkeyPatch, large: Corpus
-) -> None:
+def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(monkeypatch, large):
     assert 0.48 < (large.labels > 0).mean() < 0.52
     monkeypatch.setattr(corpus, "FLIPPED", 0.0)
     clean = made.__wrapped__(20_000, 50_000)
@@ -156,9 +131,7 @@ def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(
 
 
 @pytest.mark.parametrize("kind", ["text", "dense"])
-def test_liblinear_gets_90_to_97_of_100_held_out_rows_right_and_not_all_rows_support_it(
-    large: Corpus, dense: Corpus, kind: str
-) -> None:
+def test_liblinear_gets_90_to_97_of_100_right_and_not_all_rows_support_it(large, dense, kind):
     rows = large if kind == "text" else dense
     held_out = made(5000, rows.features.shape[1], first_row=10**6, kind=kind)
     model = LinearSVC(C=1, intercept_scaling=1, dual=kind == "text").fit(*rows)
@@ -173,9 +146,7 @@ def outliers(rows: Corpus) -> NDArray[np.bool_]:
     return squares > 25.0
 
 
-def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions(
-    dense: Corpus,
-) -> None:
+def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions(dense):
     assert dense.features.has_canonical_format
     assert dense.features.nnz == 20_000 * 50
     plain = dense.features[~outliers(dense)].toarray().astype(np.float64)
@@ -186,18 +157,15 @@ def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_
     assert spectrum[5] < 0.1 * spectrum[4]
 
 
-def test_one_dense_row_of_500_is_ten_times_as_long_with_a_label_by_chance(dense: Corpus) -> None:
+def test_one_dense_row_of_500_is_ten_times_as_long_with_a_label_by_chance(dense):
     far = outliers(dense)
     assert 20 < far.sum() < 60
     assert 0.2 < (dense.labels[far] > 0).mean() < 0.8
 
 
-# Size ------------------------------------------------------------------------------------------
-
-
 @kinds
-def test_memory_does_not_grow_with_the_number_of_rows(kind: str, columns: int) -> None:
-    def peak(rows: int) -> int:
+def test_memory_does_not_grow_with_the_number_of_rows(kind, columns):
+    def peak(rows):
         tracemalloc.start()
         for _ in corpus_rows(rows, columns, 0, kind=kind):
             pass
@@ -211,7 +179,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(kind: str, columns: int) -
 @pytest.mark.parametrize(
     ("kind", "columns"), [("text", 80), ("text", 81), ("text", 119), ("text", 200), ("dense", 1)]
 )
-def test_a_corpus_of_few_columns_is_still_one(kind: str, columns: int) -> None:
+def test_a_corpus_of_few_columns_is_still_one(kind, columns):
     few = made(500, columns, kind=kind)
     assert few.features.has_canonical_format
     assert (np.diff(few.features.indptr) >= 1).all()
@@ -229,27 +197,19 @@ def test_a_corpus_of_few_columns_is_still_one(kind: str, columns: int) -> None:
         ({"kind": "images"}, r"kind 'images'\. A corpus is one of text, dense\."),
     ],
 )
-def test_numbers_out_of_range_are_refused(
-    tmp_path: Path, settings: dict[str, Any], sentence: str
-) -> None:
+def test_numbers_out_of_range_are_refused(tmp_path, settings, sentence):
     asked = {"rows": 5, "seed": 0, **settings}
     with pytest.raises(SettingsError, match=sentence):
         generate(str(tmp_path), **asked)
 
 
-def test_a_row_is_named_by_its_number_in_the_whole_corpus() -> None:
-    [batch] = corpus_rows(10, 2000, 0, first_row=5000)
-    assert batch.place(2) == "generated corpus, row 5002"
-
-
-def test_a_text_of_many_columns_takes_at_most_60_bytes_a_column() -> None:
-    columns = 600_000
+def test_a_text_of_many_columns_takes_at_most_60_bytes_a_column():
+    columns, a_group = 600_000, 60 * 2**20
     tracemalloc.start()
     try:
-        batch = next(corpus_rows(1, columns, seed=77))
+        batch = next(corpus_rows(1, columns, seed=77, first_row=5000))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert len(batch.indptr) == 2
-    a_group = 60 * 2**20
+    assert (batch.rows, batch.place(0)) == (1, "generated corpus, row 5000")
     assert peak < 60 * columns + a_group

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 
@@ -20,6 +19,7 @@ from streamtron.data.formats.text_tables import CsvReader, JsonLinesReader
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import ShardReader
 from streamtron.testing import ReaderTests, Row
+from tests.helpers.layouts import write_table
 
 
 class TestLibsvm(ReaderTests):
@@ -33,17 +33,16 @@ class TestLibsvm(ReaderTests):
 
 def lists(rows: Sequence[Row]) -> pa.Table:
     """Rows as lists of columns and of values."""
-    types = pa.list_(pa.int64()), pa.list_(pa.float64())
-    columns = {
-        "indices": pa.array([list(row) for _, row in rows], types[0]),
-        "values": pa.array([list(row.values()) for _, row in rows], types[1]),
-    }
-    return pa.table({"label": pa.array([y for y, _ in rows], pa.float64()), **columns})
+    return pa.table({
+        "label": pa.array([y for y, _ in rows], pa.float64()),
+        "indices": pa.array([list(row) for _, row in rows], pa.list_(pa.int64())),
+        "values": pa.array([list(row.values()) for _, row in rows], pa.list_(pa.float64())),
+    })  # fmt: skip
 
 
 class TestParquet(ReaderTests):
     def write(self, path: Path, rows: Sequence[Row]) -> None:
-        pq.write_table(lists(rows), path, row_group_size=70, write_page_checksum=True)
+        write_table(path.with_suffix(".parquet"), lists(rows), 70).rename(path)
 
     def open(self, path: Path, threads: int) -> ShardReader:
         return ParquetReader(str(path), path.name, ReaderConfig(), None, threads)
@@ -51,9 +50,7 @@ class TestParquet(ReaderTests):
 
 class TestArrow(ReaderTests):
     def write(self, path: Path, rows: Sequence[Row]) -> None:
-        table = lists(rows)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=70)
+        write_table(path, lists(rows), 70)
 
     def open(self, path: Path, threads: int) -> ShardReader:
         return ArrowReader(str(path), path.name, ReaderConfig(), None, threads)
@@ -82,14 +79,12 @@ class TestJsonLines(ReaderTests):
 HERE = [TestLibsvm, TestParquet, TestArrow, TestCsv, TestJsonLines]
 
 
-def test_every_format_but_that_of_names_is_here() -> None:
+def test_every_format_but_that_of_names_is_here():
     assert len(HERE) == len(FORMATS) - 1  # Vowpal Wabbit's text
 
 
 @pytest.mark.parametrize("kind", HERE)
-def test_a_reader_knows_its_bytes_and_says_that_they_are_gone(
-    kind: type[ReaderTests], tmp_path: Path
-) -> None:
+def test_a_reader_knows_its_bytes_and_says_that_they_are_gone(kind, tmp_path):
     tests, path = kind(), tmp_path / "rows"
     tests.write(path, tests.ROWS)
     fresh, used = tests.open(path, 1), tests.open(path, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +30,7 @@ READINGS = [
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=repr)
-def test_few_lines_are_parsed_to_the_kernels_rows_or_left_to_it(
-    reading: ReaderConfig, tmp_path: Path
-) -> None:
+def test_few_lines_are_parsed_to_the_kernels_rows_or_left_to_it(reading, tmp_path):
     assert is_loaded(text_kernels)
     generate(str(tmp_path / "corpus"), rows=300, columns=100, seed=0, shards=1)
     lines = next((tmp_path / "corpus").glob("*.svm")).read_bytes().splitlines()
@@ -61,9 +58,7 @@ text = st.text(st.one_of(st.sampled_from("aB7_ .-éÉȺΣİ語😀"), st.charact
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(text, max_size=4), st.booleans(), st.integers(1, 20))
-def test_few_documents_have_the_kernels_words_in_the_kernels_columns(
-    documents: list[str], lowercase: bool, bits: int
-) -> None:
+def test_few_documents_have_the_kernels_words_in_the_kernels_columns(documents, lowercase, bits):
     column = TextColumn("x", hash_bits=bits, alternate_sign=True, lowercase=lowercase)
     rows = column.rows(documents)
     array = words.strings_of(documents)
@@ -78,7 +73,7 @@ def test_few_documents_have_the_kernels_words_in_the_kernels_columns(
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.floats(-1e6, 1e6, width=32), max_size=9), max_size=9))
-def test_few_squares_are_summed_as_the_kernel_sums_them(rows: list[list[float]]) -> None:
+def test_few_squares_are_summed_as_the_kernel_sums_them(rows):
     indptr = np.cumsum([0, *map(len, rows)])
     values = np.array([value for row in rows for value in row], np.float32)
     indices = np.arange(len(values), dtype=np.uint32)
@@ -89,7 +84,7 @@ def test_few_squares_are_summed_as_the_kernel_sums_them(rows: list[list[float]])
 
 
 @given(st.text('[]{}"\\\n a', max_size=300).map(lambda t: t.replace("a", "[" * 20)))
-def test_few_lines_of_json_are_as_shallow_as_the_kernel_says(text: str) -> None:
+def test_few_lines_of_json_are_as_shallow_as_the_kernel_says(text):
     array = np.frombuffer(text.encode(), np.uint8)
     deep = text_kernels.too_deep(array, text_tables.MOST_NESTED)
     assert text_tables.is_shallow(bytearray(text.encode())) <= (deep == len(array))
@@ -97,7 +92,7 @@ def test_few_lines_of_json_are_as_shallow_as_the_kernel_says(text: str) -> None:
         assert text_tables.is_shallow(bytearray(text.encode())) == (deep == len(array))
 
 
-def test_a_first_prediction_of_few_rows_or_texts_loads_no_numba(tmp_path: Path) -> None:
+def test_a_first_prediction_of_few_rows_or_texts_loads_no_numba(tmp_path):
     code = """
 import sys, streamtron, numpy as np
 from streamtron.runs.predict import write_predictions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import itertools
 import lzma
 import math
@@ -22,8 +21,6 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 
 from streamtron.core.errors import DataError
 from streamtron.data.discover import format_of
@@ -42,6 +39,7 @@ from tests.helpers.libsvm_rows import (
     rows_of,
     sklearn_rows,
 )
+from tests.helpers.models import refused
 
 OPTIONAL = ReaderConfig(labels="optional")
 WEIGHTED = ReaderConfig(weights_in_label=True)
@@ -57,11 +55,9 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def refusal(data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20) -> str:
-    """The sentence with which a file with these bytes is refused."""
-    with pytest.raises(DataError) as caught:
-        read(data, reading, batch_bytes)
-    return str(caught.value)
+def refusal(data: str | bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20) -> str:
+    """The sentence with which a file with these contents is refused."""
+    return refused(lambda: read(data, reading, batch_bytes))
 
 
 def with_labels_sorted(rows: list[Row]) -> list[Row]:
@@ -82,7 +78,7 @@ blanks = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
 
 
 @st.composite
-def lines(draw: st.DrawFn, *, is_sorted: bool = True, several: bool = False) -> str:
+def lines(draw, *, is_sorted=True, several=False):
     """A line that our reader and, if sorted, scikit-learn's accept; without its newline."""
     tail = draw(
         st.sampled_from(["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"])
@@ -109,7 +105,7 @@ def lines(draw: st.DrawFn, *, is_sorted: bool = True, several: bool = False) -> 
 
 
 @st.composite
-def files(draw: st.DrawFn, *, is_sorted: bool = True, several: bool = False) -> bytes:
+def files(draw, *, is_sorted=True, several=False):
     """A file of such lines, with or without a last newline, unless it ends with a dot: we refuse
     that as a number that was cut off."""
     some = st.lists(lines(is_sorted=is_sorted, several=several), min_size=1, max_size=12)
@@ -120,52 +116,29 @@ def files(draw: st.DrawFn, *, is_sorted: bool = True, several: bool = False) -> 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(data=files(), batch_bytes=st.integers(1, 200))
-def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(
-    data: bytes, batch_bytes: int
-) -> None:
+def test_rows_equal_those_of_scikit_learn_where_both_accept_a_file(data, batch_bytes):
     expected = sklearn_rows(data) if oracle(data) else []
     assert read(data, batch_bytes=batch_bytes) == expected == oracle(data)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(data=files(several=True).map(lambda data: data + b"\n1 1:1"), size=st.integers(1, 200))
-def test_rows_of_several_labels_equal_those_of_scikit_learn(data: bytes, size: int) -> None:
+def test_rows_of_several_labels_equal_those_of_scikit_learn(data, size):
     assert with_labels_sorted(read(data, SEVERAL, size)) == sklearn_rows(data, several=True)
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(data=files(is_sorted=False), batch_bytes=st.integers(1, 200), mark=st.booleans())
-def test_rows_equal_the_plain_python_oracle_with_columns_sorted(
-    data: bytes, batch_bytes: int, mark: bool
-) -> None:
+def test_rows_equal_the_plain_python_oracle_with_columns_sorted(data, batch_bytes, mark):
     data = b"\xef\xbb\xbf" * mark + data
     assert read(data, batch_bytes=batch_bytes) == oracle(data)
 
 
-@settings(max_examples=examples(200), deadline=None)
-@given(
-    data=st.lists(
-        st.sampled_from(
-            [b"1 2:3\n", b"-1 5:1 4:2\n", b"1 3:1 3:2\n", b"1 2:1e99\n", b"2 x\n", b"#\n", b"\0"]
-        ),
-        max_size=6,
-    ).map(b"".join),
-    batch_bytes=st.integers(1, 40),
-)
-def test_rows_and_refusals_do_not_depend_on_where_the_file_is_cut(
-    data: bytes, batch_bytes: int
-) -> None:
-    def outcome(size: int) -> list[Row] | str:
-        try:
-            return read(data, batch_bytes=size)
-        except DataError as error:
-            return str(error)
-
-    assert outcome(batch_bytes) == outcome(1 << 20)
-
-
-def test_batches_have_the_promised_types_and_a_place_for_every_row() -> None:
+def test_batches_have_the_promised_types_and_a_place_for_every_row():
     data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1\n"
+    for size in (1, 3, 9, 99):
+        places = [b.place(i) for b in batches(data, batch_bytes=size) for i in range(b.rows)]
+        assert places == [f"x.svm, line {n}" for n in (3, 5, 6)]
     [batch] = batches(data, WEIGHTED)
     arrays = (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights)
     dtypes = [np.dtype(kind) for kind in ("i8", "u4", "f4", "i4", "f8")]
@@ -173,23 +146,15 @@ def test_batches_have_the_promised_types_and_a_place_for_every_row() -> None:
     assert batch.indptr.tolist() == [0, 1, 1, 3]
     assert batch.classes == [3.0, 1.0]
     assert batch.codes.tolist() == [0, 1, 0]
-    assert [batch.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (3, 5, 6)]
 
 
-def test_places_count_lines_from_the_start_of_the_file_whatever_the_cut() -> None:
-    data = b"# head\n\n3 1:2\n\n1\n3 7:1 9:1"
-    found = [p.place(i) for p in batches(data, batch_bytes=3) for i in range(len(p.codes))]
-    assert found == [f"x.svm, line {n}" for n in (3, 5, 6)]
-
-
-def test_values_are_none_only_where_all_are_one() -> None:
+def test_values_are_none_only_where_all_are_one():
     assert batches(b"1 1:1 5:1.0\n0 3:+1\n")[0].values is None
     some = batches(b"1 1:1 5:1\n0 3:0\n")[0].values
-    assert some is not None
     assert some.tolist() == [1.0, 1.0, 0.0]
 
 
-def test_earlier_batches_keep_their_contents_when_later_ones_are_read() -> None:
+def test_earlier_batches_keep_their_contents_when_later_ones_are_read():
     data = b"".join(b"%d %d:%d.5 %d:2\n" % (i % 3, i + 1, i, i) for i in range(300))
     kept = batches(data, batch_bytes=50)
     assert len(kept) > 20
@@ -197,46 +162,27 @@ def test_earlier_batches_keep_their_contents_when_later_ones_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"# nothing\n\n", b"\xef\xbb\xbf", b"  \r\n\t"])
-def test_a_file_without_rows_gives_no_batch(data: bytes) -> None:
+def test_a_file_without_rows_gives_no_batch(data):
     assert batches(data) == []
-
-
-def test_a_line_longer_than_a_batch_is_read_whole() -> None:
-    data = b"1 " + b" ".join(b"%d:0.25" % i for i in range(5000)) + b"\n-1 2:1\n"
-    assert read(data, batch_bytes=64) == oracle(data)
 
 
 # --- labels and weights ---
 
 
-def test_what_scikit_learn_writes_is_read_with_rows_that_have_no_label() -> None:
-    rng = np.random.default_rng(0)
-    X = sparse.random(50, 20, density=0.3, random_state=1, format="csr")
-    Y = (rng.random((50, 6)) < 0.25).astype(int)
-    dump_svmlight_file(X, Y, dumped := io.BytesIO(), multilabel=True)
-    found = [row.label for row in read(dumped.getvalue(), SEVERAL)]
-    assert [] in found
-    assert found == [np.flatnonzero(row).tolist() for row in Y]
-
-
-def test_labels_keep_the_order_in_which_a_row_has_them() -> None:
+def test_labels_keep_the_order_in_which_a_row_has_them():
     [batch] = batches(b"7,1,5 3:1\n 2:1\n5\n", SEVERAL)
     assert batch.classes == [7.0, 1.0, 5.0]
-    assert batch.code_offsets is not None
     assert (batch.codes.tolist(), batch.code_offsets.tolist()) == ([0, 1, 2, 2], [0, 3, 3, 4])
     assert (batch.codes.dtype, batch.code_offsets.dtype) == (np.int32, np.int64)
     assert [batch.place(i) for i in range(3)] == [f"x.svm, line {n}" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("reading", [SEVERAL, NAMED])
-def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
-    reading: ReaderConfig,
-) -> None:
-    plain = "GCAT 3:1\n-1 # a number\nqid 2:1\ngrößer\n"
-    [batch] = batches(plain.encode(), PLAIN)
+def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(reading):
+    [batch] = batches("GCAT 3:1\n-1 # a number\nqid 2:1\ngrößer\n")
     assert batch.classes == ["GCAT", -1.0, "qid", "größer"]  # refused where labels are counted
     text = "GCAT 3:1\nqux 1:1\nqid 2:1\ngrößer # C11\n1.2.3\n0x1 1:1\n1_0\n"
-    [batch] = batches(text.encode(), reading)
+    [batch] = batches(text, reading)
     assert batch.classes == ["GCAT", "qux", "qid", "größer", "1.2.3", "0x1", "1_0"]
     assert batch.codes.tolist() == list(range(7))
     [batch] = batches(b"1 1:1\n+1\n1.0\n1e0\n-0\n0\n", reading)
@@ -244,69 +190,53 @@ def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(
     assert batch.codes.tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_a_row_of_many_classes_has_one_label_and_may_have_none_where_they_are_optional() -> None:
-    [batch] = batches(b"C11 1:1\n 2:1\nE12\n", ReaderConfig(multiclass=True, labels="optional"))
-    assert batch.code_offsets is None
-    assert batch.codes.tolist() == [0, -1, 1]
-    assert "the row has no label but begins with 2:1" in refusal(b"C11\n 2:1\n", NAMED)
-
-
-def test_labels_are_numbers_beside_weights_also_with_many_classes() -> None:
-    weighted = ReaderConfig(multiclass=True, weights_in_label=True)
-    assert [row[::3] for row in read(b"3:0.5 1:1\n4 1:1\n", weighted)] == [(3.0, 0.5), (4.0, 1.0)]
-    assert "no finite decimal number" in refusal(b"C11:2 1:1\n", weighted)
-
-
-def test_rows_without_a_label_have_none_where_labels_are_optional() -> None:
-    data = b"1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n"
-    assert [row.label for row in read(data, OPTIONAL)] == [None, -1.0, None, None, 5.0]
-    assert [row.columns for row in read(data, OPTIONAL)] == [[1, 3], [2], [4], [7], []]
-    codes = [code for batch in batches(data, OPTIONAL) for code in batch.codes.tolist()]
-    assert codes == [-1, 0, -1, -1, 1]
-
-
-def test_weights_in_labels_are_read_and_are_one_where_missing() -> None:
-    data = b"1:0.1 3:1\n-1:0 2:1\n-1 2:1\n1:12345678901234567890.5\n1:-0\n"
-    found = read(data, WEIGHTED)
-    assert [row.weight for row in found] == [0.1, 0.0, 1.0, 12345678901234567890.5, 0.0]
-    assert [row.label for row in found] == [1.0, -1.0, -1.0, 1.0, 1.0]
-    assert batches(b"1 1:1\n")[0].weights is None
+OPTIONAL_NAMED = ReaderConfig(multiclass=True, labels="optional")
+WEIGHTED_NAMED = ReaderConfig(multiclass=True, weights_in_label=True)
+BOTH = ReaderConfig(labels="optional", weights_in_label=True)
 
 
 @pytest.mark.parametrize(
-    "weight",
-    ["-1", "-1e-400", "-12345678901234567890.5", "nan", "inf", "1e999", "", "x", "0x1", "1:1"],
+    ("reading", "data", "rows"),
+    [
+        (OPTIONAL_NAMED, "C11 1:1\n 2:1\nE12\n", [("C11", [1], 1), (None, [2], 1), ("E12", [], 1)]),
+        (OPTIONAL, "1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n",
+         [(None, [1, 3], 1), (-1.0, [2], 1), (None, [4], 1), (None, [7], 1), (5.0, [], 1)]),
+        (WEIGHTED_NAMED, "3:0.5 1:1\n4 1:1\n", [(3.0, [1], 0.5), (4.0, [1], 1)]),
+        (BOTH, "3:2 5:1\n", [(3.0, [5], 2.0)]),
+        (WEIGHTED, "1:0.1 3:1\n-1:0 2:1\n-1 2:1\n1:12345678901234567890.5\n1:-0\n1:-1e-400\n",
+         [(1.0, [3], 0.1), (-1.0, [2], 0.0), (-1.0, [2], 1), (1.0, [], 12345678901234567890.5),
+          (1.0, [], 0.0), (1.0, [], 0.0)]),
+    ],
+    ids=["many classes", "no label", "weights of many classes", "weights, no label", "weights"],
+)  # fmt: skip
+def test_labels_and_weights_may_be_missing_where_they_are_optional(reading, data, rows):
+    assert [(row.label, row.columns, row.weight) for row in read(data, reading)] == rows
+    assert all(batch.code_offsets is None for batch in batches(data, reading))
+    assert batches("1 1:1\n")[0].weights is None
+
+
+@pytest.mark.parametrize(
+    "weight", ["-1", "-12345678901234567890.5", "nan", "inf", "1e999", "", "x", "0x1", "1:1"]
 )
-def test_weights_below_zero_or_not_finite_are_refused(weight: str) -> None:
-    if weight == "-1e-400":  # rounds to -0, which is 0
-        assert [row.weight for row in read(b"1:-1e-400\n", WEIGHTED)] == [0.0]
-        return
-    sentence = refusal(f"1:1 1:1\n1:{weight} 3:1\n".encode(), WEIGHTED)
+def test_weights_below_zero_or_not_finite_are_refused(weight):
+    sentence = refusal(f"1:1 1:1\n1:{weight} 3:1\n", WEIGHTED)
     assert sentence.startswith(f"x.svm, line 2: weight {weight or 'missing'}.")
 
 
-def test_a_first_pair_is_label_and_weight_where_weights_are_declared_and_labels_optional() -> None:
-    both = ReaderConfig(labels="optional", weights_in_label=True)
-    assert read(b"3:2 5:1\n", both) == [Row(3.0, [5], [bits_of(1)], 2.0)]
-
-
-def test_minus_zero_and_zero_are_one_class() -> None:
-    assert batches(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
-
-
-def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands() -> None:
+def test_classes_are_numbered_as_they_appear_even_when_there_are_thousands():
     names = [(i * 7919) % 5003 for i in range(5003)]
     [batch] = batches("".join(f"{name} 1:1\n" for name in names).encode())
     assert batch.classes == names
     assert batch.codes.tolist() == list(range(5003))
 
 
-def test_two_classes_are_told_apart_wherever_the_second_one_begins() -> None:
+def test_two_classes_are_told_apart_wherever_the_second_one_begins():
     for count in (1, 2, 5):
         for second in (0.5, -1.0):
             [batch] = batches(b"1 1:1\n" * count + f"{second} 1:1\n1\n".encode())
             assert batch.classes == [1.0, second]
             assert batch.codes.tolist() == [0] * count + [1, 0]
+    assert batches(b"-0 1:1\n0 1:1\n0.0\n")[0].codes.tolist() == [0, 0, 0]
 
 
 # --- numbers ---
@@ -316,7 +246,7 @@ ONE_ROW = re.compile(rb"1([ \t]+\d+:" + NUMBER + rb")*[ \t]*(#[ -~\t]*)?\r?")
 
 
 @pytest.mark.parametrize("at", range(2, 15))
-def test_any_byte_among_digits_is_read_as_one_or_ends_the_number_or_is_refused(at: int) -> None:
+def test_any_byte_among_digits_is_read_as_one_or_ends_the_number_or_is_refused(at):
     line = b"1 12345:0.67891"
     for byte in set(range(256)) - set(b"\neE"):
         data = line[:at] + bytes([byte]) + line[at + 1 :]
@@ -326,7 +256,7 @@ def test_any_byte_among_digits_is_read_as_one_or_ends_the_number_or_is_refused(a
             assert "line 1" in refusal(data + b"\n")
 
 
-def test_numbers_of_any_length_are_read_to_the_very_end_of_a_text() -> None:
+def test_numbers_of_any_length_are_read_to_the_very_end_of_a_text():
     for column, places in itertools.product(range(1, 10), range(1, 20)):
         data = b"1 " + b"123456789"[:column] + b":0." + b"9876543210123456789"[:places]
         for end in (b"\n", b"\n-1\n"):
@@ -337,8 +267,8 @@ def hard_tokens(count: int, seed: int) -> list[str]:
     """Tokens of many digits and exponents, halfway cases of float32 and float64, tiny ones."""
     rng = random.Random(seed)
 
-    def digits(n: int) -> str:
-        return "".join(rng.choice("0123456789") for _ in range(n))
+    def digits(least: int, most: int) -> str:
+        return "".join(rng.choice("0123456789") for _ in range(rng.randint(least, most)))
 
     def halfway() -> str:
         low = struct.unpack("f", struct.pack("I", rng.randrange(1, 0x7F000000)))[0]
@@ -352,32 +282,21 @@ def hard_tokens(count: int, seed: int) -> list[str]:
         middle = Decimal(number) + Decimal(math.ulp(number)) / 2
         return format(Context(rng.choice([17, 18, 60])).plus(middle), "f")
 
-    def one() -> str:
-        kind = rng.randrange(9)
-        if kind == 0:
-            return f"{digits(rng.randint(1, 3))}.{digits(rng.randint(0, 40))}"
-        elif kind == 1:
-            return (
-                f"{digits(rng.randint(0, 7))}.{digits(rng.randint(1, 25))}e{rng.randint(-60, 20)}"
-            )
-        elif kind == 2:
-            return f"0.{'0' * rng.randint(0, 30)}{digits(rng.randint(1, 20))}"
-        elif kind == 3:
-            return f"{digits(rng.randint(1, 20))}.E{rng.choice(['-', '+', ''])}{rng.randint(0, 15)}"
-        elif kind == 4:
-            return f"{rng.random() * 10.0 ** rng.randint(-50, 37)!r}"
-        elif kind == 5:
-            return f"{digits(3)}e-{rng.choice(['0' * 30 + '5', '400', '320', '9' * 25])}"
-        elif kind == 6:
-            return f"0.{'0' * rng.randint(0, 9)}{rng.randint(1, 10**18)}"
-        elif kind == 7:
-            return near_tie()
-        return halfway()
-
-    return [rng.choice(["", "", "-", "+"]) + one() for _ in range(count)]
+    kinds = (
+        lambda: f"{digits(1, 3)}.{digits(0, 40)}",
+        lambda: f"{digits(0, 7)}.{digits(1, 25)}e{rng.randint(-60, 20)}",
+        lambda: f"0.{'0' * rng.randint(0, 30)}{digits(1, 20)}",
+        lambda: f"{digits(1, 20)}.E{rng.choice(['-', '+', ''])}{rng.randint(0, 15)}",
+        lambda: f"{rng.random() * 10.0 ** rng.randint(-50, 37)!r}",
+        lambda: f"{digits(3, 3)}e-{rng.choice(['0' * 30 + '5', '400', '320', '9' * 25])}",
+        lambda: f"0.{'0' * rng.randint(0, 9)}{rng.randint(1, 10**18)}",
+        near_tie,
+        halfway,
+    )
+    return [rng.choice(["", "", "-", "+"]) + rng.choice(kinds)() for _ in range(count)]
 
 
-def test_values_equal_float32_of_pythons_float_bit_for_bit() -> None:
+def test_values_equal_float32_of_pythons_float_bit_for_bit():
     tokens = [token for token in hard_tokens(20_000, 1) if abs(float(token)) < 3.4e38]
     data = "".join(f"1 7:{token}\n" for token in tokens).encode()
     found = [row.bits[0] for row in read(data)]
@@ -386,7 +305,7 @@ def test_values_equal_float32_of_pythons_float_bit_for_bit() -> None:
     assert wrong == []
 
 
-def test_labels_and_weights_equal_pythons_float_bit_for_bit() -> None:
+def test_labels_and_weights_equal_pythons_float_bit_for_bit():
     tokens = [token for token in hard_tokens(8_000, 2) if math.isfinite(float(token))]
     # a weight beyond 1e30 is refused, see the tests of what overflows
     weights = [token.lstrip("-") if abs(float(token)) <= 1e30 else "1" for token in tokens]
@@ -398,16 +317,7 @@ def test_labels_and_weights_equal_pythons_float_bit_for_bit() -> None:
     assert [row.weight for row in found] == [float(weight) for weight in weights]
 
 
-@settings(max_examples=examples(500), deadline=None)
-@given(st.floats(width=64, allow_nan=False, allow_infinity=False), st.integers(1, 20))
-def test_any_double_in_any_precision_is_rounded_right(number: float, places: int) -> None:
-    tokens = [repr(number), f"{number:.{places}e}", f"{number:.{places}g}"]
-    tokens = [token for token in tokens if math.isfinite(float(token))]
-    found = [row.label for row in read("".join(f"{token}\n" for token in tokens).encode())]
-    assert found == [float(token) for token in tokens]
-
-
-HELD_BY_FLOAT32 = ["16777216", "16777218", "36893488147419103232", "0" * 34 + "1"]
+HELD_BY_FLOAT32 = ["16777216", "16777218", "36893488147419103232", "0" * 5000 + "3"]
 HELD_BY_FLOAT64 = ["9007199254740992", "36893488147419103232", "0" * 5000 + "1"]
 BEYOND_FLOAT64 = ["9007199254740993", "-9007199254740993", "18446744073709551617"]
 BEYOND_FLOAT32 = ["16777217", "-16777217", "33554433", *BEYOND_FLOAT64]
@@ -415,146 +325,118 @@ ROUNDED = ["16777217.0", "1.6777217e7", "9007199254740993.0", "9.007199254740993
 """Written as measurements, and rounded as such."""
 
 
-def test_integers_that_float32_cannot_hold_are_refused() -> None:
+def test_integers_that_float32_cannot_hold_are_refused():
     for token in (*HELD_BY_FLOAT32, *ROUNDED):
-        assert read(f"1 1:1\n1 3:{token}\n".encode())[1].bits == [bits_of(token)]
+        assert read(f"1 1:1\n1 3:{token}\n")[1].bits == [bits_of(token)]
     for token in BEYOND_FLOAT32:
         expected = f"x.svm, line 2: value {token} is an integer beyond 2²⁴"
-        assert refusal(f"1 1:1\n1 3:{token}\n".encode()).startswith(expected)
+        assert refusal(f"1 1:1\n1 3:{token}\n").startswith(expected)
 
 
-@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, ReaderConfig(multiclass=True)])
-def test_two_labels_that_are_integers_are_never_read_as_one(reading: ReaderConfig) -> None:
+@pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, NAMED])
+def test_two_labels_that_are_integers_are_never_read_as_one(reading):
     for token in (*HELD_BY_FLOAT64, *ROUNDED):
-        rows = read(f"0 1:1\n{token} 3:1\n".encode(), reading)
+        rows = read(f"0 1:1\n{token} 3:1\n", reading)
         assert [row.label for row in rows] == [0.0, float(token)]
     for token in BEYOND_FLOAT64:
         expected = f"x.svm, line 2: label {token} is an integer beyond 2⁵³ that float64 cannot"
-        found = refusal(f"1 1:1\n{token} 3:1\n".encode(), reading)
-        assert found.startswith(expected)
+        assert refusal(f"1 1:1\n{token} 3:1\n", reading).startswith(expected)
 
 
-def test_a_value_of_more_digits_than_python_takes_for_an_integer_is_read() -> None:
-    assert read(b"1 1:" + b"0" * 5000 + b"3\n")[0].bits == [bits_of("3")]
-
-
-def test_numbers_that_round_to_infinity_in_float32_are_refused_and_those_below_are_not() -> None:
+def test_numbers_that_round_to_infinity_in_float32_are_refused_and_those_below_are_not():
     largest, smallest = "3.4028235677973362e38", "3.4028235677973366e38"
-    assert read(f"1 1:{largest}\n".encode())[0].bits == [0x7F7FFFFF]
+    assert read(f"1 1:{largest}\n")[0].bits == [0x7F7FFFFF]
     for token in (smallest, f"-{smallest}", "1e39", "1e400", "1e" + "9" * 30):
-        assert "is beyond float32 (3.4e38)" in refusal(f"1 1:{token}\n".encode())
+        assert "is beyond float32 (3.4e38)" in refusal(f"1 1:{token}\n")
+    assert len(refusal(b"1 " + b"x" * 10_000 + b":1")) < 200, "long tokens are cut"
 
 
 # --- files that are wrong ---
 
 NOT_A_NUMBER = "is no decimal number"
-REFUSED = [
-    (b"1 3:nan", "value nan in column 3. Values are finite"),
-    (b"1 3:-NaN", "value -NaN in column 3. Values are finite"),
-    (b"1 3:inf", "value inf in column 3. Values are finite"),
-    (b"1 3:+Infinity", "value +Infinity in column 3. Values are finite"),
-    (b"1 3:0x10", f"value 0x10 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1_0", f"value 1_0 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1e", f"value 1e in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1e+", f"value 1e+ in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:.", f"value . in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:-", f"value - in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:--1", f"value --1 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1.2.3", f"value 1.2.3 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1,5", f"value 1,5 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:1:2", f"value 1:2 in column 3 {NOT_A_NUMBER}"),
-    (b"1 3:", "column 3 has no value. Write 3:1 or remove it."),
-    (b"1 3: 4:1", "column 3 has no value"),
-    (b"1 :5", ":5 has no column number"),
-    (b"1 5", "5 has no value. A feature is written column:value, like 5:1."),
-    (b"1 -3:1", "column -3. Column numbers are whole numbers from 0 up"),
-    (b"1 +3:1", "column +3. Column numbers are whole numbers"),
-    (b"1 1.5:1", "column 1.5. Column numbers are whole numbers"),
-    (b"1 foo:1", "column foo. Column numbers are whole numbers"),
-    (b"1 4294967295:1", "column 4294967295 is beyond 4294967294, the largest"),
-    (b"1 18446744073709551617:1", "column 18446744073709551617 is beyond 4294967294"),
-    (b"1 3:1 2:1 3:2", "column 3 more than once in a row"),
-    (b"1 3:1 3:1", "column 3 more than once in a row"),
-    (b"3:1 5:2", "the row has no label but begins with 3:1"),
-    (b":5", "the row has no label"),
-    (b"1:0.5 3:1", "the row has no label but begins with 1:0.5. Put a label before it; if it is"),
-    (b"1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multilabel."),
-    (b"0.1234567890123456789,5 3:1", "the row has several labels"),
-    (
-        b"price,age",
-        "the row has several labels (price,age). One is wanted, unless with --multilabel."
-        " If this is CSV, give the file a name that ends in .csv.",
+WHOLE = "Column numbers are whole numbers"
+ONE_LABEL = "One is wanted, unless with --multilabel."
+REFUSED: list[tuple[ReaderConfig, str | bytes, str]] = [
+    *(
+        (PLAIN, f"1 3:{value}", f"value {value} in column 3. Values are finite")
+        for value in ("nan", "-NaN", "inf", "+Infinity")
     ),
-    (b'{"y": 1}', '{"y": is not in libsvm text. If these are JSON lines, give the file a name'),
-    (b"1 |t cheap", "|t is not in libsvm text. If this is Vowpal Wabbit's text, give the file a"),
-    (b"nan 3:1", "label nan is no finite decimal number"),
-    (b"inf", "label inf is no finite decimal number"),
-    (b"1e999", "label 1e999 is no finite decimal number"),
-    (b"0x1 3:1", "label 0x1 is no finite decimal number"),
-    (b"1_0 3:1", "label 1_0 is no finite decimal number"),
-    (b"1 qid: 3:1", "qid: is no query id"),
-    (b"1 qid:x 3:1", "qid:x is no query id"),
-    (b"1 qid:-1 3:1", "qid:-1 is no query id"),
-    (b"1 3:1 qid:2", "qid:2 is no query id. One is written qid:3, right after the label."),
-    (b"1 qix:1", "column qix. Column numbers are whole numbers"),
-    (b"1 1:1\r2:1", "a carriage return inside the line"),
-    (b"1 1:1 # x\r2 2:1", "a carriage return inside the line"),
-    (b"1 1:1\0", "byte 0x00, which is not in libsvm text"),
-    (b"\0\0", "byte 0x00"),
-    (b"1 # \0", "byte 0x00"),
-    (b"1 1:\xc2\xb2", "byte 0xc2"),
-    ("1 1:１".encode(), "byte 0xef"),
-    (b"\xe4 1:1", "byte 0xe4"),
-    (b"1 1:1\x0b2:1", "byte 0x0b"),
-    (b"1 1:1 \x1a", "byte 0x1a"),
-]
-
-REFUSED_LABELS = [
-    (SEVERAL, b"1,5,1 3:1", "label 1.0 more than once in a row. Write each label once."),
-    (SEVERAL, b"2,2.0", "label 2.0 more than once in a row"),
-    (SEVERAL, b"a,b,a", "label 'a' more than once in a row"),
-    (SEVERAL, b"1,,5 3:1", "a label is missing beside a comma in 1,,5."),
-    (SEVERAL, b",", "a label is missing beside a comma in ,."),
-    (SEVERAL, b"1, 3:1", "a label is missing beside a comma in 1,."),
-    (SEVERAL, b"1,nan 3:1", "label nan is no finite number"),
-    (SEVERAL, b"-Infinity", "label -Infinity is no finite number"),
-    (SEVERAL, b"a,1e999", "label 1e999 is no finite number"),
+    *(
+        (PLAIN, f"1 3:{value}", f"value {value} in column 3 {NOT_A_NUMBER}")
+        for value in ("0x10", "1_0", "1e", "1e+", ".", "-", "--1", "1.2.3", "1,5", "1:2")
+    ),
+    *(
+        (PLAIN, f"{label} 3:1", f"label {label} is no finite decimal number")
+        for label in ("nan", "inf", "1e999", "0x1", "1_0")
+    ),
+    *((PLAIN, f"1 {qid} 3:1", f"{qid} is no query id") for qid in ("qid:", "qid:x", "qid:-1")),
+    *((PLAIN, f"1 {c}:1", f"column {c}. {WHOLE}") for c in ("-3", "+3", "1.5", "foo", "qix")),
+    *(
+        (PLAIN, b"1 1:1 " + bytes([byte]), f"byte {byte:#04x}, which is not in libsvm text")
+        for byte in (0, 0x0B, 0x1A, 0xC2, 0xEF)
+    ),
+    (PLAIN, b"\0\0", "byte 0x00"),
+    (PLAIN, b"1 # \0", "byte 0x00"),
+    (PLAIN, b"\xe4 1:1", "byte 0xe4"),
+    (PLAIN, "1 3:", "column 3 has no value. Write 3:1 or remove it."),
+    (PLAIN, "1 3: 4:1", "column 3 has no value"),
+    (PLAIN, "1 :5", ":5 has no column number"),
+    (PLAIN, "1 5", "5 has no value. A feature is written column:value, like 5:1."),
+    (PLAIN, "1 4294967295:1", "column 4294967295 is beyond 4294967294, the largest"),
+    (PLAIN, "1 18446744073709551617:1", "column 18446744073709551617 is beyond 4294967294"),
+    (PLAIN, "1 3:1 2:1 3:2", "column 3 more than once in a row"),
+    (PLAIN, "1 3:1 3:1", "column 3 more than once in a row"),
+    (PLAIN, "3:1 5:2", "the row has no label but begins with 3:1"),
+    (PLAIN, ":5", "the row has no label"),
+    (PLAIN, "1:0.5 3:1", "the row has no label but begins with 1:0.5. Put a label before it; if"),
+    (PLAIN, "1,5,7 3:1", f"the row has several labels (1,5,7). {ONE_LABEL}"),
+    (PLAIN, "0.1234567890123456789,5 3:1", "the row has several labels"),
+    (PLAIN, "price,age", f"the row has several labels (price,age). {ONE_LABEL}"
+     " If this is CSV, give the file a name that ends in .csv."),
+    (PLAIN, '{"y": 1}', '{"y": is not in libsvm text. If these are JSON lines, give the file a na'),
+    (PLAIN, "1 |t cheap", "|t is not in libsvm text. If this is Vowpal Wabbit's text, give the fi"),
+    (PLAIN, "1 3:1 qid:2", "qid:2 is no query id. One is written qid:3, right after the label."),
+    (PLAIN, "1 1:1\r2:1", "a carriage return inside the line"),
+    (PLAIN, "1 1:1 # x\r2 2:1", "a carriage return inside the line"),
+    (SEVERAL, "1,5,1 3:1", "label 1.0 more than once in a row. Write each label once."),
+    (SEVERAL, "2,2.0", "label 2.0 more than once in a row"),
+    (SEVERAL, "a,b,a", "label 'a' more than once in a row"),
+    *(
+        (SEVERAL, f"{labels} 3:1", f"a label is missing beside a comma in {labels}.")
+        for labels in ("1,,5", ",", "1,")
+    ),
+    (SEVERAL, "1,nan 3:1", "label nan is no finite number"),
+    (SEVERAL, "-Infinity", "label -Infinity is no finite number"),
+    (SEVERAL, "a,1e999", "label 1e999 is no finite number"),
     (SEVERAL, b"a,\xff 3:1", "label \\xff is not printable UTF-8"),
-    (SEVERAL, b"a\0b", "label a\\x00b is not printable UTF-8"),
-    (SEVERAL, b"1 x", "x has no value"),
-    (SEVERAL, b"1, 5 3:1", "a label is missing beside a comma in 1,."),
-    (SEVERAL, b"foo:1", "column foo. Column numbers are whole numbers"),
-    (SEVERAL, b"1,2:3", "column 1,2. Column numbers are whole numbers"),
-    (NAMED, b"1,5,7 3:1", "the row has several labels (1,5,7). One is wanted, unless with --multi"),
-    (NAMED, b"a,b", "the row has several labels (a,b). One is wanted, unless with --multilabel."),
-    (NAMED, b"nan 3:1", "label nan is no finite number"),
-    (NAMED, b"3:1", "the row has no label but begins with 3:1"),
-    (OPTIONAL, b"-1:2", "column -1"),
-    (OPTIONAL, b"1.5:2", "column 1.5"),
-    (OPTIONAL, b":5", ":5 has no column number"),
-    (OPTIONAL, b"3:", "column 3 has no value"),
-    (OPTIONAL, b"foo:1", "the row has no label"),
-    (OPTIONAL, b"qid:x 1:1", "qid:x is no query id"),
-]
+    (SEVERAL, "a\0b", "label a\\x00b is not printable UTF-8"),
+    (SEVERAL, "1 x", "x has no value"),
+    (SEVERAL, "1, 5 3:1", "a label is missing beside a comma in 1,."),
+    (SEVERAL, "foo:1", f"column foo. {WHOLE}"),
+    (SEVERAL, "1,2:3", f"column 1,2. {WHOLE}"),
+    (NAMED, "1,5,7 3:1", f"the row has several labels (1,5,7). {ONE_LABEL}"),
+    (NAMED, "a,b", f"the row has several labels (a,b). {ONE_LABEL}"),
+    (NAMED, "nan 3:1", "label nan is no finite number"),
+    (NAMED, "3:1", "the row has no label but begins with 3:1"),
+    (WEIGHTED_NAMED, "C11:2 1:1", "label C11 is no finite decimal number"),
+    (OPTIONAL, "-1:2", "column -1"),
+    (OPTIONAL, "1.5:2", "column 1.5"),
+    (OPTIONAL, ":5", ":5 has no column number"),
+    (OPTIONAL, "3:", "column 3 has no value"),
+    (OPTIONAL, "foo:1", "the row has no label"),
+    (OPTIONAL, "qid:x 1:1", "qid:x is no query id"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("reading", "line", "sentence"), [(PLAIN, *row) for row in REFUSED] + REFUSED_LABELS
-)
-def test_a_bad_line_is_refused_with_file_and_line(
-    reading: ReaderConfig, line: bytes, sentence: str
-) -> None:
-    for end, batch_bytes in (
-        (b" ", 1),
-        (b"\n", 1),
-        (b"\r\n", 1 << 20),
-        (b" # end\n2 x\n", 1 << 20),
-    ):
-        data = b"# head\n1 1:1\n" + line + end
-        assert refusal(data, reading, batch_bytes).startswith(f"x.svm, line 3: {sentence}")
+@pytest.mark.parametrize(("reading", "line", "sentence"), REFUSED)
+def test_a_bad_line_is_refused_with_file_and_line(reading, line, sentence):
+    bad = line if isinstance(line, bytes) else line.encode()
+    for end, size in ((b" ", 1), (b"\n", 1), (b"\r\n", 1 << 20), (b" # end\n2 x\n", 1 << 20)):
+        data = b"# head\n1 1:1\n" + bad + end
+        assert refusal(data, reading, size).startswith(f"x.svm, line 3: {sentence}")
 
 
-def test_column_zero_is_refused_in_a_file_declared_one_based() -> None:
+def test_column_zero_is_refused_in_a_file_declared_one_based():
     data = b"1 1:1\n1 0:1 2:1\n"
     expected = "x.svm, line 2: column 0 in a file declared 1-based. Use --index-base 0."
     assert refusal(data, ONE_BASED) == expected
@@ -564,15 +446,11 @@ def test_column_zero_is_refused_in_a_file_declared_one_based() -> None:
 
 
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])
-def test_the_first_of_several_bad_lines_is_the_one_reported(reading: ReaderConfig) -> None:
+def test_the_first_of_several_bad_lines_is_the_one_reported(reading):
     bad = [b"1,1 1:1", b"nan 1:1", b"1, 1:1", b"1 3:1e99", b"1 3:1 3:1", b"1 3:16777217", b"1e999"]
     for early, late in itertools.permutations([*bad, b"1 x"], 2):
         sentence = refusal(b"1 1:1\n" + early + b"\n\n" + late + b"\n", reading)
         assert sentence.startswith("x.svm, line 2: ")
-
-
-def test_long_bad_tokens_are_cut_in_the_message() -> None:
-    assert len(refusal(b"1 " + b"x" * 10_000 + b":1")) < 200
 
 
 @pytest.mark.parametrize(
@@ -580,15 +458,13 @@ def test_long_bad_tokens_are_cut_in_the_message() -> None:
     [
         ("1 1:1\n".encode("utf-16"), "UTF-16"),
         (b"\xfe\xff" + "1 1:1\n".encode("utf-16-be"), "UTF-16"),
-        (gzip.compress(b"1 1:1\n", mtime=0), ".gz"),
-        (bz2.compress(b"1 1:1\n"), ".bz2"),
-        (lzma.compress(b"1 1:1\n"), ".xz"),
-        (PACK[".zst"](b"1 1:1\n"), ".zst"),
+        *((pack(b"1 1:1\n"), suffix) for suffix, pack in PACK.items()),
         (b"PAR1\x15\x04", ".parquet"),
         (b"PK\x03\x04", "zip"),
     ],
+    ids=["UTF-16", "UTF-16 BE", *PACK, "Parquet", "zip"],
 )
-def test_a_file_of_another_format_is_refused_with_its_name(data: bytes, what: str) -> None:
+def test_a_file_of_another_format_is_refused_with_its_name(data, what):
     sentence = refusal(data)
     assert sentence.startswith("x.svm, line 1: libsvm text is wanted")
     assert what in sentence
@@ -597,9 +473,7 @@ def test_a_file_of_another_format_is_refused_with_its_name(data: bytes, what: st
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])
 @settings(max_examples=examples(500), deadline=None)
 @given(data=st.text("012.,:-+eEa# \n\tqidx\r\xe4\0", max_size=40).map(str.encode))
-def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads(
-    reading: ReaderConfig, data: bytes
-) -> None:
+def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads(reading, data):
     found: list[Row] = []
     with suppress(DataError):
         found = read(data, reading)
@@ -610,82 +484,72 @@ def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads
         assert with_labels_sorted(found) == sklearn_rows(data, several=True)
 
 
-def test_a_line_without_end_is_refused_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [0, 1, 5000])
+def test_a_line_without_end_is_refused_before_memory_is(before, monkeypatch):
     monkeypatch.setattr(text_stream, "LINE_LIMIT", 1 << 20)
-    endless = b"1 " + b"1:1 " * (1 << 19)
-    for before in (b"", b"1 1:1\n", b"1 1:1\n" * 5000):
-        place = f"x.svm, line {before.count(b'1 1:1') + 1}: longer than 1,048,576 bytes"
-        assert place in refusal(before + endless, batch_bytes=1 << 10)
+    sentence = refusal("1 1:1\n" * before + "1 " + "1:1 " * (1 << 19), batch_bytes=1 << 10)
+    assert f"x.svm, line {before + 1}: longer than 1,048,576 bytes" in sentence
 
 
 @pytest.mark.parametrize("end", ["0.", "", "-", "1e", "-.5e+", "."])
-@pytest.mark.parametrize("before", [b"", b"1 1:1\n" * 500])
-def test_a_file_that_ends_within_a_number_was_cut_off(end: str, before: bytes) -> None:
-    line = f"2 1:1 5376:{end}".encode()
-    place = (
-        f"x.svm, line {before.count(b'1 1:1') + 1}: the file ends with 5376:{end} and no newline"
-    )
-    assert place in refusal(before + line, batch_bytes=1 << 10)
-    assert "the file ends with 5376 " in refusal(before + b"2 1:1 5376")
+@pytest.mark.parametrize("before", [0, 500])
+def test_a_file_that_ends_within_a_number_was_cut_off(end, before):
+    data = "1 1:1\n" * before + f"2 1:1 5376:{end}"
+    place = f"x.svm, line {before + 1}: the file ends with 5376:{end} and no newline"
+    assert place in refusal(data, batch_bytes=1 << 10)
+    assert "the file ends with 5376 " in refusal(data.rpartition(":")[0])
     if end == "0.":  # as scikit-learn and LIBLINEAR read it
-        assert read(before + line + b"\n")[-1] == Row(2, [1, 5376], [bits_of(1), bits_of(0)])
+        assert read(data + "\n")[-1] == Row(2, [1, 5376], [bits_of(1), bits_of(0)])
 
 
 @pytest.mark.parametrize("tail", [b"2 1:1", b"2", b"2.", b"2 # 1:0.", b"2 1:0. "])
-def test_a_file_that_ends_within_no_number_is_whole_without_a_last_newline(tail: bytes) -> None:
+def test_a_file_that_ends_within_no_number_is_whole_without_a_last_newline(tail):
     assert read(b"1 1:1\n" + tail) == read(b"1 1:1\n" + tail + b"\n")
 
 
 # --- where scikit-learn differs: line, what we do, what it does ---
 
 REFUSES = "refuses"
-DIFFERENT: list[tuple[bytes, str | list[Row], str | list[Row]]] = [
-    (b"1 3:nan", "Values are finite", [Row(1, [3], [0x7FC00000])]),
-    (b"1 3:inf", "Values are finite", [Row(1, [3], [0x7F800000])]),
-    (b"1 3:1e39", "beyond float32", [Row(1, [3], [0x7F800000])]),
-    (b"1 3:16777217", "integer beyond 2²⁴", [Row(1, [3], [bits_of(2**24)])]),
-    (b"9007199254740993 3:1", "integer beyond 2⁵³", [Row(2.0**53, [3], [bits_of(1)])]),
-    (b"1 3:1_0", NOT_A_NUMBER, [Row(1, [3], [bits_of(10)])]),
-    (b"1_0 3:1", "no finite decimal", [Row(10, [3], [bits_of(1)])]),
-    (b"inf 3:1", "no finite decimal", [Row(math.inf, [3], [bits_of(1)])]),
-    (b"1 +3:1", "whole numbers", [Row(1, [3], [bits_of(1)])]),
-    (b"1 1_0:1", "whole numbers", [Row(1, [10], [bits_of(1)])]),
-    (b"1 2147483648:1", [Row(1, [2**31], [bits_of(1)])], REFUSES),
-    (b"1 qid:x 3:1", "no query id", [Row(1, [3], [bits_of(1)])]),
-    (b"1 1:1\r2:1", "carriage return", [Row(1, [1, 2], [bits_of(1)] * 2)]),
-    (b"1 1:1\x0c2:1", "byte 0x0c", [Row(1, [1, 2], [bits_of(1)] * 2)]),
-    (b"1 3:1 # \0", "byte 0x00", [Row(1, [3], [bits_of(1)])]),
-    (b"1 3:1 2:5", [Row(1, [2, 3], [bits_of(5), bits_of(1)])], REFUSES),
-    (b"\xef\xbb\xbf1 3:1", [Row(1, [3], [bits_of(1)])], REFUSES),
-    (b"1 3:1 3:1", "more than once", REFUSES),
-    (b"1 3:0x10", NOT_A_NUMBER, REFUSES),
-    (b"1 -3:1", "whole numbers", REFUSES),
-    (b"3:1 5:1", "no label", REFUSES),
-    (b"1,5 3:1", "several labels", REFUSES),
-]
-DIFFERENT_LABELS: list[tuple[bytes, str | list[Row], str | list[Row]]] = [
-    (b"1,1 3:1", "more than once", [Row([1.0, 1.0], [3], [bits_of(1)])]),
-    (b"inf 3:1", "no finite number", [Row([math.inf], [3], [bits_of(1)])]),
-    (b"1_0 3:1", [Row(["1_0"], [3], [bits_of(1)])], [Row([10.0], [3], [bits_of(1)])]),
-    (b"C11 3:1", [Row(["C11"], [3], [bits_of(1)])], REFUSES),
-    (b"1,,2 3:1", "a label is missing", REFUSES),
+
+
+def one(label: float | str = 1, column: int = 3, value: float = 1) -> list[Row]:
+    """A row of one value."""
+    return [Row(label, [column], [bits_of(value)])]
+
+
+DIFFERENT: list[tuple[ReaderConfig, bytes, str | list[Row], str | list[Row]]] = [
+    (PLAIN, b"1 3:nan", "Values are finite", one(value=math.nan)),
+    (PLAIN, b"1 3:inf", "Values are finite", one(value=math.inf)),
+    (PLAIN, b"1 3:1e39", "beyond float32", one(value=math.inf)),
+    (PLAIN, b"1 3:16777217", "integer beyond 2²⁴", one(value=2**24)),
+    (PLAIN, b"9007199254740993 3:1", "integer beyond 2⁵³", one(2.0**53)),
+    (PLAIN, b"1 3:1_0", NOT_A_NUMBER, one(value=10)),
+    (PLAIN, b"1_0 3:1", "no finite decimal", one(10)),
+    (PLAIN, b"inf 3:1", "no finite decimal", one(math.inf)),
+    (PLAIN, b"1 +3:1", "whole numbers", one()),
+    (PLAIN, b"1 1_0:1", "whole numbers", one(column=10)),
+    (PLAIN, b"1 2147483648:1", one(column=2**31), REFUSES),
+    (PLAIN, b"1 qid:x 3:1", "no query id", one()),
+    (PLAIN, b"1 1:1\r2:1", "carriage return", [Row(1, [1, 2], [bits_of(1)] * 2)]),
+    (PLAIN, b"1 1:1\x0c2:1", "byte 0x0c", [Row(1, [1, 2], [bits_of(1)] * 2)]),
+    (PLAIN, b"1 3:1 # \0", "byte 0x00", one()),
+    (PLAIN, b"1 3:1 2:5", [Row(1, [2, 3], [bits_of(5), bits_of(1)])], REFUSES),
+    (PLAIN, b"\xef\xbb\xbf1 3:1", one(), REFUSES),
+    (SEVERAL, b"1,1 3:1", "more than once", [Row([1.0, 1.0], [3], [bits_of(1)])]),
+    (SEVERAL, b"inf 3:1", "no finite number", [Row([math.inf], [3], [bits_of(1)])]),
+    (SEVERAL, b"1_0 3:1", [Row(["1_0"], [3], [bits_of(1)])], [Row([10.0], [3], [bits_of(1)])]),
+    (SEVERAL, b"C11 3:1", [Row(["C11"], [3], [bits_of(1)])], REFUSES),
 ]
 
 
-@pytest.mark.parametrize(
-    ("several", "line", "ours", "theirs"),
-    [(False, *row) for row in DIFFERENT] + [(True, *row) for row in DIFFERENT_LABELS],
-)
-def test_this_is_what_we_do_where_scikit_learn_differs(
-    several: bool, line: bytes, ours: str | list[Row], theirs: str | list[Row]
-) -> None:
-    reading = SEVERAL if several else PLAIN
+@pytest.mark.parametrize(("reading", "line", "ours", "theirs"), DIFFERENT)
+def test_this_is_what_we_do_where_scikit_learn_differs(reading, line, ours, theirs):
     assert ours in refusal(line, reading) if isinstance(ours, str) else read(line, reading) == ours
     if theirs == REFUSES:
         with pytest.raises((ValueError, OverflowError)):
-            sklearn_rows(line, several)
+            sklearn_rows(line, reading is SEVERAL)
     else:
-        assert sklearn_rows(line, several) == theirs
+        assert sklearn_rows(line, reading is SEVERAL) == theirs
 
 
 # --- compressed files, broken files, fingerprints ---
@@ -695,37 +559,37 @@ ROWS = oracle(TEXT)
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_compressed_streams_alone_or_one_after_another_are_one_file(suffix: str) -> None:
+def test_compressed_streams_alone_or_one_after_another_are_one_file(suffix):
     assert read(PACK[suffix](TEXT), batch_bytes=1 << 12, name="x.svm" + suffix) == ROWS
     half = len(TEXT) // 2
     packed = PACK[suffix](TEXT[:half]) + b"\0" * 512 + PACK[suffix](TEXT[half:]) + b"\0" * 8
     assert read(packed, name="x" + suffix) == ROWS
 
 
+def flipped(packed: bytes) -> bytes:
+    half = len(packed) // 2
+    return packed[:half] + bytes([packed[half] ^ 0x10]) + packed[half + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda packed: packed[:-5],
+    "cut in the second": lambda packed: packed + packed[: len(packed) // 3],
+    "empty": lambda packed: b"",
+    "flip": flipped,
+    "junk after": lambda packed: packed + b"junk, not a stream, and long enough to tell",
+    "plain": lambda packed: TEXT,
+}
+
+
 @pytest.mark.parametrize("suffix", PACK)
-@pytest.mark.parametrize(
-    "damage", ["cut", "cut in the second", "empty", "flip", "junk after", "plain"]
-)
-def test_a_damaged_compressed_file_is_refused_by_name(suffix: str, damage: str) -> None:
-    packed = PACK[suffix](TEXT)
-    flipped = bytearray(packed)
-    flipped[len(packed) // 2] ^= 0x10
-    data = {
-        "cut": packed[:-5],
-        "cut in the second": packed + packed[: len(packed) // 3],
-        "empty": b"",
-        "flip": bytes(flipped),
-        "junk after": packed + b"junk, not a stream, and long enough to tell",
-        "plain": TEXT,
-    }[damage]
-    name = "part-1.svm" + suffix
-    with pytest.raises(
-        DataError, match=rf"^part-1\.svm\{suffix}.* Copy or compress the file again"
-    ):
-        read(data, name=name)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_compressed_file_is_refused_by_name(suffix, damage):
+    sentence = rf"^part-1\.svm\{suffix}.* Copy or compress the file again"
+    with pytest.raises(DataError, match=sentence):
+        read(DAMAGES[damage](PACK[suffix](TEXT)), name=f"part-1.svm{suffix}")
 
 
-def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(tmp_path: Path) -> None:
+def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(tmp_path):
     path, stored = tmp_path / "x.svm.zst", PACK[".zst"](TEXT) + b"\0" * 9000
     path.write_bytes(stored)
     fresh, used, begun = (
@@ -740,23 +604,22 @@ def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(tmp_path: Pat
 
 def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
     """All that a reader gives and, at last, what it says: rows, where they stand, bytes read."""
-    found: list[object] = []
+    facts: list[object] = []
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
         reader = LibsvmReader(str(path), name, PLAIN, batch_bytes=200, threads=threads)
         try:
             for batch in reader.batches():
-                rows = rows_of(batch)
-                places = [batch.place(row) for row in range(len(rows))]
-                found += [(rows, places, batch.classes, reader.bytes_read)]
+                places = [batch.place(row) for row in range(batch.rows)]
+                facts += [(rows_of(batch), places, batch.classes, reader.bytes_read)]
         except DataError as error:
-            return [*found, str(error)]
-        return [*found, reader.bytes_read, reader.fingerprint()]
+            return [*facts, str(error)]
+        return [*facts, reader.bytes_read, reader.fingerprint()]
 
 
 @pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_steps(monkeypatch):
     """Compressed data are unpacked, and handed on, in small steps."""
     monkeypatch.setattr(text_stream, "_SIP", 64)
     monkeypatch.setattr(text_stream, "_UNPACKED_BYTES", 100)
@@ -767,9 +630,7 @@ MANY_LINES = [f"{k % 3} {k + 1}:{k / 7} {k + 9}:1e-{k % 40}".encode() for k in r
 
 @pytest.mark.parametrize("threads", [2, 3, 20])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_several_threads_parse_what_one_does_to_the_last_bit_and_place(
-    threads: int, suffix: str, small_steps: None
-) -> None:
+def test_several_threads_parse_what_one_does_to_the_last_bit(threads, suffix, small_steps):
     lines = [*MANY_LINES[:700], b"# " + 900 * b"x", b"", *MANY_LINES[700:]]
     data = PACK.get(suffix, bytes)(b"\n".join(lines))
     one = told(data, 1, f"x.svm{suffix}")
@@ -778,9 +639,7 @@ def test_several_threads_parse_what_one_does_to_the_last_bit_and_place(
 
 
 @pytest.mark.parametrize("wrong", [[0], [3, 4], [1200, 1201], [1999], [40, 1500]])
-def test_several_threads_refuse_the_line_that_one_refuses_after_the_same_rows(
-    wrong: list[int],
-) -> None:
+def test_several_threads_refuse_the_line_that_one_refuses_after_the_same_rows(wrong):
     data = b"\n".join(b"1 2:x" if k in wrong else line for k, line in enumerate(MANY_LINES))
     one = told(data, 1)
     assert str(one[-1]).startswith(f"x.svm, line {wrong[0] + 1}: ")
@@ -788,16 +647,14 @@ def test_several_threads_refuse_the_line_that_one_refuses_after_the_same_rows(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(
-    threads: int, small_steps: None
-) -> None:
+def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(threads, small_steps):
     lines = [*MANY_LINES[:1_480], b"1 2:x", *MANY_LINES[1_480:1_510]]
     data = gzip.compress(b"\n".join(lines)) + b"junk"
     assert "line 1481: value x in column 2" in str(told(data, threads, "x.svm.gz")[-1])
     assert "damaged" in str(told(gzip.compress(lines[0]) + b"junk", threads, "x.svm.gz")[-1])
 
 
-def test_batches_can_be_read_again_and_at_the_same_time(tmp_path: Path) -> None:
+def test_batches_can_be_read_again_and_at_the_same_time(tmp_path):
     path = tmp_path / "x.svm"
     path.write_bytes(TEXT)
     reader = LibsvmReader(str(path), "x.svm", ReaderConfig(), 1 << 12)
@@ -815,6 +672,6 @@ NAMED_SO: dict[str | None, str] = {
 }  # fmt: skip
 
 
-def test_a_name_is_libsvm_text_unless_another_format_claims_it() -> None:
+def test_a_name_is_libsvm_text_unless_another_format_claims_it():
     for format_, names in NAMED_SO.items():
         assert {format_of(name) for name in names.split()} == {format_}

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
@@ -24,6 +23,8 @@ from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
+from tests.helpers.layouts import write_table
+from tests.helpers.shard_rows import chunks_in
 
 PLAIN = ReaderConfig(numbers=True)
 READINGS = {
@@ -52,36 +53,26 @@ def targets(path: Path, reading: ReaderConfig | None = None, **options: Any) -> 
 def written(path: Path, labels: Sequence[Any] | pa.Array) -> Path:
     """Write rows with these labels, in text as they stand here."""
     if path.suffix == ".parquet":
-        pq.write_table(pa.table({"f0": [1.0] * len(labels), "price": labels}), path)
-    else:
-        head, row = "f0,price\n" * (path.suffix == ".csv"), ROW[path.suffix[1:]]
-        path.write_text(head + "".join(map(row.format, labels)))
+        return write_table(path, {"f0": [1.0] * len(labels), "price": labels})
+    head, row = "f0,price\n" * (path.suffix == ".csv"), ROW[path.suffix[1:]]
+    path.write_text(head + "".join(map(row.format, labels)))
     return path
 
 
 @pytest.mark.parametrize("ending", [*ROW, "parquet"])
-def test_every_format_gives_the_doubles_themselves_also_from_the_cache(
-    tmp_path: Path, ending: str
-) -> None:
+def test_every_format_gives_the_doubles_themselves_also_from_the_cache(tmp_path, ending):
     assert targets(written(tmp_path / f"x.{ending}", FINE)) == FINE
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        *(
-            pa.array([3, 1, 2], type_)
-            for type_ in (pa.int8(), pa.uint16(), pa.int64(), pa.float16(), pa.float32())
-        ),
+def test_a_column_of_any_number_type_gives_the_nearest_doubles(tmp_path):
+    types = (pa.int8(), pa.uint16(), pa.int64(), pa.float16(), pa.float32())
+    for labels in (
+        *(pa.array([3, 1, 2], type_) for type_ in types),
         pa.array([Decimal("19.99"), Decimal("0.01"), Decimal("-1234567890123.4567")]),
         pa.array([1.5, 2.5, 1.5]).dictionary_encode(),
-    ],
-)
-def test_a_column_of_any_number_type_gives_the_nearest_doubles(
-    tmp_path: Path, labels: pa.Array
-) -> None:
-    nearest = [float(number) for number in labels.to_pylist()]
-    assert targets(written(tmp_path / "x.parquet", labels)) == nearest
+    ):
+        nearest = [float(number) for number in labels.to_pylist()]
+        assert targets(written(tmp_path / "x.parquet", labels)) == nearest
 
 
 @pytest.mark.parametrize(
@@ -91,35 +82,37 @@ def test_a_column_of_any_number_type_gives_the_nearest_doubles(
             ("svm", [1, word], f"line 2: label {word} is no finite decimal number. A loss of regr")
             for word in ("spam", "nan", "inf", "-1e999")
         ),
-        ("svm", [1, 2**53 + 1], "line 2: label 9007199254740993 is an integer beyond 2⁵³ that"),
-        ("vw", [1, 2**53 + 1], "line 2: label 9007199254740993 is an integer beyond 2⁵³ that"),
+        *(
+            (kind, [1, 2**53 + 1], "line 2: label 9007199254740993 is an integer beyond 2⁵³ that")
+            for kind in ("svm", "vw")
+        ),
         ("csv", [2.5, "cheap"], "line 3: label cheap in column 'price' of type string. A loss of"),
         ("csv", [2.5, "inf"], "line 3: label inf in column 'price'"),
         ("csv", [2.5, ""], "line 3: null in column 'price'"),
         ("jsonl", [2.5, '"x"'], "line 2: not a file of JSON lines .*number to string"),
-        ("parquet", [1.0, float("nan")], "row group 0, row 1: label nan in column 'price'"),
-        ("parquet", [1.0, float("-inf")], "row group 0, row 1: label -inf in column 'price'"),
+        *(
+            ("parquet", [1.0, float(word)], f"group 0, row 1: label {word} in column 'price'")
+            for word in ("nan", "-inf")
+        ),
         ("parquet", [1.0, None], "row group 0, row 1: null in column 'price'"),
         ("parquet", [1, 2**53 + 1], "row 1: label 9007199254740993 in column 'price'"),
         ("parquet", ["1", "b"], "row 1: label b in column 'price' of type string"),
         ("parquet", [True, False], "row 0: label True in column 'price' of type bool"),
     ],
 )
-def test_what_is_no_number_is_refused_by_its_place(
-    tmp_path: Path, ending: str, labels: list[Any], sentence: str
-) -> None:
+def test_what_is_no_number_is_refused_by_its_place(tmp_path, ending, labels, sentence):
     with pytest.raises(DataError, match=sentence):
         targets(written(tmp_path / f"x.{ending}", labels))
 
 
-def test_numbers_need_a_row_of_weight_above_0_and_may_all_be_equal(tmp_path: Path) -> None:
+def test_numbers_need_a_row_of_weight_above_0_and_may_all_be_equal(tmp_path):
     path, reading = tmp_path / "x.svm", ReaderConfig(numbers=True, weights_in_label=True)
     assert targets(written(path, ["2.5:1", "2.5:0"]), reading, least_labels=1) == [2.5, 2.5]
     with pytest.raises(DataError, match="none of the 2 rows has a label and a weight above 0"):
         targets(written(path, ["1.5:0", "2.5:0"]), reading, least_labels=1)
 
 
-def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path: Path) -> None:
+def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path):
     optional = ReaderConfig(numbers=True, labels="optional")
     np.testing.assert_equal(
         targets(written(tmp_path / "x.svm", ["", "2.5"]), optional), [np.nan, 2.5]
@@ -128,7 +121,7 @@ def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path: Path
     np.testing.assert_equal(targets(table, optional), [np.nan, np.nan])
 
 
-def test_settings_and_the_contract_of_a_model_say_that_labels_are_numbers() -> None:
+def test_settings_and_the_contract_of_a_model_say_that_labels_are_numbers():
     assert ReaderConfig.from_contract(PLAIN.contract()).numbers
     assert "numbers" not in ReaderConfig().contract()
     assert all(reading_from_settings(Settings(loss=loss)).numbers for loss in REGRESSION)
@@ -137,13 +130,13 @@ def test_settings_and_the_contract_of_a_model_say_that_labels_are_numbers() -> N
 
 @pytest.mark.parametrize("to", ["parquet", "libsvm"])
 @pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
-def test_converted_shards_hold_the_same_numbers(tmp_path: Path, to: Any, loss: str) -> None:
+def test_converted_shards_hold_the_same_numbers(tmp_path, to, loss):
     path = written(tmp_path / "x.svm", FINE)
     convert(path, tmp_path / to, to=to, settings=Settings(loss=loss))
     assert targets(tmp_path / to, PLAIN) == FINE
 
 
-def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path: Path) -> None:
+def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path):
     numbers = [float(k) / 8 for k in range(40)]
     path = written(tmp_path / "x.svm", numbers)
     shares = [ReaderConfig(numbers=True, share=share) for share in ((0.0, 0.3), (0.3, 1.0))]
@@ -156,17 +149,14 @@ def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["text", "dense"])
-def test_generated_numbers_go_with_the_rows_of_the_classes(tmp_path: Path, kind: str) -> None:
+def test_generated_numbers_go_with_the_rows_of_the_classes(tmp_path, kind):
     columns, read = (2000 if kind == "text" else 20), []
     for target in ("class", "number"):
-        place = str(tmp_path / target)
-        generate(place, rows=5000, columns=columns, seed=2, shards=2, kind=kind, target=target)
-        with open_shards([place], ReaderConfig(numbers=target == "number"), cache_dir=None) as s:
-            chunks = [
-                (sparse.csr_array(chunk.rows[::-1], (len(chunk), columns + 1)), chunk.codes)
-                for chunk in s.chunks()
-            ]
-        read.append([sparse.vstack([x for x, _ in chunks]), np.concatenate([y for _, y in chunks])])
+        place = tmp_path / target
+        generate(str(place), rows=5000, columns=columns, seed=2, shards=2, kind=kind, target=target)
+        chunks = chunks_in(place, reading=ReaderConfig(numbers=target == "number"))
+        parts = [sparse.csr_array(c.rows[::-1], shape=(len(c), columns + 1)) for c in chunks]
+        read.append((sparse.vstack(parts), np.concatenate([chunk.codes for chunk in chunks])))
     (features, _), (rows, numbers) = read
     assert (features != rows).nnz == 0
     usual = np.abs(numbers - np.median(numbers)) < 5  # outliers are drawn by chance
@@ -175,7 +165,7 @@ def test_generated_numbers_go_with_the_rows_of_the_classes(tmp_path: Path, kind:
     assert left.std() < 0.6 < 0.9 < numbers.std() < 1.4
 
 
-def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path: Path) -> None:
+def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path):
     numbers = [0.5 * k for k in range(1, 5001)]
     path = written(tmp_path / "x.csv", numbers)
     as_classes, as_numbers = (
@@ -191,50 +181,42 @@ def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path: 
 
 
 @pytest.mark.parametrize("length", [3, -1])
-def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path: Path, length: int) -> None:
-    column, path = pa.array([[1, 0, 2], [3, 4, 5]], pa.list_(pa.float32(), length)), tmp_path / "x"
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"embedding": column, "y": [0.5, 1.5]}), path)
-    with open_shards([str(path)], PLAIN, cache_dir=None) as source:
-        [chunk] = source.chunks()
+def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path, length):
+    column = pa.array([[1, 0, 2], [3, 4, 5]], pa.list_(pa.float32(), length))
+    path = write_table(tmp_path / "x.parquet", {"embedding": column, "y": [0.5, 1.5]})
+    [chunk] = chunks_in(path, reading=PLAIN)
     columns, values = [0, 2, 0, 1, 2], [1, 2, 3, 4, 5]
     assert [array.tolist() for array in chunk.rows] == [[0, 2, 5], columns, values]
-    pq.write_table(pa.table({"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}), path)
+    write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]})
     with pytest.raises(DataError, match=r"row 1: 1 numbers in column 'embedding', and .* before 2"):
         targets(path, PLAIN)
 
 
-def test_rows_in_memory_and_in_a_memory_map_hold_targets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_in_memory_and_in_a_memory_map_hold_targets(tmp_path, monkeypatch):
     monkeypatch.setattr("streamtron.data.formats.given.BATCH_VALUES", 6)
     np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
     given, numbers = np.load(tmp_path / "x.npy", mmap_mode="r"), np.array([0.5, 1.5, 2.5, -1.0])
     [held] = MemorySource(given, numbers, []).chunks()
-    with standing(given, numbers) as path, open_shards([path], PLAIN, cache_dir=None) as source:
-        [chunk] = source.chunks()
+    with standing(given, numbers) as path:
+        [chunk] = chunks_in(path, reading=PLAIN)
     assert held.codes.tolist() == chunk.codes.tolist() == numbers.tolist()
     assert held.rows.values.tolist() == chunk.rows.values.tolist() == list(range(1, 12))
 
 
 @pytest.mark.parametrize("first", [0, 1, 2**32 - 4])
-def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path: Path, first: int) -> None:
+def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
+    sizes = []
     for name, columns in (("dense", [first, first + 1, first + 2]), ("gap", [5, 7, 9])):
         row = " ".join(f"{column}:0.5" for column in columns)
         (tmp_path / f"{name}.svm").write_text(f"1.5 {row}\n" * 100)
-        with open_shards(
-            [str(tmp_path / f"{name}.svm")], PLAIN, cache_dir=str(tmp_path / name)
-        ) as s:
-            read = [[chunk.rows.indices.tolist() for chunk in s.chunks()] for _ in range(2)]
-        assert read[0] == read[1] == [columns * 100]
-    dense, gap = (
-        max(path.stat().st_size for path in (tmp_path / name).glob("*.cache"))
-        for name in ("dense", "gap")
-    )
-    assert gap - dense > 1100
+        for _ in range(2):
+            [chunk] = chunks_in(tmp_path / f"{name}.svm", reading=PLAIN, cache_dir=tmp_path / name)
+            assert chunk.rows.indices.tolist() == columns * 100
+        sizes.append(max(path.stat().st_size for path in (tmp_path / name).glob("*.cache")))
+    assert sizes[1] - sizes[0] > 1100
 
 
-def test_bounds_of_predictions_are_written_rounded_outwards() -> None:
+def test_bounds_of_predictions_are_written_rounded_outwards():
     columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
     rows = PredictedRows({}, None, {name: np.array([x]) for name, x in columns.items()})
     lines = b"".join(text_predictions([rows], [], TextForm(digits=3)))

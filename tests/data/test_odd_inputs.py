@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import gzip
 import os
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.fit import fit
-from tests.helpers.processes import here, one_sentence
-
-# --- files that new users got wrong ---------------------------------------------------------------
+from tests.helpers.layouts import write_table
+from tests.helpers.processes import Ended, here, one_sentence
 
 ROWS = "1 1:0.5 2:1\n-1 1:0.25\n"
 
@@ -52,9 +48,7 @@ READ: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_bad_file_is_refused_by_its_true_cause_and_leaves_no_model(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_bad_file_is_refused_by_its_true_cause_and_leaves_no_model(name, tmp_path):
     content, message = REFUSED[name]
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=f"(?s)^({name}.*)?{message}"):
@@ -65,62 +59,47 @@ def test_a_bad_file_is_refused_by_its_true_cause_and_leaves_no_model(
 
 
 @pytest.mark.parametrize("name", READ)
-def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplog):
     text, message = READ[name]
     (tmp_path / name).write_text(text, encoding="utf-8")
     fit(tmp_path / name)
     assert [message in record for record in caplog.messages] == [True] * bool(message)
 
 
-# --- rows that weigh nothing ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["first", "from the cache"])
-def test_rows_that_all_weigh_nothing_are_refused(tmp_path: Path, again: bool) -> None:
-    (tmp_path / "rows.svm").write_text("1:0 1:1\n-1:0 2:1\n")
+@pytest.mark.parametrize(
+    ("rows", "options", "sentence"),
+    [
+        ("1:0 1:1\n-1:0 2:1\n", (), "none of the 2 rows has a label and a weight above 0"),
+        *(
+            ("1:1 1:1\n1:2 2:1\n-1:0 2:1\n", options,
+             "all rows of a weight above 0 have the label 1.0: wanted two labels")
+            for options in ((), ("--multiclass",), ("--on-bad-shard", "skip"))
+        ),
+    ],
+)  # fmt: skip
+def test_rows_that_weigh_nothing_are_no_rows_of_a_label(tmp_path, rows, options, sentence):
+    (tmp_path / "rows.svm").write_text(rows)
     words = ["fit", "rows.svm", "--model", "m", "--weights-in-label", "--cache-dir", "cache"]
-    for _ in range(1 + again):
-        done = here(tmp_path, *words)
-        one_sentence(done, 3, "none of the 2 rows has a label and a weight above 0")
+    for _ in range(2):  # the second time from the cache
+        one_sentence(here(tmp_path, *words, *options), 3, sentence)
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("options", [(), ("--multiclass",), ("--on-bad-shard", "skip")])
-def test_a_label_whose_rows_all_weigh_nothing_is_no_second_label(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    (tmp_path / "rows.svm").write_text("1:1 1:1\n1:2 2:1\n-1:0 2:1\n")
-    done = here(tmp_path, "fit", "rows.svm", "--model", "m", "--weights-in-label", *options)
-    one_sentence(done, 3, "all rows of a weight above 0 have the label 1.0: wanted two labels")
-    assert not (tmp_path / "m").exists()
-
-
-def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path: Path) -> None:
-    table = pa.table({
-        "label": [["a", "b"], ["b"], []], "weight": [0.0, 0.0, 1.0],
-        "indices": [[0], [1], [2]], "values": [[1.0], [1.0], [1.0]],
-    })  # fmt: skip
-    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
-    words = ["fit", "rows.parquet", "--model", "m", "--multilabel", "--weight", "weight"]
-    done = here(tmp_path, *words)
+def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path):
+    table = {"label": [["a", "b"], ["b"], []], "w": [0.0, 0.0, 1.0], "indices": [[0], [1], [2]]}
+    write_table(tmp_path / "rows.parquet", table)
+    done = here(tmp_path, "fit", "rows.parquet", "--model", "m", "--multilabel", "--weight", "w")
     one_sentence(done, 3, "none of the 3 rows has a label and a weight above 0")
 
 
-# --- models from elsewhere -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("certificate", [{"learners": [None] * 3}, {"learners": [7] * 3}])
-def test_a_certificate_that_is_none_is_refused(certificate: dict[str, object]) -> None:
+def test_a_certificate_that_is_none_is_refused(certificate):
     with pytest.raises(SettingsError, match=r"certificate: .* Train again"):
         LinearModel(np.ones((3, 2)), np.zeros(3), tuple("abc"), {}, certificate, {"index_base": 1})
 
 
 @pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}])
-def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
-    tmp_path: Path, certificate: dict[str, object]
-) -> None:
+def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(tmp_path, certificate):
     two = LinearModel(np.ones(2), 0.0, (-1.0, 1.0), {}, certificate, {"index_base": 1})
     many = LinearModel(
         np.ones((3, 2)), np.zeros(3), ("a", "b", "c"), {},
@@ -133,16 +112,13 @@ def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(
         assert "no certificate: use streamtron certify" in done.stdout
 
 
-# --- files that are named on the command line ----------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with rows in text and in a table of names, and the run of a model."""
     place = tmp_path_factory.mktemp("odd")
     (place / "rows.svm").write_text("1 1:1\n-1 2:1\n")
-    table = pa.table({"label": [1, -1], "features": [["a"], ["b"]], "values": [[1.0], [1.0]]})
-    pyarrow.parquet.write_table(table, place / "names.parquet")
+    table = {"label": [1, -1], "features": [["a"], ["b"]], "values": [[1.0], [1.0]]}
+    write_table(place / "names.parquet", table)
     assert here(place, "fit", "rows.svm", "--model", "done").returncode == 0
     os.mkfifo(place / "pipe")
     (place / "directory").mkdir()
@@ -152,11 +128,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NAMING_A_FILE = {
-    "settings": ("fit", "rows.svm", "--model", "m", "--config", "FILE"),
-    "jobs": ("batch", "FILE"),
-    "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary", "FILE"),
-    "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler", "FILE"),
-    "a list of rows": ("forget", "done", "--rows", "FILE"),
+    "settings": ("fit", "rows.svm", "--model", "m", "--config"),
+    "jobs": ("batch",),
+    "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary"),
+    "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler"),
+    "a list of rows": ("forget", "done", "--rows"),
 }
 """Commands that read a file that is written by hand."""
 
@@ -170,11 +146,8 @@ NO_SUCH_FILE = {
 
 @pytest.mark.parametrize("file", NO_SUCH_FILE)
 @pytest.mark.parametrize("what", NAMING_A_FILE)
-def test_what_is_no_file_or_has_no_end_is_refused_and_not_waited_for(
-    place: Path, what: str, file: str
-) -> None:
-    words = [file if word == "FILE" else word for word in NAMING_A_FILE[what]]
-    done = here(place, *words)
+def test_what_is_no_file_or_has_no_end_is_refused_and_not_waited_for(place, what, file):
+    done = here(place, *NAMING_A_FILE[what], file)
     assert done.returncode in (2, 3, 5)
     one_sentence(done, done.returncode, file, NO_SUCH_FILE[file])
 
@@ -188,48 +161,45 @@ NO_TOML = {
 }
 
 
-@pytest.mark.parametrize("content", NO_TOML)
-@pytest.mark.parametrize("words", [("fit", "rows.svm", "--model", "m", "--config"), ("batch",)])
-def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(
-    place: Path, words: tuple[str, ...], content: str
-) -> None:
-    (place / "odd.toml").write_text(NO_TOML[content])
-    done = here(place, *words, "odd.toml")
-    one_sentence(done, 2, "odd.toml", "cannot be read as TOML")
+def short_sentence(done: Ended, code: int, *parts: str) -> None:
+    one_sentence(done, code, *parts)
     assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("content", NO_TOML)
+@pytest.mark.parametrize("what", ["settings", "jobs"])
+def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(place, what, content):
+    (place / "odd.toml").write_text(NO_TOML[content])
+    done = here(place, *NAMING_A_FILE[what], "odd.toml")
+    short_sentence(done, 2, "odd.toml", "cannot be read as TOML")
 
 
 @pytest.mark.parametrize("row", ["9" * 5000, "9" * 30, "²", "-1", ""])
-def test_a_row_number_that_is_none_is_refused_with_its_line(place: Path, row: str) -> None:
+def test_a_row_number_that_is_none_is_refused_with_its_line(place, row):
     (place / "rows.csv").write_text(f"shard,row\nrows.svm,{row}\n")
     done = here(place, "forget", "done", "--rows", "rows.csv")
-    one_sentence(done, 3, "rows.csv, line 2: shard 'rows.svm', row")
-    assert len(done.stderr) < 300
+    short_sentence(done, 3, "rows.csv, line 2: shard 'rows.svm', row")
 
 
 @pytest.mark.parametrize("dated", [-(10**18), -1, 2**62], ids=["1938", "just before 1970", "2116"])
-def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path: Path, dated: int) -> None:
-    for name, rows in (("a.svm", "1 1:1\n-1 2:1\n"), ("b.svm", "1 1:2\n")):
-        (tmp_path / name).write_text(rows)
+def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path, dated):
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (tmp_path / "b.svm").write_text("1 1:2\n")
+    write_table(tmp_path / "c.parquet", {"label": [1, -1], "f0": [1.0, 0.0], "f1": [0.0, 1.0]})
+    for name in ("a.svm", "b.svm", "c.parquet"):
         os.utime(tmp_path / name, ns=(dated, dated))
-    table = pa.table({"label": [1, -1], "f0": [1.0, 0.0], "f1": [0.0, 1.0]})
-    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
-    os.utime(tmp_path / "c.parquet", ns=(dated, dated))
     for words in (
-        ("fit", "a.svm", "--model", "m"), ("fit", "a.svm", "--model", "m", "--resume"),
-        ("certify", "m"), ("inspect", "m.run"), ("update", "m", "b.svm"), ("forget", "m", "b.svm"),
-        ("fit", "c.parquet", "--model", "n"), ("certify", "n"), ("inspect", "c.parquet"),
-        ("fit", "a.svm", "--model", "o", "--cache-dir", "m.run/cache"),
+        "fit a.svm --model m", "fit a.svm --model m --resume", "certify m", "inspect m.run",
+        "update m b.svm", "forget m b.svm", "fit c.parquet --model n", "certify n",
+        "inspect c.parquet", "fit a.svm --model o --cache-dir m.run/cache",
     ):  # fmt: skip
-        done = here(tmp_path, *words)
+        done = here(tmp_path, *words.split())
         assert done.returncode == 0, (words, done.stderr)
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
 @pytest.mark.parametrize("words", [("update", "m.run", "new.svm"), ("forget", "m.run", "b.svm")])
-def test_a_shard_that_has_grown_since_the_run_ended_is_refused_and_the_advice_works(
-    tmp_path: Path, words: tuple[str, ...], cached: bool
-) -> None:
+def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, words, cached):
     (tmp_path / "data").mkdir()
     for name in ("data/a.svm", "data/b.svm", "new.svm"):
         (tmp_path / name).write_text(f"1 1:{len(name)}\n-1 2:{ord(name[-5])}\n")
@@ -238,59 +208,40 @@ def test_a_shard_that_has_grown_since_the_run_ended_is_refused_and_the_advice_wo
         assert here(tmp_path, "cache", "m", "--clear").returncode == 0
     with open(tmp_path / "data" / "a.svm", "a") as file:
         file.write("1 1:7\n")
-    refused = here(tmp_path, *words)
-    one_sentence(
-        refused, 3, "a.svm: changed since m.run", "was made of it", "Put it back as it was"
-    )
-    assert "streamtron forget m.run a.svm" in refused.stderr
+    one_sentence(here(tmp_path, *words), 3, "a.svm: changed since m.run", "was made of it",
+                 "Put it back as it was", "streamtron forget m.run a.svm")  # fmt: skip
     for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
         done = here(tmp_path, *advised)
         assert done.returncode == 0, done.stderr
     assert here(tmp_path, "certify", "m.run").returncode == 0
 
 
-# --- numbers -------------------------------------------------------------------------------------
-
-DIGITS = "9" * 5000
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("generate", "g", "--rows"), ("generate", "g", "--rows", "10", "--seed"),
-        ("generate", "g", "--rows", "10", "--columns"), ("generate", "g", "--rows", "10", "--skip"),
-        ("generate", "g", "--rows", "9", "--shards"), ("generate", "g", "--rows", "9", "--workers"),
-        ("fit", "rows.svm", "--model", "m", "--max-epochs"), ("certify", "done", "--readings"),
-        ("fit", "rows.svm", "--model", "m", "--threads"), ("sweep", "rows.svm", "--folds"),
-        ("fit", "rows.svm", "--model", "m", "--memory"), ("sweep", "rows.svm", "--random"),
-        ("convert", "rows.svm", "c", "--format", "parquet", "--rows-per-shard"),
-        ("fit", "rows.svm", "--model", "m", "--active-set"),
-    ],
-    ids=lambda words: " ".join((words[0], words[-1])),
+NUMBERS = (
+    "generate g --rows", "generate g --rows 10 --seed", "generate g --rows 10 --columns",
+    "generate g --rows 10 --skip", "generate g --rows 9 --shards", "generate g --rows 9 --workers",
+    "fit rows.svm --model m --max-epochs", "certify done --readings",
+    "fit rows.svm --model m --threads", "sweep rows.svm --folds",
+    "fit rows.svm --model m --memory", "sweep rows.svm --random",
+    "convert rows.svm c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
 )  # fmt: skip
-@pytest.mark.parametrize("number", [DIGITS, "9" * 30], ids=["5,000 digits", "30 digits"])
-def test_a_number_of_too_many_digits_is_refused_in_a_short_sentence(
-    place: Path, words: tuple[str, ...], number: str
-) -> None:
-    done = here(place, *words, number)
-    one_sentence(done, 2, "9999")
-    assert len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("words", NUMBERS)
+@pytest.mark.parametrize("digits", [5000, 30])
+def test_a_number_of_too_many_digits_is_refused_in_a_short_sentence(place, words, digits):
+    short_sentence(here(place, *words.split(), "9" * digits), 2, "9999")
 
 
 @pytest.mark.parametrize("setting", ["C", "rho", "max_epochs", "active_set", "seed", "hash_bits"])
-def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place: Path, setting: str) -> None:
+def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place, setting):
     (place / "odd.toml").write_text(f"{setting} = 1{'0' * 4000}")
     done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
     one_sentence(done, 2, setting.replace("_", "-"), "beyond 2⁶³")
 
 
-def test_more_workers_than_there_is_memory_for_are_refused_and_not_started(place: Path) -> None:
+def test_more_workers_or_candidates_than_there_can_be_are_refused_and_not_started(place):
     done = here(place, "generate", "g", "--rows", "10", "--workers", 10**11, "--memory", "1GB")
-    one_sentence(
-        done, 5, "100000000000 workers would have 0 B of memory each", "Ask for 14 at most"
-    )
-
-
-def test_far_too_many_candidates_are_refused_and_not_drawn(place: Path) -> None:
+    words = "100000000000 workers would have 0 B of memory each"
+    one_sentence(done, 5, words, "Ask for 14 at most")
     done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
     one_sentence(done, 2, "random is 1000000000: wanted 1 to 100,000 candidates")

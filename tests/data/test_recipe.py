@@ -6,7 +6,6 @@ import datetime
 import json
 from decimal import Decimal
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,13 @@ from sklearn.feature_extraction.text import (
 )
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    OneHotEncoder,
+    StandardScaler,
+)
 
 import streamtron
 from streamtron.core.config import Settings
@@ -36,6 +41,7 @@ from streamtron.data.formats.recipe import Recipe
 from streamtron.data.recipes import counted_reading, plus
 from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
+from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here
 
@@ -81,59 +87,49 @@ def column(name: str) -> Any:
 
 
 AGE, CITY = AGES[:, None], NULL_CITIES[:, None]
-SCALED: list[tuple[str, Any, Any]] = [
-    ("income:number", None, column("income")),
-    ("premium:number", None, column("premium").astype(float)),
+
+
+def constant(**options: Any) -> SimpleImputer:
+    return SimpleImputer(strategy="constant", fill_value=0.0, **options)
+
+
+def bins(number: int) -> KBinsDiscretizer:
+    return KBinsDiscretizer(number, encode="onehot", quantile_method="linear")
+
+
+MADE: list[tuple[str, Any, Any]] = [
+    ("income:number", FunctionTransformer(), column("income")),
+    ("premium:number", FunctionTransformer(), column("premium").astype(float)),
     ("income:number,scale=max_abs", MaxAbsScaler(), column("income")),
     ("income:number,scale=standard", StandardScaler(), column("income")),
     ("age:number,null=mean", SimpleImputer(), AGE),
-    ("age:number,null=0", SimpleImputer(strategy="constant", fill_value=0.0), AGE),
+    ("age:number,null=0", constant(), AGE),
     ("age:number,null=mean,scale=standard", make_pipeline(SimpleImputer(), StandardScaler()), AGE),
-    ("age:number,null=0,scale=standard",
-     make_pipeline(SimpleImputer(strategy="constant", fill_value=0.0), StandardScaler()), AGE),
+    ("age:number,null=0,scale=standard", make_pipeline(constant(), StandardScaler()), AGE),
     ("age:number,null=column,scale=standard",
-     make_pipeline(StandardScaler(), SimpleImputer(strategy="constant", fill_value=0.0,
-                                                   add_indicator=True)), AGE),
-    ("income:number,bins=7",
-     KBinsDiscretizer(7, encode="onehot", quantile_method="linear"), column("income")),
-    ("clicks:number,bins=20",
-     KBinsDiscretizer(20, encode="onehot", quantile_method="linear"), column("clicks")),
-]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:Bins whose width are too small")
-@pytest.mark.parametrize(("spec", "transformer", "X"), SCALED, ids=[case[0] for case in SCALED])
-def test_numbers_become_what_scikit_learn_makes_of_them(
-    spec: str, transformer: Any, X: Any
-) -> None:
-    wanted = as_stored(X if transformer is None else transformer.fit_transform(X))
-    made = rows(spec)
-    assert made.shape == wanted.shape
-    np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7, atol=1e-9)
-    if "standard" not in spec and "mean" not in spec:
-        assert equal(made, wanted)
-
-
-ENCODED: list[tuple[str, Any, Any]] = [
+     make_pipeline(StandardScaler(), constant(add_indicator=True)), AGE),
+    ("income:number,bins=7", bins(7), column("income")),
+    ("clicks:number,bins=20", bins(20), column("clicks")),
     ("city:category,null=column", OneHotEncoder(), CITY),
     ("premium:category", OneHotEncoder(), column("premium")),
     ("clicks:category", OneHotEncoder(), column("clicks")),
     ("clicks:category,min_count=100",
      OneHotEncoder(min_frequency=100, handle_unknown="infrequent_if_exist"), column("clicks")),
+    ("clicks:category,hash_bits=8",
+     FeatureHasher(2**8, input_type="string", alternate_sign=False),
+     [[f"clicks={n}"] for n in column("clicks")[:, 0]]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "encoder", "X"), ENCODED, ids=[case[0] for case in ENCODED])
-def test_categories_become_what_one_hot_encoder_makes_of_them(
-    spec: str, encoder: Any, X: Any
-) -> None:
-    assert equal(rows(spec), as_stored(encoder.fit_transform(X)))
-
-
-def test_hashed_categories_become_what_feature_hasher_makes_of_them() -> None:
-    hasher = FeatureHasher(2**8, input_type="string", alternate_sign=False)
-    wanted = hasher.transform([[f"clicks={n}"] for n in column("clicks")[:, 0]])
-    assert equal(rows("clicks:category,hash_bits=8"), as_stored(wanted))
+@pytest.mark.filterwarnings("ignore:Bins whose width are too small")
+@pytest.mark.parametrize(("spec", "transformer", "X"), MADE, ids=[case[0] for case in MADE])
+def test_numbers_and_categories_become_what_scikit_learn_makes_of_them(spec, transformer, X):
+    wanted = as_stored(transformer.fit_transform(X))
+    made = rows(spec)
+    assert made.shape == wanted.shape
+    np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7, atol=1e-9)
+    if "standard" not in spec and "mean" not in spec:
+        assert equal(made, wanted)
 
 
 @cache
@@ -158,17 +154,15 @@ def as_dict(row: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
 @pytest.mark.parametrize("name", ["tags", "numbers", "prices", "places"])
-def test_lists_and_maps_become_what_dict_vectorizer_makes_of_them(name: str, kind: Any) -> None:
+def test_lists_and_maps_become_what_dict_vectorizer_makes_of_them(name, kind):
     given = bags()[name]
     maps = [row and [*row.items()] for row in given] if name == "prices" else given
-    wanted = {
+    type_ = {
         "tags": kind(pa.string()), "numbers": kind(pa.int64()), "places": kind(pa.float32()),
         "prices": pa.map_(pa.string(), pa.float64()),
-    }  # fmt: skip
-    kind_of = "vector" if name == "places" else "list"
-    recipe = fitted(
-        f"{name}:{kind_of},null=0", table=pa.table({name: pa.array(maps, wanted[name])})
-    )
+    }[name]  # fmt: skip
+    spec = f"{name}:{'vector' if name == 'places' else 'list'},null=0"
+    recipe = fitted(spec, table=pa.table({name: pa.array(maps, type_)}))
     vectors = DictVectorizer()
     made = vectors.fit_transform([as_dict(row) for row in given])
     names = [recipe.name_of(k) for k in range(recipe.width)]
@@ -179,37 +173,28 @@ def test_lists_and_maps_become_what_dict_vectorizer_makes_of_them(name: str, kin
     assert equal(rows, as_stored(made))
 
 
-def test_lists_train_as_the_columns_that_they_stand_for_and_come_out_as_json(
-    tmp_path: Path,
-) -> None:
+def test_lists_train_as_the_columns_that_they_stand_for(tmp_path):
     given = {name: pa.array(column) for name, column in bags().items() if name != "prices"}
     label = ["yes" if row and "new" in row else "no" for row in bags()["tags"]]
     pq.write_table(pa.table(given | {"label": label}), tmp_path / "t.parquet")
     columns = ["tags:list,null=column", "numbers:list,min_count=9,null=0", "places:vector,null=0"]
-    done = here(
-        tmp_path, "fit", "t.parquet", *(f"--columns={spec}" for spec in columns), "--model", "m"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "tags (5 features)" in done.stdout
+    words = (f"--columns={spec}" for spec in columns)
+    done = here(tmp_path, "fit", "t.parquet", *words, "--model", "m")
+    assert "tags (5 features)" in done.stdout, done.stderr
     model = streamtron.load(tmp_path / "m")
     assert model.predict(pa.table(given)).tolist() == label
-    rows = model.recipe.rows(given)
-    flat = streamtron.StreamtronClassifier(tol=1e-8).fit(rows, label)
+    assert Recipe.from_dict(json.loads(json.dumps(model.recipe.to_dict()))) == model.recipe
+    flat = streamtron.StreamtronClassifier(tol=1e-8).fit(model.recipe.rows(given), label)
     again = streamtron.fit(tmp_path / "t.parquet", columns=columns, tol=1e-8)
     np.testing.assert_allclose(again.weights, flat.coef_[0], atol=1e-6)
-    more = pa.table({**{name: column[:1] for name, column in given.items()}, "label": label[:1]})
-    pq.write_table(more.set_column(0, "tags", pa.array([["new", "never"]])), tmp_path / "u.parquet")
+    strange = {name: column[:1] for name, column in given.items()} | {"tags": [["new", "never"]]}
+    pq.write_table(pa.table(strange), tmp_path / "u.parquet")
     [scores] = streamtron.predict(model, tmp_path / "u.parquet")
     assert scores.out_of_range == 1
     (tmp_path / "u.jsonl").write_text('{"tags": null, "numbers": [], "places": null}\n')
     [scores] = streamtron.predict(model, tmp_path / "u.jsonl")
     feature = [*map(model.recipe.name_of, range(model.columns))].index("tags=null")
     assert scores.decisions.tolist() == [pytest.approx(model.bias + model.weights[feature])]
-    here(tmp_path, "export", "m", "--format", "json", "-o", "m.json")
-    exported = json.loads((tmp_path / "m.json").read_text())
-    assert Recipe.from_dict(exported["reading"]["recipe"]) == model.recipe
-    done = here(tmp_path, "export", "m", "--format", "onnx", "-o", "out")
-    assert "column 'tags' has lists, for which" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -221,18 +206,15 @@ def test_lists_train_as_the_columns_that_they_stand_for_and_come_out_as_json(
         ([1.0, 1e300], "row 7: value 1e+300 in column 'x' overflows float32"),
     ],
 )
-def test_a_list_that_is_no_row_is_refused_by_place(strange: Any, sentence: str) -> None:
+def test_a_list_that_is_no_row_is_refused_by_place(strange, sentence):
     column = [[0.5, 2.0]] * 7 + [strange, [1.0, 2.0]]
-    with pytest.raises(DataError) as caught:
-        fitted("x:vector", table=pa.table({"x": column}))
-    assert sentence in str(caught.value)
+    counting = refused(lambda: fitted("x:vector", table=pa.table({"x": column})))
+    assert sentence in counting
     known = fitted("x:vector", table=pa.table({"x": column[:7]}))
-    with pytest.raises(DataError) as caught:
-        known.rows({"x": column})
-    assert sentence.replace("row 7", "X, row 7") in str(caught.value)
+    assert f"X, {sentence}" in refused(lambda: known.rows({"x": column}))
 
 
-def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python() -> None:
+def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python():
     recipe = fitted("ts:date,parts=age,weekday,hour,month")
     made = recipe.rows({"ts": TABLE["ts"]})
     times = TABLE["ts"].to_pylist()
@@ -283,9 +265,7 @@ TEXTS = pa.table({"t": [text[:300] for text in documents()[:300]]})
 
 @pytest.mark.filterwarnings("ignore:Your stop_words may be inconsistent")
 @pytest.mark.parametrize(("options", "vectorizer"), WORDS, ids=[case[0] for case in WORDS])
-def test_documents_become_what_scikit_learns_vectorizers_make_of_them(
-    options: str, vectorizer: Any
-) -> None:
+def test_documents_become_what_scikit_learns_vectorizers_make_of_them(options, vectorizer):
     texts = TEXTS["t"].to_pylist()
     wanted = as_stored(vectorizer.fit_transform(texts))
     recipe = fitted(f"t:text,{options}", table=TEXTS)
@@ -299,50 +279,28 @@ def test_documents_become_what_scikit_learns_vectorizers_make_of_them(
         assert names == vectorizer.get_feature_names_out().tolist()
 
 
-# --- files ---------------------------------------------------------------------------------------
+def with_strings(kind: pa.DataType) -> pa.Table:
+    """The table with strings of another type, such as polars writes."""
+    notes, cities = TABLE["note"].cast(kind), TABLE["city"].cast(pa.dictionary(pa.int32(), kind))
+    return TABLE.set_column(4, "city", cities).set_column(8, "note", notes)
 
 
-def write_arrow(table: pa.Table, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=700)
-
-
-def write_csv(table: pa.Table, path: Path) -> None:
-    pyarrow.csv.write_csv(table.set_column(4, "city", table["city"].cast(pa.string())), path)
-
-
-def write_json(table: pa.Table, path: Path) -> None:
-    text = partial(json.dumps, default=str, ensure_ascii=False)
-    records = [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
-    path.write_text("".join(text(row) + "\n" for row in records), encoding="utf-8")
-
-
-def write_views(table: pa.Table, path: Path) -> None:
-    """Write strings as polars does."""
-    view = pa.string_view()
-    for at, name, type_ in ((4, "city", pa.dictionary(pa.int32(), view)), (8, "note", view)):
-        table = table.set_column(at, name, table[name].cast(type_))
-    write_arrow(table, path)
-
-
-WRITERS = {
-    "a.parquet": pq.write_table, "a.csv": write_csv, "a.jsonl": write_json, "a.arrow": write_arrow,
-    "views.arrow": write_views,
-}  # fmt: skip
+FILES = ("a.parquet", "a.csv", "a.jsonl", "a.arrow", "views.arrow")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """The table in every format, and a model of it."""
     directory = tmp_path_factory.mktemp("recipe")
-    for name, write in WRITERS.items():
-        write(TABLE, directory / name)
+    for name in FILES:
+        kind = pa.string_view() if "views" in name else pa.large_string()
+        write_table(directory / name, with_strings(kind) if "arrow" in name else TABLE, 700)
     streamtron.fit(directory / "a.parquet", columns=SPECS, model=directory / "m")
     return directory
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_every_format_gives_the_same_rows_and_the_same_decisions(name: str, place: Path) -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_same_rows_and_the_same_decisions(name, place):
     model = streamtron.fit(place / name, columns=SPECS)
     assert model.weights.tolist() == streamtron.load(place / "m").weights.tolist()
     decided = streamtron.load(place / "m").decision_function(TABLE)
@@ -351,9 +309,7 @@ def test_every_format_gives_the_same_rows_and_the_same_decisions(name: str, plac
 
 
 @pytest.mark.parametrize("kind", ["list", "pairs", "map"])
-def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(
-    kind: str, tmp_path: Path
-) -> None:
+def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(kind, tmp_path):
     models = []
     for text in (pa.string(), pa.string_view()):
         pair = pa.struct([("name", text), ("value", pa.float64())])
@@ -362,25 +318,22 @@ def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(
             "map": (pa.map_(text, pa.float64()), lambda x: (x, 2.0)),
         }[kind]  # fmt: skip
         rows = pa.array([[*map(item, "ab")], [item("b")], [], None], type_)
-        write_arrow(pa.table({"y": [1, -1, 1, -1], "t": rows}), tmp_path / "a.arrow")
+        write_table(tmp_path / "a.arrow", {"y": [1, -1, 1, -1], "t": rows})
         models.append(streamtron.fit(tmp_path / "a.arrow", columns=["t:list,null=0"]))
     assert models[0].weights.tolist() == models[1].weights.tolist()
     assert models[0].recipe == models[1].recipe
 
 
-def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place: Path) -> None:
+def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path):
     model = streamtron.load(place / "m")
     strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
-    pq.write_table(strange, place / "strange")
-    (place / "strange").rename(place / "strange.parquet")
-    [scores] = streamtron.predict(model, place / "strange.parquet")
+    [scores] = streamtron.predict(model, write_table(tmp_path / "strange.parquet", strange))
     assert scores.out_of_range == 70
-    without = np.array(model.weights)
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
-    assert scores.decisions.tolist() == (rows @ without + model.bias).tolist()
+    assert scores.decisions.tolist() == (rows @ model.weights + model.bias).tolist()
 
 
-def test_a_shard_may_have_nothing_but_nulls_in_a_column(place: Path, tmp_path: Path) -> None:
+def test_a_shard_may_have_nothing_but_nulls_in_a_column(place, tmp_path):
     for name, column in (("a", "city"), ("b", "age"), ("c", "label")):
         at = TABLE.schema.names.index(column)
         nulls = pa.nulls(9, TABLE.schema.field(column).type), pa.nulls(9)
@@ -397,25 +350,17 @@ def test_a_shard_may_have_nothing_but_nulls_in_a_column(place: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (
-            "age:number",
-            "null in column 'age'. Say what a null is: null=0 or null=column or null=mean",
-        ),
+        ("age:number", "column 'age'. Say what a null is: null=0 or null=column or null=mean"),
         ("city:category", "--columns 'city:category,null=column'"),
         ("note:number", "column 'note' of type string cannot be a number: wanted numbers or bool"),
-        (
-            "income:category",
-            "of type double cannot be a category: wanted strings, booleans or whole",
-        ),
+        ("income:category", "type double cannot be a category: wanted strings, booleans or whole"),
         ("note:list", "of type string cannot be a list: wanted lists of names, of whole numbers"),
         ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
         ("nothing:number", "0 columns 'nothing', which --columns or --text names"),
         ("x*:number", "no column of numbers or booleans is called 'x*'"),
     ],
 )
-def test_a_column_that_does_not_fit_is_refused_with_what_to_give(
-    spec: str, sentence: str, place: Path
-) -> None:
+def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence, place):
     message = refused(lambda: streamtron.fit(place / "a.parquet", columns=spec), DataError)
     assert sentence in message
 
@@ -445,30 +390,25 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(
         ),
     ],
 )
-def test_words_that_are_no_column_are_refused_with_what_is_wanted(spec: str, sentence: str) -> None:
+def test_words_that_are_no_column_are_refused_with_what_is_wanted(spec, sentence):
     message = refused(lambda: Recipe.of(spec), SettingsError)
     assert sentence in message
     assert len(message) < 300
 
 
-def test_a_recipe_is_the_same_from_its_words_and_from_its_json() -> None:
+def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
     recipe = fitted(*SPECS, "user_id:category,min_count=2,null=0", "label:category")
     assert Recipe.of(*recipe.specs).specs == recipe.specs
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     patterned = Recipe.of(r"t:text,ngrams=1-2,stop_words=a,b,token_pattern=\w{2,}[,;]")
     assert Recipe.of(*patterned.specs) == patterned
-
-
-def test_a_pattern_stands_for_the_columns_that_fit_and_are_not_named_otherwise() -> None:
-    recipe = Recipe.of("*:number,null=mean", "clicks:category")
-    names = recipe.settled(TABLE.schema, "t", ("label",)).names
+    pattern = Recipe.of("*:number,null=mean", "clicks:category")
+    names = pattern.settled(TABLE.schema, "t", ("label",)).names
     assert names == ["user_id", "age", "income", "premium", "clicks"]
 
 
-def test_inspect_shows_any_table_and_fit_takes_the_file_of_columns_that_it_prints(
-    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in WRITERS:
+def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place, tmp_path, caplog):
+    for name in FILES:
         shown = here(place, "inspect", name).stdout
         lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
         assert "left out (looks like an identifier" in lines["user_id"], shown
@@ -500,9 +440,9 @@ ODD_COLUMNS = {
 
 
 @pytest.mark.parametrize("name", ODD_COLUMNS)
-def test_inspect_shows_a_column_of_any_type(name: str, tmp_path: Path) -> None:
+def test_inspect_shows_a_column_of_any_type(name, tmp_path):
     column = ODD_COLUMNS[name]
-    write_arrow(pa.table({"y": [1, -1], "x": column}), tmp_path / "t.arrow")
+    write_table(tmp_path / "t.arrow", {"y": [1, -1], "x": column})
     done = here(tmp_path, "inspect", "t.arrow", "--json")
     assert done.returncode == 0, done.stderr
     known = json.loads(done.stdout)["table"][1]
@@ -510,49 +450,45 @@ def test_inspect_shows_a_column_of_any_type(name: str, tmp_path: Path) -> None:
     assert known["examples"]
 
 
-def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path: Path) -> None:
-    table = pa.table({
-        "nothing": pa.array([None] * 30, pa.string()), "always": ["x"] * 30, "tags": [[1]] * 30,
-        "deep": [[[1]]] * 30, "code": [f"c{k}" for k in range(30)], "few": ["a", "b", None] * 10,
-        "ever": pa.array([2**31 - 1, 0] * 15, pa.int32()).cast(pa.date32()),
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "t.parquet")
+def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
+    days = pa.array([2**31 - 1, 0] * 15, pa.int32()).cast(pa.date32())
+    columns: dict[str, tuple[Any, str | None, str]] = {
+        "nothing": (pa.array([None] * 30, pa.string()), None, "empty"),
+        "always": (["x"] * 30, None, "constant"),
+        "tags": ([[1]] * 30, "list", ""),
+        "deep": ([[[1]]] * 30, None, "of a type that no kind of column has"),
+        "code": ([f"c{k}" for k in range(30)], None,
+                 "looks like an identifier: no value comes twice"),
+        "few": (["a", "b", None] * 10, "category,null=column", ""),
+        "ever": (days, "date,parts=age,weekday,month,scale=standard", ""),
+    }  # fmt: skip
+    write_table(tmp_path / "t.parquet", {name: cells for name, (cells, *_) in columns.items()})
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
     told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
-    assert told == {
-        "nothing": (None, "empty"), "always": (None, "constant"),
-        "tags": ("list", ""),
-        "deep": (None, "of a type that no kind of column has"),
-        "code": (None, "looks like an identifier: no value comes twice"),
-        "few": ("category,null=column", ""),
-        "ever": ("date,parts=age,weekday,month,scale=standard", ""),
-    }  # fmt: skip
+    assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
 
 
-def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(
-    place: Path,
-) -> None:
+def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(place):
     message = refused(lambda: streamtron.fit(place / "a.csv"), DataError)
     assert "features by --columns 'age:number' --columns 'income:number'" in message
     assert "streamtron inspect a.csv says what each is good for" in message
 
 
-def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place: Path) -> None:
-    def readings(*columns: str) -> float:
+def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place):
+    def bytes_read(*columns):
         settings = Settings(columns=columns, tol=0.5)
         files = find_shards([str(place / "a.parquet")])
         return counted_reading(files, reading_from_settings(settings), settings, 1)[1]
 
-    assert readings("clicks:number", "city:category,hash_bits=4,null=0") == 0
-    assert readings("clicks:number", "city:category,null=0") == (place / "a.parquet").stat().st_size
+    assert bytes_read("clicks:number", "city:category,hash_bits=4,null=0") == 0
+    size = (place / "a.parquet").stat().st_size
+    assert bytes_read("clicks:number", "city:category,null=0") == size
 
 
-def test_an_update_says_in_which_columns_there_are_categories_that_were_not_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_update_names_columns_with_categories_that_were_not_counted(tmp_path, caplog):
     for name, cities in {"a": ["Rome", "Paris"], "b": ["Rome", "Oslo"]}.items():
-        table = pa.table({"city": cities * 20, "day": ["x", "y"] * 20, "label": [0, 1] * 20})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
+        table = {"city": cities * 20, "day": ["x", "y"] * 20, "label": [0, 1] * 20}
+        write_table(tmp_path / f"{name}.parquet", table)
     columns = ["city:category", "day:category"]
     streamtron.fit(tmp_path / "a.parquet", columns=columns, model=tmp_path / "m")
     assert "none of the categories" not in caplog.text
@@ -560,9 +496,7 @@ def test_an_update_says_in_which_columns_there_are_categories_that_were_not_coun
     assert "Some values in 'city' are none of the categories that were counted" in caplog.text
 
 
-def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(
-    place: Path, tmp_path: Path
-) -> None:
+def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(place, tmp_path):
     pq.write_table(TABLE.slice(0, 2000), tmp_path / "a.parquet")
     pq.write_table(TABLE.slice(2000), tmp_path / "b.parquet")
     streamtron.fit(tmp_path / "a.parquet", columns=SPECS, model=tmp_path / "m")

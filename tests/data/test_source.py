@@ -1,4 +1,5 @@
-"""From shards to chunks: discovery, blocks, labels, what a source knows and when."""
+"""From shards, and from rows in memory, to chunks: discovery, blocks, labels, what a source knows
+and when."""
 
 from __future__ import annotations
 
@@ -7,32 +8,45 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data import (
     Manifest,
+    MemorySource,
     ReaderConfig,
     RowBatch,
     find_shards,
     open_shards,
     storage,
 )
+from streamtron.data.manifest import ShardRecord
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.data.writers.shards import ShardStyle
 from streamtron.runs import convert
-from tests.helpers.shard_rows import ListReader, Row, bits, small_blocks, source_of, write_shard
+from tests.helpers.layouts import write_table
+from tests.helpers.models import refused
+from tests.helpers.shard_rows import (
+    ListReader,
+    Row,
+    bits,
+    chunks_of,
+    refusal_of,
+    small_blocks,
+    source_of,
+    write_shard,
+)
 from tests.helpers.sources import RowsInMemory
 
 
@@ -42,13 +56,11 @@ def reading_threads() -> list[str]:
 
 rows_strategy = st.lists(
     st.tuples(
-        st.sampled_from(["ham", "spam", "eggs"]),
-        st.sampled_from([1.0, 1.0, 1.0, 0.25, 0.0]),
+        st.sampled_from(["ham", "spam", "eggs"]), st.sampled_from([1.0, 1.0, 1.0, 0.25, 0.0]),
         st.dictionaries(st.integers(0, 30), st.sampled_from([1.0, 1.0, -2.5]), max_size=7),
     ),
-    min_size=1,
-    max_size=40,
-)
+    min_size=1, max_size=40,
+)  # fmt: skip
 
 
 def cut_at_random(draw: st.DrawFn, count: int) -> list[int]:
@@ -58,17 +70,10 @@ def cut_at_random(draw: st.DrawFn, count: int) -> list[int]:
 
 
 @st.composite
-def cut_rows(draw: st.DrawFn) -> tuple[list[Row], list[tuple[int, list[int]]]]:
+def cut_rows(draw):
     """Rows, and how they are cut into shards and these into batches."""
     rows = draw(rows_strategy)
     return rows, [(n, cut_at_random(draw, n)) for n in cut_at_random(draw, len(rows))]
-
-
-def write_cut(directory: Path, rows: Sequence[Row], cut: list[tuple[int, list[int]]]) -> None:
-    first = 0
-    for number, (count, sizes) in enumerate(cut):
-        write_shard(directory / f"{number:03d}.svm", rows[first : first + count], sizes)
-        first += count
 
 
 def blocks_by_definition(
@@ -90,84 +95,58 @@ def blocks_by_definition(
 
 @settings(max_examples=40, deadline=None)
 @given(cut_rows())
-def test_blocks_are_those_of_the_definition_and_end_with_their_shard(
-    tmp_path_factory: pytest.TempPathFactory, case: Any
-) -> None:
+def test_blocks_are_those_of_the_definition_and_end_with_their_shard(tmp_path_factory, case):
     rows, cut = case
-    directory = tmp_path_factory.mktemp("cut")
-    write_cut(directory, rows, cut)
-    with (
-        small_blocks(5, 12),
-        source_of(directory, most_labels=None, allow_duplicate=True) as source,
-    ):
-        for _ in source.chunks():
+    directory, first = tmp_path_factory.mktemp("cut"), 0
+    for number, (count, sizes) in enumerate(cut):
+        write_shard(directory / f"{number:03d}.svm", rows[first : first + count], sizes)
+        first += count
+    many = {"most_labels": None, "allow_duplicate": True}
+    with small_blocks(5, 12), source_of(directory, **many) as source:
+        for chunk in source.chunks():
             assert source.blocks == ()
+            for i, (label, _, row) in enumerate(rows[slice(*chunk.ranges[0])]):
+                here = slice(chunk.rows.indptr[i], chunk.rows.indptr[i + 1])
+                pairs = zip(chunk.rows.indices[here], chunk.rows.values[here], strict=True)
+                assert dict(pairs) == row
+                assert source.labels[chunk.codes[i]] == label
+            assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
         assert list(source.blocks) == blocks_by_definition(rows, [n for n, _ in cut], 5, 12)
 
 
-@st.composite
-def rows_in_batches(draw: st.DrawFn) -> tuple[list[Row], list[int]]:
-    """The rows of a shard, and the sizes of its batches."""
-    rows = draw(rows_strategy)
-    return rows, cut_at_random(draw, len(rows))
-
-
 @settings(max_examples=40, deadline=None)
-@given(rows_in_batches(), st.randoms(use_true_random=False))
-def test_chunks_are_bit_for_bit_the_same_however_a_reader_cuts_and_wherever_they_are_stored(
-    tmp_path_factory: pytest.TempPathFactory, case: Any, random: Any
-) -> None:
-    rows, sizes = case
+@given(cut_rows(), st.randoms(use_true_random=False))
+def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
+    tmp_path_factory, case, random
+):
+    rows, cut = case
     directory = tmp_path_factory.mktemp("batches")
-    write_shard(directory / "a.svm", rows, sizes)
+    write_shard(directory / "a.svm", rows, [n for n, _ in cut])
     with small_blocks():
-        dense = np.full((len(rows), 31), np.nan)
-        for k, (_, _, row) in enumerate(rows):
-            dense[k, list(row)] = list(row.values())
-        held = np.nonzero(~np.isnan(dense))
-        from scipy import sparse
-
-        matrix = sparse.csr_array((dense[held], held), shape=dense.shape)
+        indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
+        cells = [cell for _, _, row in rows for cell in sorted(row.items())]
+        pairs = [value for _, value in cells], [column for column, _ in cells]
+        matrix = sparse.csr_array((*pairs, indptr), shape=(len(rows), 31), dtype=np.float64)
         memory = RowsInMemory(matrix, [row[0] for row in rows], [row[1] for row in rows])
-        wanted = [bits(chunk) for chunk in memory.chunks()]
+        wanted = chunks_of(memory)
         order = list(range(len(wanted)))
         random.shuffle(order)
         groups = [order[k : k + 2] for k in range(0, len(order), 2)]
         wanted_groups = [bits(chunk) for chunk in memory.chunks(groups)]
         for cache in (None, directory / "_cache"):
             with source_of(directory, cache, most_labels=None) as source:
-                assert [bits(chunk) for chunk in source.chunks()] == wanted
-                assert [bits(chunk) for chunk in source.chunks()] == wanted
+                assert chunks_of(source) == wanted
+                assert chunks_of(source) == wanted
                 if cache:
                     assert [bits(chunk) for chunk in source.chunks(groups)] == wanted_groups
             assert source.labels == memory.labels
             assert source.width == memory.width
             assert source.blocks == memory.blocks
-            assert source.manifest is not None
             assert source.manifest.nonzeros == source.nonzeros == memory.nonzeros
     assert reading_threads() == []
 
 
-def test_a_chunk_holds_the_very_rows_of_its_range(tmp_path: Path) -> None:
-    rows: list[Row] = [(k % 2 - 0.5, 1.0, {k: k + 0.5, 40 + k: 1.0}) for k in range(12)]
-    write_shard(tmp_path / "a.svm", rows[:7])
-    write_shard(tmp_path / "b.svm", rows[7:])
-    with small_blocks(), source_of(tmp_path) as source:
-        chunks = list(source.chunks())
-    assert [chunk.ranges for chunk in chunks] == [((0, 5),), ((5, 7),), ((7, 12),)]
-    for chunk in chunks:
-        for i, k in enumerate(range(*chunk.ranges[0])):
-            here = slice(chunk.rows.indptr[i], chunk.rows.indptr[i + 1])
-            assert chunk.rows.indices[here].tolist() == [k, 40 + k]
-            assert chunk.rows.values[here].tolist() == [k + 0.5, 1.0]
-            assert source.labels[chunk.codes[i]] == rows[k][0]
-        for array in (*chunk.rows, chunk.codes):
-            assert not array.flags.writeable
-
-
-def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros(
-    tmp_path: Path,
-) -> None:
+def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros(tmp_path):
     rows = [
         np.arange(n, dtype=np.uint32) for n in [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
     ]
@@ -176,7 +155,7 @@ def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzer
     (tmp_path / "a.svm").write_text("stands for the rows below")
 
     class Big(ListReader):
-        def batches(self) -> Iterator[RowBatch]:
+        def batches(self):
             codes = np.zeros(len(rows), np.int32)
             yield RowBatch(indptr, indices, None, codes, [1.0], None, str)
 
@@ -188,22 +167,18 @@ def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzer
 # Labels ------------------------------------------------------------------------------------------
 
 
-def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_the_cache(
-    tmp_path: Path,
-) -> None:
+def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_the_cache(tmp_path):
     write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
     write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
     for cache, place in ((None, "line 7"), (tmp_path / "_c", "row 6 of the shard")):
         with small_blocks(), source_of(tmp_path, cache) as source:
             chunks = source.chunks()
             assert [len(next(chunks)), len(next(chunks))] == [2, 5]
-            with pytest.raises(DataError) as caught:
-                list(chunks)
-        assert str(caught.value) == (
-            f"part-2.svm, {place}: a third label 3.0 after -1.0 and 1.0. "
-            "Use --multiclass if the numbers are classes, or --loss squared_error if they are to "
-            "be predicted as numbers."
-        )
+            assert refused(lambda rest=chunks: list(rest)) == (
+                f"part-2.svm, {place}: a third label 3.0 after -1.0 and 1.0. "
+                "Use --multiclass if the numbers are classes, or --loss squared_error if they are "
+                "to be predicted as numbers."
+            )
         assert reading_threads() == []
         with small_blocks(), source_of(tmp_path, tmp_path / "_c", most_labels=None) as source:
             list(source.chunks())
@@ -217,26 +192,20 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_t
         (1.0, "1", "the string '1' as label, where the labels before are numbers (1.0)"),
     ],
 )
-def test_labels_of_different_kinds_are_refused(
-    tmp_path: Path, first: Any, second: Any, words: str
-) -> None:
+def test_labels_of_different_kinds_are_refused(tmp_path, first, second, words):
     write_shard(tmp_path / "a.svm", [(first, 1.0, {})] * 2)
     write_shard(tmp_path / "b.svm", [(first, 1.0, {}), (second, 1.0, {})])
-    with source_of(tmp_path) as source, pytest.raises(DataError) as caught:
-        list(source.chunks())
-    assert str(caught.value).startswith(f"b.svm, line 2: {words}")
+    assert refusal_of(tmp_path).startswith(f"b.svm, line 2: {words}")
 
 
-def test_a_row_without_a_label_has_code_minus_one_also_from_the_cache(tmp_path: Path) -> None:
+def test_a_row_without_a_label_has_code_minus_one_also_from_the_cache(tmp_path):
     write_shard(tmp_path / "a.svm", [(None, 1.0, {}), ("x", 1.0, {}), (None, 1.0, {})])
     with source_of(tmp_path, tmp_path / "_c") as source:
-        for _ in range(2):
-            [chunk] = source.chunks()
-            assert chunk.codes.tolist() == [-1, 0, -1]
-    assert source.labels == ["x"]
+        codes = [chunk.codes.tolist() for _ in range(2) for chunk in source.chunks()]
+    assert (codes, source.labels) == ([[-1, 0, -1]] * 2, ["x"])
 
 
-def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path: Path) -> None:
+def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
     rows: list[Row] = [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)]
     write_shard(tmp_path / "a.svm", rows)
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
@@ -252,69 +221,54 @@ def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path: Path) ->
         assert source.readings == 2.0
 
 
-def test_given_classes_fix_the_codes_and_refuse_other_labels(tmp_path: Path) -> None:
+def test_given_classes_fix_the_codes_and_refuse_other_labels(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {}), (-1.0, 1.0, {})])
     with source_of(tmp_path, classes=[-1.0, 1.0]) as source:
         [chunk] = source.chunks()
         assert chunk.codes.tolist() == [1, 0]
         assert source.labels == [-1.0, 1.0]
-    with (
-        source_of(tmp_path, classes=[0.0, 1.0]) as source,
-        pytest.raises(DataError, match=r"a\.svm, line 2: label -1\.0\. Known are 0\.0 and 1\.0"),
-    ):
-        list(source.chunks())
+    words = "a.svm, line 2: label -1.0. Known are 0.0 and 1.0"
+    assert words in refusal_of(tmp_path, classes=[0.0, 1.0])
 
 
 # What is refused ---------------------------------------------------------------------------------
 
 
-def test_a_column_beyond_the_room_for_weights_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_a_column_beyond_the_room_for_weights_is_refused_with_its_place(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {9: 1.0}), (1.0, 1.0, {1: 1.0, 10: 1.0, 11: 1.0})])
-    with source_of(tmp_path, most_columns=11) as source, pytest.raises(MachineError) as caught:
-        list(source.chunks())
-    assert "a.svm, line 2: column 11. Weights up to there would take 96 B" in str(caught.value)
+    words = "a.svm, line 2: column 11. Weights up to there would take 96 B"
+    assert words in refusal_of(tmp_path, MachineError, most_columns=11)
     with source_of(tmp_path, most_columns=12) as source:
         assert sum(chunk.nonzeros for chunk in source.chunks()) == 4
 
 
-def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed(tmp_path: Path) -> None:
-    for name in ("a.svm", "b.svm"):
-        write_shard(tmp_path / name, [(1.0, 1.0, {})])
-    with (
-        source_of(tmp_path) as source,
-        pytest.raises(DataError, match=r"b\.svm: the same bytes as a\.svm"),
-    ):
-        list(source.chunks())
+def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tmp_path):
+    for name in ("a.svm", "c.svm"):
+        write_shard(tmp_path / name, [])
+    write_shard(tmp_path / "d.svm", [(1.0, 1.0, {})])
+    with source_of(tmp_path) as source:
+        assert [len(chunk) for chunk in source.chunks()] == [1]
+        assert [shard.rows for shard in source.manifest.shards] == [0, 0, 1]
+    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})])
+    assert "d.svm: the same bytes as b.svm" in refusal_of(tmp_path)
     with source_of(tmp_path, allow_duplicate=True) as source:
         assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
-def test_two_empty_shards_are_no_duplicates(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.svm", [])
-    write_shard(tmp_path / "b.svm", [])
-    write_shard(tmp_path / "c.svm", [(1.0, 1.0, {})])
-    with source_of(tmp_path) as source:
-        assert [len(chunk) for chunk in source.chunks()] == [1]
-        assert source.manifest is not None
-        assert [shard.rows for shard in source.manifest.shards] == [0, 0, 1]
-
-
-def test_a_shard_that_changes_between_readings_is_named(tmp_path: Path) -> None:
+def test_a_shard_that_changes_between_readings_is_named(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 2.0})])
     shard = write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
     with source_of(tmp_path) as source:
         list(source.chunks())
         before = shard.stat()
         write_shard(shard, [(1.0, 1.0, {1: 4.0})])
-        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-        with pytest.raises(DataError, match=r"b\.svm: changed while the run was going"):
-            list(source.chunks())
-        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))  # only the bytes tell now
-        with pytest.raises(DataError, match=r"b\.svm: .*contents differ"):
-            list(source.chunks())
+        for later, words in ((1, "changed while the run was going"), (0, "contents differ")):
+            os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + later))
+            with pytest.raises(DataError, match=rf"b\.svm: .*{words}"):
+                list(source.chunks())
 
 
-def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path: Path) -> None:
+def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path):
     shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
     source = source_of(tmp_path)
     write_shard(shard, [(1.0, 1.0, {})] * 2)
@@ -324,44 +278,34 @@ def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path: Path) -
     assert ListReader.opened == []
 
 
-def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path):
     class Disturbed(ListReader):
-        def batches(self) -> Iterator[RowBatch]:
+        def batches(self):
             yield from super().batches()
             write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
 
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    with (
-        source_of(tmp_path, tmp_path / "_c", open_reader=Disturbed) as source,
-        pytest.raises(DataError, match=r"a\.svm: changed while the run was going"),
-    ):
-        list(source.chunks())
+    message = refusal_of(tmp_path, cache=tmp_path / "_c", open_reader=Disturbed)
+    assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
 
 
 @pytest.mark.parametrize("part", ["alone", "survey", "stretch"])
-def test_a_shard_replaced_while_it_is_converted_is_refused(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_replaced_while_it_is_converted_is_refused(part, tmp_path, monkeypatch):
     path, other = tmp_path / "a.svm", tmp_path / "other"
     path.write_text("1 1:1\n-1 2:1\n")
     other.write_text("1 1:7\n-1 2:7\n")
     [shard] = find_shards([str(path)])
-    real = convert.open_reader
 
-    class Replaced:
-        def __init__(self, *given: Any) -> None:
-            self.real = real(*given)
+    def replacing(*given):
+        batches = list(open_reader(*given).batches())
+        other.replace(path)
+        return SimpleNamespace(batches=lambda: iter(batches))
 
-        def batches(self) -> Iterator[RowBatch]:
-            found = list(self.real.batches())
-            other.replace(path)
-            yield from found
-
-    monkeypatch.setattr(convert, "open_reader", Replaced)
+    monkeypatch.setattr(convert, "open_reader", replacing)
     reading, known = ReaderConfig(index_base=1), Settings(index_base=1)
     stretch = convert.RowRange("a.svm", [shard], 0, 1, [str(tmp_path / "part")].__getitem__, 1)
-    parts: dict[str, Callable[[], object]] = {
+    parts = {
         "alone": lambda: convert.convert(path, tmp_path / "out", to="parquet", settings=known),
         "survey": lambda: list(convert.survey(shard, reading)),
         "stretch": lambda: list(convert.write_range(stretch, reading, ShardStyle("parquet", -1))),
@@ -371,7 +315,7 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(
     assert list((tmp_path / "out").glob("*")) == []
 
 
-def test_an_order_needs_a_cache_and_a_first_reading(tmp_path: Path) -> None:
+def test_an_order_needs_a_cache_and_a_first_reading(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
     with source_of(tmp_path) as source, pytest.raises(MachineError, match="--order sequential"):
         source.chunks([[0]])
@@ -382,7 +326,8 @@ def test_an_order_needs_a_cache_and_a_first_reading(tmp_path: Path) -> None:
 # What is known -----------------------------------------------------------------------------------
 
 
-def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path: Path) -> None:
+def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path):
+    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {5: 1.0})])
     for column, base in ((0, 0), (1, 1), (7, 1)):
         write_shard(tmp_path / "a.svm", [(1.0, 1.0, {9: 1.0}), (1.0, 1.0, {column: 1.0})])
         with source_of(tmp_path) as source:
@@ -391,21 +336,15 @@ def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path: Path) ->
             assert source.index_base == base
     with source_of(tmp_path, reading=ReaderConfig(index_base=0)) as source:
         assert source.index_base == 0
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {0: 1.0})])
-    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {5: 1.0})])
-    with source_of(tmp_path) as source:
-        list(source.chunks())
-        assert source.index_base == 0, "once is enough, wherever it is"
 
 
-def test_the_manifest_says_what_was_read_and_survives_json(tmp_path: Path) -> None:
+def test_the_manifest_says_what_was_read_and_survives_json(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 1.0, 2: 1.0})] * 3)
     write_shard(tmp_path / "b.svm", [(2.0, 1.0, {1: 1.0})] * 2)
     with source_of(tmp_path) as source:
         assert source.manifest is None
         list(source.chunks())
         manifest = source.manifest
-    assert manifest is not None
     found = [(s.name, s.rows, s.nonzeros, s.first_row, s.bytes) for s in manifest.shards]
     sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
     assert found == [("a.svm", 3, 6, 0, sizes[0]), ("b.svm", 2, 2, 3, sizes[1])]
@@ -425,39 +364,35 @@ def test_the_manifest_says_what_was_read_and_survives_json(tmp_path: Path) -> No
         (lambda m: m.clear(), "not a manifest"),
     ],
 )
-def test_a_spoilt_manifest_is_refused(tmp_path: Path, spoil: Any, words: str) -> None:
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})] * 3)
-    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * 2)
-    with source_of(tmp_path) as source:
-        list(source.chunks())
-    assert source.manifest is not None
-    content = source.manifest.to_dict()
+def test_a_spoilt_manifest_is_refused(spoil, words):
+    records = [
+        ShardRecord(f"{name}.svm", f"/{name}.svm", "libsvm", 9, 0, 32 * name, rows, 0, first_row)
+        for name, rows, first_row in (("a", 3, 0), ("b", 2, 3))
+    ]
+    content = Manifest(tuple(records)).to_dict()
+    assert Manifest.from_dict(content).shards == tuple(records)
     spoil(content)
     with pytest.raises(DataError, match=words):
         Manifest.from_dict(content)
 
 
-def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path: Path) -> None:
+def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path):
     shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {3: 1.0}), (2.0, 1.0, {4: 2.0, 5: 1.0})])
     with source_of(tmp_path, tmp_path / "_c") as source:
-        list(source.chunks())
-        assert source.bytes_read == shard.stat().st_size
-        list(source.chunks())
-        assert source.bytes_read == shard.stat().st_size + 2 * 16 + 3 * 8
+        for size in (shard.stat().st_size, 2 * 16 + 3 * 8):
+            before = source.bytes_read
+            list(source.chunks())
+            assert source.bytes_read - before == size
 
 
 @pytest.mark.parametrize("suffix", ["svm", "parquet", "arrow", "arrows"])
-def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix: str, tmp_path: Path) -> None:
-    table = pa.table({"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000})
+def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
     if suffix == "svm":
         path.write_text("".join(f"{k % 2} {k % 70}:0.25".ljust(60) + "\n" for k in range(60_000)))
-    elif suffix == "parquet":
-        pq.write_table(table, path, row_group_size=7_000)
     else:
-        new = pa.ipc.new_file if suffix == "arrow" else pa.ipc.new_stream
-        with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=20_000)
+        table = {"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000}
+        write_table(path, table, 7_000 if suffix == "parquet" else 20_000)
     [shard] = find_shards([str(path)])
     reader, delivered = open_reader(shard, resolve_reading(shard, ReaderConfig())), 0
     assert reader.bytes_read == 0
@@ -471,7 +406,7 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix: str, tmp_p
 # Reading ahead -----------------------------------------------------------------------------------
 
 
-def test_a_reading_left_early_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_reading_left_early_leaves_no_thread(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})] * 100)
     write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * 101)
     with small_blocks(), source_of(tmp_path) as source:
@@ -483,29 +418,38 @@ def test_a_reading_left_early_leaves_no_thread(tmp_path: Path) -> None:
         assert list(chunks) == []
 
 
-def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait() -> None:
+def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait():
     made: list[int] = []
+    closed_in: list[str] = []
     waiting = threading.Event()
 
-    def numbers() -> Iterator[int]:
-        for k in range(100):
-            made.append(k)
-            if k == 3:  # one taken, two waiting: this one is in the producer's hand
-                waiting.set()
-            yield k
+    def numbers():
+        try:
+            for k in range(100):
+                made.append(k)
+                if k == 3:  # one taken, two waiting: this one is in the producer's hand
+                    waiting.set()
+                yield k
+        finally:
+            closed_in.append(threading.current_thread().name)
 
     items = prefetch(numbers, depth=2)
     assert next(items) == 0
     assert waiting.wait(30)
     assert made == [0, 1, 2, 3]
     assert list(items) == list(range(1, 100))
+    items = prefetch(numbers)
+    next(items)
+    items.close()
+    assert closed_in == [THREAD_NAME] * 2
+    assert reading_threads() == []
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_come_in_the_order_of_the_items(threads: int) -> None:
+def test_results_come_in_the_order_of_the_items(threads):
     others_done = threading.Event()
 
-    def slow_at_first(k: int) -> int:
+    def slow_at_first(k):
         if k == 0 and threads > 1:
             assert others_done.wait(30)
         elif k == threads - 1:
@@ -516,10 +460,8 @@ def test_results_come_in_the_order_of_the_items(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_ahead_or_among_items_made_in_order_is_raised_after_the_results_before_it(
-    threads: int,
-) -> None:
-    def items() -> Iterator[int]:
+def test_an_error_ahead_or_among_items_made_in_order_is_raised_after_the_results_before_it(threads):
+    def items():
         yield from range(7)
         raise DataError("cut off")
 
@@ -534,10 +476,10 @@ def test_an_error_ahead_or_among_items_made_in_order_is_raised_after_the_results
         next(results)
 
 
-def test_items_made_in_order_are_asked_for_only_as_far_ahead_as_there_are_threads() -> None:
+def test_items_made_in_order_are_asked_for_only_as_far_ahead_as_there_are_threads():
     asked: list[int] = []
 
-    def items() -> Iterator[int]:
+    def items():
         for k in range(100):
             asked.append(k)
             yield k
@@ -551,49 +493,29 @@ def test_items_made_in_order_are_asked_for_only_as_far_ahead_as_there_are_thread
     assert asked == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_number_of_threads_changes_no_bit_and_is_the_machines_if_none_is_given(
-    threads: int, tmp_path: Path
-) -> None:
+def test_the_number_of_threads_changes_no_bit_and_is_the_machines_if_none_is_given(tmp_path):
     rows = [f"{k % 2} {k % 70 + 1}:{k}\n" for k in range(100_000)]
     (tmp_path / "a.svm").write_text("".join(rows))
     (tmp_path / "b.svm").write_text("".join(rows[1:]))
 
-    def everything(number: int | None) -> list[object]:
+    def everything(number):
         cache = str(tmp_path / f"_{number}")
         with open_shards([str(tmp_path)], cache_dir=cache, threads=number) as source:
             first = [(bits(chunk), source.width, source.bytes_read) for chunk in source.chunks()]
             groups = [range(k, k + 8) for k in range(0, len(source.blocks) - 8, 8)]
             return [*first, *map(bits, source.chunks(groups))]
 
-    assert everything(threads) == everything(None)
+    assert everything(1) == everything(3) == everything(None)
 
 
-def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file() -> None:
-    def hashing() -> Iterator[str]:
+def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file():
+    def hashing():
         yield "begun"
         yield storage.fingerprint("/dev/zero", "zero")
 
     items = prefetch(hashing)
     next(items)
     items.close()
-    assert reading_threads() == []
-
-
-def test_closing_closes_the_iterator_in_its_own_thread() -> None:
-    closed_in: list[threading.Thread] = []
-
-    def endless() -> Iterator[int]:
-        try:
-            while True:
-                yield 1
-        finally:
-            closed_in.append(threading.current_thread())
-
-    items = prefetch(endless)
-    next(items)
-    items.close()
-    assert [thread.name for thread in closed_in] == [THREAD_NAME]
     assert reading_threads() == []
 
 
@@ -610,36 +532,32 @@ def names_in(*paths: Path | str) -> list[str]:
     return [shard.name for shard in find_shards([str(path) for path in paths])]
 
 
-def test_shards_come_in_byte_order_of_the_relative_path(tmp_path: Path) -> None:
-    plant(tmp_path, "b.svm", "a/z.svm", "a-b/x.svm", "B.svm", "é.svm", "10.svm", "9.svm")
-    in_order = ["10.svm", "9.svm", "B.svm", "a-b/x.svm", "a/z.svm", "b.svm", "é.svm"]
-    assert names_in(tmp_path) == in_order
+def refused_there(*paths: Path | str) -> str:
+    return refused(lambda: names_in(*paths))
 
 
-def test_roots_come_in_the_order_given_and_equal_names_are_told_apart(tmp_path: Path) -> None:
-    plant(tmp_path, "b/1.svm", "a/1.svm", "a/2.svm")
-    assert names_in(tmp_path / "b", tmp_path / "a") == [
-        str(tmp_path / "b/1.svm"),
-        str(tmp_path / "a/1.svm"),
-        "2.svm",
-    ]
+@pytest.mark.parametrize(
+    ("there", "roots", "wanted"),
+    [
+        ("b.svm a/z.svm a-b/x.svm B.svm é.svm 10.svm 9.svm", "",
+         "10.svm 9.svm B.svm a-b/x.svm a/z.svm b.svm é.svm"),
+        ("_x/a.svm _x/_SUCCESS _x/.crc _x/_t/b.svm _x/.t/c.svm", "_x", "a.svm"),
+        ("_x/a.svm _x/_SUCCESS _x/.crc", "_x/_SUCCESS", "_SUCCESS"),
+        ("_x/a.svm _x/_SUCCESS _x/.crc _x/_t/b.svm", "_x/*", "a.svm"),
+        ("day-2/b.svm day-1/a.svm night/c.svm x[1].svm", "day-*", "day-1/a.svm day-2/b.svm"),
+        ("day-2/b.svm x1.svm x[1].svm", "**/*.svm", "day-2/b.svm x1.svm x[1].svm"),
+        ("x1.svm x[1].svm", "x[1].svm", "x[1].svm"),
+        ("b/1.svm a/1.svm a/2.svm", "b a", "{}/b/1.svm {}/a/1.svm 2.svm"),
+    ],
+    ids=["byte order", "hidden", "a root", "below a pattern", "pattern", "all", "a name", "roots"],
+)  # fmt: skip
+def test_roots_and_patterns_stand_for_their_files_in_byte_order(there, roots, wanted, tmp_path):
+    plant(tmp_path, *there.split())
+    paths = [tmp_path / root for root in roots.split() or [""]]
+    assert names_in(*paths) == wanted.replace("{}", str(tmp_path)).split()
 
 
-def test_hidden_names_are_ignored_below_a_root_but_not_as_a_root(tmp_path: Path) -> None:
-    plant(tmp_path, "_x/a.svm", "_x/_SUCCESS", "_x/.crc", "_x/_t/b.svm", "_x/.t/c.svm")
-    assert names_in(tmp_path / "_x") == ["a.svm"]
-    assert names_in(tmp_path / "_x" / "_SUCCESS") == ["_SUCCESS"]
-    assert names_in(f"{tmp_path}/_x/*") == ["a.svm"]
-
-
-def test_a_pattern_stands_for_files_and_directories_and_a_real_name_wins(tmp_path: Path) -> None:
-    plant(tmp_path, "day-2/b.svm", "day-1/a.svm", "night/c.svm", "x[1].svm")
-    assert names_in(f"{tmp_path}/day-*") == ["day-1/a.svm", "day-2/b.svm"]
-    assert names_in(f"{tmp_path}/**/*.svm") == names_in(tmp_path)
-    assert names_in(f"{tmp_path}/x[1].svm") == ["x[1].svm"]
-
-
-def test_links_to_directories_are_followed_and_circles_end(tmp_path: Path) -> None:
+def test_links_to_directories_are_followed_and_circles_end(tmp_path):
     plant(tmp_path, "far/a.svm", "near/b.svm")
     (tmp_path / "near" / "link").symlink_to(tmp_path / "far")
     for name in ("circle", "circus"):  # two, for one alone ends by itself, after forty rounds
@@ -647,56 +565,35 @@ def test_links_to_directories_are_followed_and_circles_end(tmp_path: Path) -> No
     assert names_in(tmp_path / "near") == ["b.svm", "link/a.svm"]
 
 
-def test_mixed_formats_are_refused_naming_one_of_each(tmp_path: Path) -> None:
-    plant(tmp_path, "a.svm", "b.parquet", "c.parquet")
-    with pytest.raises(DataError, match=r"a\.svm is libsvm text and b\.parquet is Parquet"):
-        names_in(tmp_path)
-
-
-def test_what_is_not_there_and_what_is_no_shard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere: no such file or directory"):
-        names_in(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"no shards there"):
-        names_in(tmp_path)
-    with pytest.raises(DataError, match=r"no shards there"):
-        names_in(f"{tmp_path}/*.svm")
-    with pytest.raises(DataError, match="no path was given"):
-        names_in()
-    plant(tmp_path, "notes.md")
-    with pytest.raises(DataError, match=r"notes\.md: neither Parquet"):
-        names_in(tmp_path)
+def test_what_is_not_there_and_what_is_no_shard_is_refused(tmp_path):
+    plant(tmp_path, "mixed/a.svm", "mixed/b.parquet", "mixed/c.parquet")
+    (tmp_path / "empty").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="not a file"):
-        names_in(tmp_path / "pipe")
+    for name, words in (
+        ("nowhere", "nowhere: no such file or directory"), ("empty", "no shards there"),
+        ("*.svm", "no shards there"), ("pipe", "not a file"),
+        ("mixed", "a.svm is libsvm text and b.parquet is Parquet"),
+    ):  # fmt: skip
+        assert words in refused_there(tmp_path / name)
+    assert "no path was given" in refused_there()
 
 
-def test_what_is_refused_is_named_by_the_path_that_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_is_named_by_the_path_that_was_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plant(tmp_path / "t", "notes.md")
     plant(tmp_path, "a.svm")
+    (tmp_path / "b.svm").symlink_to(tmp_path / "a.svm")
     for paths, words in (
         (["t"], "t/notes.md: neither Parquet"),
         (["./t/*"], "t/notes.md: neither Parquet"),
         (["t/*.svm"], "t/*.svm: no shards there"),
-        (["a.svm", str(tmp_path / "a.svm")], f"{tmp_path}/a.svm: the same file as a.svm, given"),
+        (["a.svm", f"{tmp_path}/a.svm"], f"{tmp_path}/a.svm: the same file as a.svm, given twice"),
+        (["a.svm", "b.svm"], "b.svm: the same file as a.svm, given twice"),
     ):
-        with pytest.raises(DataError) as caught:
-            names_in(*paths)
-        assert str(caught.value).startswith(words)
+        assert refused_there(*paths).startswith(words)
 
 
-def test_the_same_file_by_two_ways_is_refused(tmp_path: Path) -> None:
-    plant(tmp_path, "a.svm")
-    with pytest.raises(DataError, match="given twice"):
-        names_in(tmp_path, tmp_path / "a.svm")
-    (tmp_path / "b.svm").symlink_to(tmp_path / "a.svm")
-    with pytest.raises(DataError, match="given twice"):
-        names_in(tmp_path)
-
-
-def test_where_no_thread_can_be_started_the_reason_is_a_sentence() -> None:
+def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
     code = (
         "import resource\n"
         "from streamtron.core.errors import MachineError\n"
@@ -709,3 +606,69 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == ""
     assert "a thread for reading ahead cannot be started" in done.stdout
+
+
+# In memory ---------------------------------------------------------------------------------------
+
+DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
+
+
+def of(X: Any, weights: Any = None) -> MemorySource:
+    """The rows of X in memory, with the labels of DENSE."""
+    return MemorySource(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array(kind, index):
+    X = kind(DENSE)
+    X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
+    with small_blocks(3):
+        assert chunks_of(of(X)) == chunks_of(of(DENSE))
+        assert [len(chunk) for chunk in of(X).chunks()] == [3, 1]
+    [chunk] = of(X).chunks()
+    assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
+    assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
+
+
+@pytest.mark.parametrize("column", [-1, 2**32 - 1])
+def test_a_column_number_that_32_bits_cannot_hold_is_refused_and_a_zero_is_kept(column):
+    X = sparse.csr_array(([0.0, 2.0], [1, 2], [0, 2]), shape=(1, 3))
+    [chunk] = MemorySource(X, np.zeros(1, int), [1.0]).chunks()
+    assert chunk.rows.indices.tolist() == [1, 2]
+    X = sparse.csr_array(([1.0], np.array([0]), [0, 1]), shape=(1, 2**33))
+    X.indices = np.array([column])
+    with pytest.raises(DataError, match=f"X: columns from {column} to {column}"):
+        MemorySource(X, np.zeros(1, int), [1.0])
+
+
+def test_weights_are_left_out_of_blocks_where_all_are_one():
+    with small_blocks(2):
+        chunks = list(of(DENSE, np.array([1, 1, 0, 2.5])).chunks())
+        assert chunks[0].weights is None
+        assert chunks[1].weights.tolist() == [0.0, 2.5]
+        [both] = of(DENSE, np.array([1, 1, 0, 2.5])).chunks([[1, 0]])
+        assert both.weights.tolist() == [0.0, 2.5, 1.0, 1.0]
+
+
+def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
+    X = sparse.csr_array(DENSE.astype(np.float32))
+    X.indices = X.indices.astype(np.uint32).view(np.int32)
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    source = of(X, weights)
+    before = chunks_of(source)
+    X.data[:] = 7
+    weights[:] = 7
+    assert chunks_of(source) == before
+    assert weights.flags.writeable
+    assert X.data.flags.writeable
+
+
+def test_readings_are_counted():
+    with small_blocks(3):
+        source = of(DENSE)
+        next(source.chunks())
+        assert source.nonzeros_read == 4
+        list(source.chunks([[1], [1]]))
+    assert (source.nonzeros_read, source.nonzeros, source.rows) == (6, 5, 4)
+    assert source.readings == 6 / 5

@@ -13,8 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,42 +27,36 @@ from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
 from tests.helpers.examples import examples
+from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import rows_of
 
-RNG = np.random.default_rng(0)
 TABLE = {
-    "bought": ["yes", "no"] * 150,
-    "age": RNG.normal(40, 10, 300).tolist(),
+    "bought": ["yes", "no"] * 150, "age": np.random.default_rng(0).normal(40, 10, 300).tolist(),
     "visits": [*range(299), 2.5],  # whole numbers, but for the last
     "open": [True, False, False] * 100,
-}
+}  # fmt: skip
 
 
 def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
-    """Write a table in the format of the name."""
-    if path.name.endswith(".parquet"):
-        pq.write_table(pa.table(table), path)
-        return path
+    """Write a table in the format of the name; CSV as Excel writes it, with \\r\\n and a mark."""
+    if path.suffix == ".parquet":
+        return write_table(path, table)
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     if "json" in path.name:
         text = "".join(json.dumps(row) + "\n" for row in rows)
     else:
-        marks = "\t" if ".tsv" in path.name else ","
-        lines = [marks.join(table), *(marks.join(map(as_csv, row.values())) for row in rows)]
-        text = "\ufeff" + "\r\n".join(lines)  # as Excel writes it, without a last end of line
+        sign = "\t" if ".tsv" in path.name else ","
+        lines = [table, *([str(x).lower() for x in row.values()] for row in rows)]
+        text = "\ufeff" + "\r\n".join(map(sign.join, lines))  # without a last end of line
     packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
     path.write_bytes(packed(text.encode()))
     return path
 
 
-def as_csv(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 @pytest.mark.parametrize(
     "name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.ndjson", "a.csv.gz", "a.jsonl.xz"]
 )
-def test_a_model_is_that_of_the_same_table_in_parquet(name: str, tmp_path: Path) -> None:
+def test_a_model_is_that_of_the_same_table_in_parquet(name, tmp_path):
     given_ = {"label": "bought", "features": "age,visits,open"}
     wanted = fit(write(tmp_path / "a.parquet"), **given_)
     model = fit(write(tmp_path / name), **given_)
@@ -75,10 +67,11 @@ def test_a_model_is_that_of_the_same_table_in_parquet(name: str, tmp_path: Path)
     assert scores.decisions.tolist() == others.decisions.tolist()
 
 
-def test_lists_in_json_lines_are_read(tmp_path: Path) -> None:
-    rows = [{"label": 1, "indices": [0, 7], "values": [1, 0.5]}, {"label": 2, "indices": [],
-            "values": []}, {"label": 1, "indices": [3], "values": [2]}]  # fmt: skip
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+def test_lists_in_json_lines_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"label": 1, "indices": [0, 7], "values": [1, 0.5]}\n'
+        '{"label": 2, "indices": [], "values": []}\n{"label": 1, "indices": [3], "values": [2]}'
+    )
     [shard] = find_shards([str(tmp_path / "a.jsonl")])
     [batch] = open_reader(shard, resolve_reading(shard, ReaderConfig())).batches()
     assert batch.indptr.tolist() == [0, 2, 2, 3]
@@ -91,9 +84,7 @@ fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
 
 @settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30), st.integers(1, 9))
-def test_rows_are_cut_where_they_end_whatever_their_quotes(
-    rows: list[tuple[str, int]], size: int
-) -> None:
+def test_rows_are_cut_where_they_end_whatever_their_quotes(rows, size):
     class SmallBatches(CsvReader):
         BATCH_BYTES = size
 
@@ -112,36 +103,49 @@ MANY = 300_000
 LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
 
 
+NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("name", "text", "message"),
     [
-        ("a;b\n1,5;2\n", "line 1: ';' between the names of the columns"),
-        ("label,text\n1,a\n2,b\n", "features by --columns 'text:category', documents by --text"),
-        ("y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
-        (f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
-        (f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
-        (f"t,y,f1\n{LONG_T}abc,2,abc\nx,3,y\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
-        ('y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
-        ('y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
-        ("y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
-        ("y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
-        ("y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer beyond"),
-        ("y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740993"),
-        ("y,f1,f1\n1,2,3\n", "2 columns 'f1' could all be the features"),
+        ("a.csv", "a;b\n1,5;2\n", "line 1: ';' between the names of the columns"),
+        ("a.csv", "label,text\n1,a\n2,b\n",
+         "features by --columns 'text:category', documents by --text"),
+        ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
+        ("a.csv", f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
+        ("a.csv", f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
+        ("a.csv", f"t,y,f1\n{LONG_T}abc,2,abc\nx,3,y\n",
+         f"line {MANY + 2}: not a CSV table .*'abc'"),
+        ("a.csv", 'y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
+        ("a.csv", 'y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
+        ("a.csv", "y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
+        ("a.csv", "y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
+        ("a.csv", "y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer"),
+        ("a.csv", "y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740993"),
+        ("a.csv", "y,f1,f1\n1,2,3\n", "2 columns 'f1' could all be the features"),
+        ("a.csv", f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
+         r"line 1: 300,001 columns; .* libsvm text, or as lists"),
+        ("a.csv", "y,f1\n1,2\n0,café\n", NOT_UTF_8),
+        ("a.jsonl", '[{"y": 1}]', "a JSON array, and an object a line is wanted"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "line 2: not a file of JSON lines"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n',
+         "line 2: .* changed from number to string"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n\n\n{"y": "a", "f1": 2}\n',
+         "line 4: .* changed from number to"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n\n{"y": 0, "f1": "café"}\n', NOT_UTF_8),
+        ("a.vw", "1 |f a\n\n-1 |f café\n", NOT_UTF_8),
     ],
-)
-def test_what_is_wrong_in_csv_is_refused_with_its_place(
-    text: str, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(DataError, match=rf"a\.csv.*{message}"):
-        fit(tmp_path / "a.csv")
+)  # fmt: skip
+def test_what_is_wrong_in_text_is_refused_with_its_place(name, text, message, tmp_path):
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=rf"a\.(csv|jsonl|vw).*{message}"):
+        fit(tmp_path / name, **({"hash_bits": 4} if name == "a.vw" else {}))
 
 
-def test_a_quote_that_is_never_closed_is_found_in_time_that_grows_with_the_file_alone(
-    tmp_path: Path,
-) -> None:
-    def seconds(rows: int) -> float:
+def test_a_quote_that_is_never_closed_is_found_in_time_that_grows_with_the_file_alone(tmp_path):
+    def seconds(rows):
         (tmp_path / "a.csv").write_text('y,f1,t\n1,2,a\n0,1,"5 inch\n' + "1,2,ordinary\n" * rows)
         began = time.process_time()
         with pytest.raises(DataError, match=r"a\.csv, line 3: a quote .* that is not closed"):
@@ -153,38 +157,24 @@ def test_a_quote_that_is_never_closed_is_found_in_time_that_grows_with_the_file_
     assert seconds(600_000) < 30 * seconds(50_000)
 
 
-def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path: Path) -> None:
-    class SmallBatches(CsvReader):
-        BATCH_BYTES = 4
-
+def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(CsvReader, "BATCH_BYTES", 4)
     (tmp_path / "a.csv").write_text("label,f1,2\n1,2,3\n0,3,4\n")
-    reader = SmallBatches(str(tmp_path / "a.csv"), "a.csv", ReaderConfig())
+    reader = CsvReader(str(tmp_path / "a.csv"), "a.csv", ReaderConfig())
     assert [str(field.type) for field in reader.schema()] == ["int64"] * 3
     assert sum(batch.rows for batch in reader.batches()) == 2
 
 
-def test_more_columns_than_csv_can_have_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
-    names = ",".join(f"f{k}" for k in range(300_000))
-    (tmp_path / "a.csv").write_text(f"label,{names}\n{'1,' * 300_000}1\n")
-    with pytest.raises(DataError, match=r"line 1: 300,001 columns; .* libsvm text, or as lists"):
-        fit(tmp_path / "a.csv")
-
-
-def test_a_field_of_json_lines_that_is_asked_for_may_come_after_the_first_megabyte(
-    tmp_path: Path,
-) -> None:
+def test_a_field_of_json_lines_that_is_asked_for_may_come_after_the_first_megabyte(tmp_path):
     early = '{"y": "a", "x": 1.5}\n' * 60_000  # 1.2 MB
     (tmp_path / "a.jsonl").write_text(early + '{"y": "b", "x": 2.5, "z": "new"}\n')
     model = fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "z:category,null=column"))
-    assert model.recipe is not None
     assert [*map(model.recipe.name_of, range(3))] == ["x", "z=new", "z=null"]
     with pytest.raises(DataError, match=r"0 columns 'w'"):
         fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "w:category"))
 
 
-def test_cells_are_carried_along_as_they_are_written_and_no_category_is_rounded(
-    tmp_path: Path,
-) -> None:
+def test_cells_are_carried_along_as_they_are_written_and_no_category_is_rounded(tmp_path):
     numbers = [2**63 - 1 - k for k in range(40)]  # every float64 near them is of many
     write(tmp_path / "a.jsonl", {"id": numbers, "y": ["a", "b"] * 20})
     model = fit(tmp_path / "a.jsonl", label="y", columns="id:category")
@@ -197,7 +187,7 @@ def test_cells_are_carried_along_as_they_are_written_and_no_category_is_rounded(
     assert scores.kept["code"].to_pylist() == ["007", "1.50"] * 20
 
 
-def test_numbers_are_whole_in_the_first_megabyte_alone_or_not_by_a_pattern(tmp_path: Path) -> None:
+def test_numbers_are_whole_in_the_first_megabyte_alone_or_not_by_a_pattern(tmp_path):
     early = "3,x,a\n" * 200_000  # 1.2 MB
     (tmp_path / "a.csv").write_text(f"n1,n2,y\n{early}2.5,x,b\n")
     for names in ({"features": "n1"}, {"columns": "n*:number"}):
@@ -213,7 +203,7 @@ def nested(depth: int) -> str:
 
 
 @pytest.mark.parametrize("before", ["", '{"y": 1, "f1": 2}\n' * 70_000], ids=["first", "later"])
-def test_json_is_not_nested_without_bound(before: str, tmp_path: Path) -> None:
+def test_json_is_not_nested_without_bound(before, tmp_path):
     (tmp_path / "a.jsonl").write_text(before + nested(100_000))
     line = before.count("\n") + 1
     with pytest.raises(DataError, match=rf"a\.jsonl, line {line}: lists and objects nested deeper"):
@@ -222,43 +212,11 @@ def test_json_is_not_nested_without_bound(before: str, tmp_path: Path) -> None:
 
 @settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
-def test_brackets_in_strings_of_json_nest_nothing(parts: list[str], depth: int) -> None:
+def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
     place = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64)
     assert (place < len(text)) == (depth > 63)
 
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"y": 1}]', "a JSON array, and an object a line is wanted"),
-        ('{"y": 1, "f1": 2}\n{"y": 1, "f1"', "line 2: not a file of JSON lines"),
-        ('{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
-        ('{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n', "line 2: .* changed from number to string"),
-        ('{"y": 1, "f1": 2}\n\n\n{"y": "a", "f1": 2}\n', "line 4: .* changed from number to"),
-    ],
-)
-def test_what_is_wrong_in_json_lines_is_refused_with_its_place(
-    text: str, message: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.jsonl").write_text(text)
-    with pytest.raises(DataError, match=rf"a\.jsonl.*{message}"):
-        fit(tmp_path / "a.jsonl")
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.vw"])
-def test_text_that_is_not_utf_8_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
-    text = {
-        "a.csv": "y,f1\n1,2\n0,café\n",
-        "a.jsonl": '{"y": 1, "f1": 2}\n\n{"y": 0, "f1": "café"}\n',
-        "a.vw": "1 |f a\n\n-1 |f café\n",
-    }[name]
-    (tmp_path / name).write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match=r"line 3: not UTF-8\. Convert the file"):
-        fit(tmp_path / name, **({"hash_bits": 4} if name == "a.vw" else {}))
-
-
-# Vowpal Wabbit -----------------------------------------------------------------------------------
 
 VW = """\
 1 2.0 'id1|title cheap cheap pills:2 |body:0.5 x:4 y
@@ -278,16 +236,20 @@ def vw(path: Path, text: str, **reading: Any) -> VowpalWabbitReader:
     return VowpalWabbitReader(str(path), path.name, ReaderConfig(names=Hashing(18), **reading))
 
 
-def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path: Path) -> None:
+def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
     [batch] = vw(tmp_path / "a.vw", VW, weight_column="importance").batches()
-    for row, (label, columns, values, weight) in enumerate(rows_of([batch])):
-        named = NAMED[row]
+    rows = rows_of([batch])
+    assert [(label, weight) for label, _, _, weight in rows] == [
+        (1.0, 2.0),
+        (-1.0, 1.0),
+        (1.0, 1.0),
+    ]
+    for (_, columns, values, _), named in zip(rows, NAMED, strict=True):
         wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
         assert dict(zip(columns, values, strict=True)) == wanted
-        assert (label, weight) == [(1.0, 2.0), (-1.0, 1.0), (1.0, 1.0)][row]
 
 
-def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path: Path) -> None:
+def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path):
     lines = [f"{(-1) ** k} |w {'good' if k % 2 else 'bad'} the:{k}" for k in range(40)]
     (tmp_path / "a.vw").write_text("\n".join(lines))
     model = fit(tmp_path / "a.vw", hash_bits=12)
@@ -310,8 +272,6 @@ def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path: Pa
         ("|f a", "null in column 'label'"),
     ],
 )
-def test_what_is_wrong_in_vowpal_wabbits_text_is_refused(
-    line: str, message: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_in_vowpal_wabbits_text_is_refused(line, message, tmp_path):
     with pytest.raises(DataError, match=message):
         list(vw(tmp_path / "a.vw", f"1 |f a\n{line}\n").batches())

@@ -4,7 +4,7 @@
     python write_with_spark.py
 
 Tests read the files; nothing here is imported by them. The rows stand in
-tests/data/test_spark.py too.
+tests/data/test_layouts.py too.
 """
 
 from __future__ import annotations

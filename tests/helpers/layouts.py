@@ -1,11 +1,16 @@
-"""Every layout in which a table may hold features."""
+"""Every layout in which a table may hold features, and tables in files."""
 
 from __future__ import annotations
 
+import csv
+import json
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 Row = dict[int, float]
 
@@ -98,3 +103,40 @@ LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
 
 def named(columns: dict[str, Any]) -> bool:
     return "features" in columns and "string" in str(columns["features"].type)
+
+
+def write_table(
+    path: Path, table: pa.Table | dict[str, Any] | list[dict[str, Any]], rows: int | None = None
+) -> Path:
+    """Write a table as Parquet, as an Arrow file or stream, CSV or JSON lines, as its name says.
+
+    ``rows`` are those of a row group or record batch at most.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix in (".csv", ".jsonl"):
+        cells = table if isinstance(table, list) else table.to_pylist()
+        with path.open("w", encoding="utf-8", newline="") as file:
+            (_write_csv if path.suffix == ".csv" else _write_json)(file, cells)
+        return path
+    if not isinstance(table, pa.Table):
+        table = pa.table(table) if isinstance(table, dict) else pa.Table.from_pylist(table)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows, write_page_checksum=True)
+        return path
+    new = pa.ipc.new_stream if path.suffix == ".arrows" else pa.ipc.new_file
+    with pa.OSFile(os.fsencode(path), "wb") as sink, new(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def _write_csv(file: TextIO, rows: list[dict[str, Any]]) -> None:
+    writer = csv.writer(file)
+    writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow(str(x).lower() if isinstance(x, bool) else x for x in row.values())
+
+
+def _write_json(file: TextIO, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        cells = {name: cell for name, cell in row.items() if cell is not None}
+        file.write(json.dumps(cells, default=str, ensure_ascii=False) + "\n")

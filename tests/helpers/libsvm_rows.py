@@ -6,7 +6,7 @@ import io
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_svmlight_file
@@ -43,28 +43,23 @@ def rows_of(batch: RowBatch) -> list[Row]:
 
 
 def batches(
-    data: bytes,
+    data: str | bytes,
     reading: ReaderConfig = PLAIN,
     batch_bytes: int = 1 << 20,
     name: str = "x.svm",
     threads: int = 1,
 ) -> list[RowBatch]:
-    """What the reader makes of a file with these bytes."""
+    """What the reader makes of a file with these contents."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
-        path.write_bytes(data)
-        return list(
-            LibsvmReader(
-                str(path), name, reading, threads=threads, batch_bytes=batch_bytes
-            ).batches()
-        )
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        reader = LibsvmReader(str(path), name, reading, threads=threads, batch_bytes=batch_bytes)
+        return list(reader.batches())
 
 
-def read(
-    data: bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20, name: str = "x.svm"
-) -> list[Row]:
-    """The rows of a file with these bytes."""
-    return [row for batch in batches(data, reading, batch_bytes, name) for row in rows_of(batch)]
+def read(data: str | bytes, *given: Any, **more: Any) -> list[Row]:
+    """The rows of a file with these contents."""
+    return [row for batch in batches(data, *given, **more) for row in rows_of(batch)]
 
 
 def oracle(data: bytes) -> list[Row]:
@@ -76,13 +71,8 @@ def oracle(data: bytes) -> list[Row]:
             continue
         pairs = [token.split(":") for token in tokens[1:] if not token.startswith("qid:")]
         pairs.sort(key=lambda pair: int(pair[0]))
-        rows.append(
-            Row(
-                float(tokens[0]),
-                [int(column) for column, _ in pairs],
-                [bits_of(value) for _, value in pairs],
-            )
-        )
+        columns, values = [int(column) for column, _ in pairs], [bits_of(x) for _, x in pairs]
+        rows.append(Row(float(tokens[0]), columns, values))
     return rows
 
 

@@ -13,15 +13,19 @@ from unittest.mock import patch
 import numpy as np
 import xxhash
 
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import (
+    MemorySource,
     ReaderConfig,
     RowBatch,
     ShardFile,
     ShardSource,
     find_shards,
+    open_shards,
 )
 from streamtron.data.blocks import squares_of
+from tests.helpers.models import refused
 
 Row = tuple[float | str | None, float, dict[int, float]]
 """label, weight, {column: value}"""
@@ -85,6 +89,20 @@ def source_of(directory: Path, cache: Path | None = None, **options: Any) -> Sha
     )
 
 
+def refusal_of(directory: Path, kind: type[Exception] = DataError, **options: Any) -> str:
+    """The sentence with which a reading of ``source_of`` ends."""
+    with source_of(directory, **options) as source:
+        return refused(lambda: list(source.chunks()), kind)
+
+
+def chunks_in(
+    *paths: Path | str, reading: ReaderConfig | None = None, **options: Any
+) -> list[Chunk]:
+    """All chunks of shards, read without a cache unless one is given."""
+    with open_shards([*map(str, paths)], reading, **{"cache_dir": None, **options}) as source:
+        return list(source.chunks())
+
+
 @contextmanager
 def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
     with (
@@ -108,7 +126,7 @@ def bits(chunk: Chunk) -> tuple[Any, ...]:
 TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 
 
-def chunks_of(source: ShardSource) -> list[object]:
+def chunks_of(source: ShardSource | MemorySource) -> list[object]:
     return [bits(chunk) for chunk in source.chunks()]
 
 

@@ -29,6 +29,7 @@ from streamtron.model.calibration import (
     fit_isotonic,
     fit_sigmoid,
     probabilities,
+    probabilities_of,
 )
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
@@ -310,9 +311,9 @@ def test_a_calibration_comes_before_the_probabilities_of_the_loss(place):
     model = _fit(place, "two")
     calibration = {"method": "sigmoid", "directions": [{"a": -2.0, "b": 0.5}]}
     decisions = np.array([-1.0, 0.0, 3.0])
-    found = model.but(calibration=calibration).probabilities(decisions)
+    found = probabilities_of(model.but(calibration=calibration), decisions)
     assert found == pytest.approx(1.0 / (1.0 + np.exp(-2.0 * decisions + 0.5)), rel=1e-15)
-    assert model.probabilities(decisions) == pytest.approx(1.0 / (1.0 + np.exp(-decisions)))
+    assert probabilities_of(model, decisions) == pytest.approx(1.0 / (1.0 + np.exp(-decisions)))
 
 
 def test_other_losses_have_no_probabilities_and_the_message_says_which_has():
