@@ -23,7 +23,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+def load(monkeypatch):
     """What imports a benchmark's module, as the scripts do: from their own directory."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
@@ -42,9 +42,7 @@ def tiny(script: str, results: Path) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads((results / f"{script}.json").read_text())
 
 
-def test_rows_of_a_file_are_relabelled_by_a_topic_of_the_same_line(
-    load: Any, tmp_path: Path
-) -> None:
+def test_rows_of_a_file_are_relabelled_by_a_topic_of_the_same_line(load, tmp_path):
     rows, topics = tmp_path / "rows.svm", tmp_path / "topics"
     rows.write_text("-1 1:1\n+1 2:1\n-1 3:1\n")
     topics.write_text("a\tC1 C11\na\tC1\nb\tC11 C1\n")
@@ -144,14 +142,12 @@ def parts(_: str, saved: dict[str, Any]) -> None:
     [parts, *slow_but([reading, rows, updating, startup, in_memory, wide, criteo])],
     ids=lambda f: f.__name__,
 )
-def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge: Any, tmp_path: Path) -> None:
+def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge, tmp_path):
     judge(*tiny(judge.__name__, tmp_path))
 
 
 @pytest.mark.slow
-def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reached(
-    tmp_path: Path,
-) -> None:
+def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reached(tmp_path):
     printed, saved = tiny("certified", tmp_path)
     [case] = saved["cases"]
     [level] = case["tolerances"]
@@ -188,9 +184,7 @@ def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reac
 
 
 @pytest.mark.slow
-def test_learners_shows_that_batched_learners_cost_the_readings_and_bytes_of_one(
-    tmp_path: Path,
-) -> None:
+def test_learners_shows_that_batched_learners_cost_the_readings_and_bytes_of_one(tmp_path):
     small = ("--generate", "200", "--candidates", "3", "--repeats", "1", "--pairs", "2")
     done = run("learners", *small, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -207,7 +201,7 @@ def test_learners_shows_that_batched_learners_cost_the_readings_and_bytes_of_one
 
 
 @pytest.mark.slow
-def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path: Path) -> None:
+def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path):
     sizes = ("--generate", "400", "--columns", "100", "--candidates", "2")
     done = run("workers", *sizes, "--workers", "1", "--repeats", "1", "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -222,7 +216,7 @@ def test_workers_tells_the_seconds_of_both_sides_for_every_work(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("script", ["reading", pytest.param("certified", marks=pytest.mark.slow)])
-def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: Path) -> None:
+def test_a_file_that_is_refused_is_told_in_one_sentence(script, tmp_path):
     bad = tmp_path / "bad.svm"
     bad.write_text("1 1:nan\n-1 1:2\n")
     code = f"import runpy; runpy.run_path({str(BENCHMARKS / script)!r} + '.py', None, '__main__')"
@@ -236,11 +230,11 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script: str, tmp_path: P
 
 @pytest.mark.parametrize("name", ["measure", "problem", "data", "peers", "ours", "certified",
                                   "reading", "rows", "startup", "updating"])  # fmt: skip
-def test_the_examples_in_the_benchmarks_come_out_as_written(load: Any, name: str) -> None:
+def test_the_examples_in_the_benchmarks_come_out_as_written(load, name):
     assert doctest.testmod(load(name)).failed == 0
 
 
-def test_every_script_is_told_of_in_the_readme() -> None:
+def test_every_script_is_told_of_in_the_readme():
     readme = (BENCHMARKS / "README.md").read_text()
     assert [path.name for path in BENCHMARKS.glob("*.py") if path.name not in readme] == []
 
@@ -248,7 +242,7 @@ def test_every_script_is_told_of_in_the_readme() -> None:
 # --- the judge ---
 
 
-def test_the_primal_is_half_the_square_plus_c_times_the_squared_slacks(load: Any) -> None:
+def test_the_primal_is_half_the_square_plus_c_times_the_squared_slacks(load):
     data = few_rows(load)
     problem = load("problem").Problem.of(data, 3.0, 0.5)
     v = np.array([1.0, -2.0, 0.5, 0.25, 0.125])
@@ -259,7 +253,7 @@ def test_the_primal_is_half_the_square_plus_c_times_the_squared_slacks(load: Any
     assert problem.primal(v) == pytest.approx(total, rel=1e-12)
 
 
-def test_the_least_primal_is_that_of_the_best_scale(load: Any) -> None:
+def test_the_least_primal_is_that_of_the_best_scale(load):
     problem = load("problem").Problem.of(few_rows(load), 3.0, 1.0)
     v = np.array([70.0, 1.0, 2.0, -3.0, 1.0])
     tried = min(problem.primal(s * v) for s in np.geomspace(1e-4, 1e2, 4000))
@@ -267,7 +261,7 @@ def test_the_least_primal_is_that_of_the_best_scale(load: Any) -> None:
     assert problem.least_primal(-v) == problem.primal(0 * v)
 
 
-def test_an_optimum_outside_of_the_bounds_is_reported(load: Any) -> None:
+def test_an_optimum_outside_of_the_bounds_is_reported(load):
     certified, ours = load("certified"), load("ours")
     fit = SimpleNamespace(proofs=[ours.Proof(2, 0.1, primal=10.0, dual=9.0)])
     assert certified.unbracketed({0.1: fit}, 9.5) == []
@@ -280,9 +274,7 @@ def test_an_optimum_outside_of_the_bounds_is_reported(load: Any) -> None:
 
 
 @pytest.mark.parametrize("maker", ["Liblinear 1", "Liblinear 2", "SklearnLinear"])
-def test_a_rival_of_the_same_objective_comes_to_the_optimum_we_certify(
-    load: Any, maker: str, tmp_path: Path
-) -> None:
+def test_a_rival_of_the_same_objective_comes_to_the_optimum_we_certify(load, maker, tmp_path):
     if maker.startswith("Liblinear"):
         pytest.importorskip("liblinear")
     peers, ours = load("peers"), load("ours")
@@ -302,7 +294,7 @@ def test_a_rival_of_the_same_objective_comes_to_the_optimum_we_certify(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["SklearnSgd", "VowpalWabbit"])
-def test_a_rival_by_passes_learns_more_than_nothing(load: Any, name: str) -> None:
+def test_a_rival_by_passes_learns_more_than_nothing(load, name):
     peers = load("peers")
     data = few_rows(load)
     problem = load("problem").Problem.of(data, 2.0, 1.0)
@@ -317,7 +309,7 @@ def test_a_rival_by_passes_learns_more_than_nothing(load: Any, name: str) -> Non
 
 
 @pytest.mark.parametrize("writer", ["libsvm", "vowpal"])
-def test_text_for_others_holds_the_same_float32(load: Any, writer: str, tmp_path: Path) -> None:
+def test_text_for_others_holds_the_same_float32(load, writer, tmp_path):
     data = few_rows(load)
     path = tmp_path / "rows.txt"
     if writer == "libsvm":
@@ -343,9 +335,7 @@ def rival_of(load: Any, primals: list[float], seconds: list[float]) -> Any:
     return load("certified").Rival(peer)
 
 
-def test_a_rival_stops_at_the_target_or_the_time_and_its_quickest_setting_is_taken(
-    load: Any,
-) -> None:
+def test_a_rival_stops_at_the_target_or_the_time_and_its_quickest_setting_is_taken(load):
     rival = rival_of(load, [9.0, 5.0, 3.0, 2.0, 1.0], [1.0, 4.0, 2.0, 3.0, 9.0])
     rival.search(target=2.5, time_limit=100.0)
     assert [run.primal for run in rival.runs] == [9.0, 5.0, 3.0, 2.0]
@@ -360,7 +350,7 @@ def test_a_rival_stops_at_the_target_or_the_time_and_its_quickest_setting_is_tak
 # --- the clock ---
 
 
-def test_contenders_take_turns_and_none_is_always_first(load: Any) -> None:
+def test_contenders_take_turns_and_none_is_always_first(load):
     calls: list[str] = []
 
     def contender(name: str) -> Any:
@@ -371,7 +361,7 @@ def test_contenders_take_turns_and_none_is_always_first(load: Any) -> None:
     assert seconds == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
 
 
-def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load: Any) -> None:
+def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load):
     measure = load("measure")
     ballast = np.ones(50_000_000)
     found, peak = measure.in_fresh_process(measure.median, [3.0, 1.0, 2.0])
@@ -379,7 +369,7 @@ def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load: Any)
     assert 5e6 < peak < ballast.nbytes < measure.peak_memory()
 
 
-def test_the_process_that_measures_liblinear_does_not_load_streamtron(load: Any) -> None:
+def test_the_process_that_measures_liblinear_does_not_load_streamtron(load):
     code = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import peers; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "problem" in done.stdout.split()

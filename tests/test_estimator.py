@@ -109,13 +109,13 @@ def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, bas
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("loss", slow_but(LOSSES, "squared_hinge", "log_loss"))
-def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
+def test_scikit_learn_checks_pass_with_no_exemption(loss):
     results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
     assert {result["status"] for result in results} <= {"passed", "skipped"}
 
 
-def test_the_parameters_have_the_defaults_of_the_settings() -> None:
+def test_the_parameters_have_the_defaults_of_the_settings():
     ours = {**asdict(Settings()), "C": 1.0}
     theirs = StreamtronClassifier().get_params()
     assert theirs.pop("random_state") is None
@@ -146,8 +146,8 @@ def test_the_parameters_have_the_defaults_of_the_settings() -> None:
     ids=str,
 )
 def test_the_objective_is_scikit_learn_s_and_the_gap_to_its_least_is_as_proven(
-    loss: str, classes: int, parameters: dict[str, Any]
-) -> None:
+    loss, classes, parameters
+):
     X, y = _rows(classes=classes)
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(y))
     ours = StreamtronClassifier(loss=loss, **parameters).fit(X, y, sample_weight=weights)
@@ -160,7 +160,7 @@ def test_the_objective_is_scikit_learn_s_and_the_gap_to_its_least_is_as_proven(
         assert mine * (1 - gap) <= least * (1 + 1e-9)
 
 
-def test_balancing_allows_a_class_whose_rows_all_weigh_zero() -> None:
+def test_balancing_allows_a_class_whose_rows_all_weigh_zero():
     X, y = _rows(classes=3)
     model = StreamtronClassifier(class_weight="balanced").fit(X, y, sample_weight=1.0 * (y < 2))
     assert np.all(model.predict(X) < 2)
@@ -170,7 +170,7 @@ def test_balancing_allows_a_class_whose_rows_all_weigh_zero() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_probabilities_are_those_of_the_sigmoid_divided_by_their_sum(classes: int) -> None:
+def test_probabilities_are_those_of_the_sigmoid_divided_by_their_sum(classes):
     X, y = _rows(classes=classes)
     model = StreamtronClassifier(loss="log_loss").fit(X, y)
     shares = 1.0 / (1.0 + np.exp(-model.decision_function(X)))
@@ -181,7 +181,7 @@ def test_probabilities_are_those_of_the_sigmoid_divided_by_their_sum(classes: in
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
-def test_only_the_logistic_loss_has_probabilities(loss: str) -> None:
+def test_only_the_logistic_loss_has_probabilities(loss):
     model = StreamtronClassifier(loss=loss).fit(*_rows())
     for name in ("predict_proba", "predict_log_proba"):
         with pytest.raises(AttributeError, match=name) as caught:
@@ -198,8 +198,8 @@ def test_only_the_logistic_loss_has_probabilities(loss: str) -> None:
      (1, None, "hinge")],
 )  # fmt: skip
 def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
-    tmp_path: Path, base: int, class_weight: Any, loss: Any
-) -> None:
+    tmp_path, base, class_weight, loss
+):
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=base)
@@ -225,9 +225,7 @@ def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
-def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(
-    tmp_path: Path, class_weight: Any
-) -> None:
+def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight):
     X, y = _rows(classes=4)
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=1)
     ours = StreamtronClassifier(class_weight=class_weight)
@@ -242,7 +240,7 @@ def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(
     assert np.mean(on_disk.predict(X) == y) == np.mean(in_memory.predict(X) == y)
 
 
-def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path: Path) -> None:
+def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path):
     X, y = _rows(n=50)
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=0)
     wide = StreamtronClassifier().fit_shards(root, index_base=0)
@@ -253,7 +251,7 @@ def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path: Path) -
         StreamtronClassifier().fit_shards(root, colour="red")
 
 
-def test_no_random_state_is_the_default_seed_and_not_chance() -> None:
+def test_no_random_state_is_the_default_seed_and_not_chance():
     X, y = _rows()
     first, second, third = (
         StreamtronClassifier(random_state=state).fit(X, y).coef_ for state in (None, None, 0)
@@ -267,7 +265,7 @@ def test_no_random_state_is_the_default_seed_and_not_chance() -> None:
 # --- what X may be ---
 
 
-def test_every_kind_of_matrix_gives_the_same_bits() -> None:
+def test_every_kind_of_matrix_gives_the_same_bits():
     X, y = _rows()
     wide = sparse.csr_array(X)
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
@@ -284,7 +282,7 @@ def test_every_kind_of_matrix_gives_the_same_bits() -> None:
         )
 
 
-def test_a_data_frame_s_names_are_kept_and_another_name_is_refused(tmp_path: Path) -> None:
+def test_a_data_frame_s_names_are_kept_and_another_name_is_refused(tmp_path):
     X, y = _rows(columns=3)
     frame = pandas.DataFrame(X, columns=["a", "b", "c"])
     model = StreamtronClassifier().fit(frame, pandas.Series(y).map({0: "no", 1: "yes"}))
@@ -297,7 +295,7 @@ def test_a_data_frame_s_names_are_kept_and_another_name_is_refused(tmp_path: Pat
     assert not hasattr(model, "feature_names_in_")
 
 
-def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path: Path) -> None:
+def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     X, y = _rows(columns=3)
     table = pa.table({name: X[:, j] for j, name in enumerate(("b", "a", "c"))})
     pq.write_table(table.append_column("label", pa.array(y.tolist())), tmp_path / "rows.parquet")
@@ -309,7 +307,7 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path: Pa
         model.predict(table)
 
 
-def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed() -> None:
+def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed():
     twice = sparse.csr_array(
         (np.array([1, 2, -1, 1], np.float32), np.array([0, 0, 0, 1]), np.array([0, 2, 3, 4]))
     )
@@ -319,7 +317,7 @@ def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed
     assert np.array_equal(model.coef_, StreamtronClassifier().fit(twice.toarray(), y).coef_)
 
 
-def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then() -> None:
+def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then():
     exact, rounded = (
         StreamtronClassifier().fit([[large], [-3.0], [-2.0], [1.5]], [0, 1, 1, 0])
         for large in (2.0**24 + 1, 2.0**24)
@@ -349,9 +347,7 @@ def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then(
     ],
     ids=str,
 )
-def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(
-    parameters: dict[str, Any], sentence: str
-) -> None:
+def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(parameters, sentence):
     with pytest.raises(SettingsError, match=sentence):
         StreamtronClassifier(**parameters).fit([[0.0], [1.0]], [0, 1])
 
@@ -365,14 +361,12 @@ def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(
         ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
     ],
 )
-def test_one_class_and_weights_out_of_range_are_refused(
-    y: Any, weights: Any, sentence: str
-) -> None:
+def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronClassifier().fit(np.eye(4), y, sample_weight=weights)
 
 
-def test_a_gap_not_reached_is_warned_of_with_its_size() -> None:
+def test_a_gap_not_reached_is_warned_of_with_its_size():
     X, y = _rows(n=3000)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 full epochs proved") as caught:
         model = StreamtronClassifier(tol=1e-11, C=1e5, max_iter=1).fit(X, y)
@@ -387,7 +381,7 @@ def test_a_gap_not_reached_is_warned_of_with_its_size() -> None:
 
 
 @pytest.mark.parametrize("pickler", [pickle, cloudpickle])
-def test_a_pickled_model_decides_and_learns_on_as_before(pickler: Any) -> None:
+def test_a_pickled_model_decides_and_learns_on_as_before(pickler):
     X, y = _rows()
     model = StreamtronClassifier().fit(X[:300], y[:300])
     back = pickle.loads(pickler.dumps(model))
@@ -400,9 +394,7 @@ def test_a_pickled_model_decides_and_learns_on_as_before(pickler: Any) -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("intercept", [{}, {"intercept_scaling": 9.0}, {"fit_intercept": False}])
-def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(
-    classes: int, intercept: dict[str, Any]
-) -> None:
+def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(classes, intercept):
     X, y = _rows(classes=classes)
     model = StreamtronClassifier(warm_start=True, tol=1e-4, **intercept).fit(X, y)
     before, gaps = model.coef_, _gaps(model)
@@ -412,9 +404,7 @@ def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given(
-    loss: str,
-) -> None:
+def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given(loss):
     X, y = _rows()
     model = StreamtronClassifier(loss=loss, warm_start=True, tol=1e-5).fit(X, y)
     heavy = 2.0 if loss == "hinge" else 900.0  # with which LIBLINEAR converges
@@ -426,7 +416,7 @@ def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_g
     assert least * (1 - 1e-9) <= mine <= least * (1 + 1.1e-5)
 
 
-def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_nothing() -> None:
+def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_nothing():
     X, y = _rows()
     fresh = StreamtronClassifier().fit(X[:100], y[:100])
     warm = StreamtronClassifier(warm_start=True).fit(X, y).fit(X[:100], y[:100])
@@ -442,7 +432,7 @@ def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_no
 # --- partial_fit ---
 
 
-def test_the_first_partial_fit_is_a_fit() -> None:
+def test_the_first_partial_fit_is_a_fit():
     X, y = _rows(classes=3)
     whole = StreamtronClassifier().fit(X, y)
     part = StreamtronClassifier().partial_fit(X, y, classes=[2, 1, 0])
@@ -452,9 +442,7 @@ def test_the_first_partial_fit_is_a_fit() -> None:
 
 @pytest.mark.parametrize("intercept", ["penalised", "free"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_dual_after_partial_fits_is_one_of_all_rows_and_not_idle(
-    loss: str, intercept: str
-) -> None:
+def test_the_dual_after_partial_fits_is_one_of_all_rows_and_not_idle(loss, intercept):
     X, y = _rows(n=2000)
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], len(y))
     weights[:250] *= 8.0  # so that the dual variables of later rows are counted more finely
@@ -476,9 +464,7 @@ def test_the_dual_after_partial_fits_is_one_of_all_rows_and_not_idle(
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("by_label", [False, True])
-def test_weights_learned_in_parts_come_near_the_optimum_of_all_rows(
-    by_label: bool, loss: str
-) -> None:
+def test_weights_learned_in_parts_come_near_the_optimum_of_all_rows(by_label, loss):
     X, y = _rows(n=2000, classes=3)
     order = np.argsort(y, kind="stable") if by_label else np.arange(len(y))
     parts, whole = StreamtronClassifier(loss=loss), StreamtronClassifier(loss=loss).fit(X, y)
@@ -488,7 +474,7 @@ def test_weights_learned_in_parts_come_near_the_optimum_of_all_rows(
     assert excess.max() < (1.0 if by_label else 0.02)
 
 
-def test_rows_much_longer_than_all_before_are_learned_all_the_same() -> None:
+def test_rows_much_longer_than_all_before_are_learned_all_the_same():
     X, y = _rows(n=2000)
     X[100:] *= 1000
     model = StreamtronClassifier(C=100.0).fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
@@ -501,9 +487,7 @@ def test_rows_much_longer_than_all_before_are_learned_all_the_same() -> None:
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
 @pytest.mark.parametrize("intercept", ["penalised", "free"])
-def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(
-    intercept: str, loss: str, tmp_path: Path
-) -> None:
+def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(intercept, loss, tmp_path):
     X, y = _rows(n=400)
     for name, flipped in (("a", y), ("b", 1 - y)):  # another label comes first
         root = _write_shards(X[:300], flipped[:300], tmp_path / name, shards=1, base=1)
@@ -516,7 +500,7 @@ def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(
         assert model.certificate_ == memory.certificate_
 
 
-def test_a_row_of_weight_zero_is_as_if_it_were_not_there() -> None:
+def test_a_row_of_weight_zero_is_as_if_it_were_not_there():
     X, y = _rows()
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 200)
     without, present = StreamtronClassifier().fit(X[:200], y[:200]), np.flatnonzero(weights)
@@ -540,8 +524,8 @@ def test_a_row_of_weight_zero_is_as_if_it_were_not_there() -> None:
     ],
 )
 def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learned_then(
-    classes: int, other: dict[str, Any], named: str
-) -> None:
+    classes, other, named
+):
     X, y = _rows(n=60, classes=classes)
     model = StreamtronClassifier().partial_fit(X[:40], y[:40], classes=range(classes))
     twin = clone(model).partial_fit(X[:40], y[:40], classes=range(classes))
@@ -551,7 +535,7 @@ def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learn
     assert model.certificate_ == twin.partial_fit(X[40:], y[40:]).certificate_
 
 
-def test_the_upper_bound_holds_for_the_problem_of_all_rows_whatever_else_is_changed() -> None:
+def test_the_upper_bound_holds_for_the_problem_of_all_rows_whatever_else_is_changed():
     X, y = _rows(n=80)
     model = StreamtronClassifier(C=1e-3).fit(X[:60], y[:60])
     other = {"tol": 0.5, "max_iter": 7, "random_state": 3, "warm_start": True}
@@ -562,8 +546,8 @@ def test_the_upper_bound_holds_for_the_problem_of_all_rows_whatever_else_is_chan
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_rows_after_a_balanced_fit_are_refused_and_those_after_given_weights_have_them(
-    classes: int, tmp_path: Path
-) -> None:
+    classes, tmp_path
+):
     X, y = _rows(n=90, classes=classes)
     root = _write_shards(X[:60], y[:60], tmp_path / "rows", shards=2, base=1)
     names = range(classes) if classes > 2 else None
@@ -585,9 +569,7 @@ def test_rows_after_a_balanced_fit_are_refused_and_those_after_given_weights_hav
         ({}, [0, 2], "label 1 is not one of the classes"),
     ],
 )
-def test_partial_fit_refuses_what_it_cannot_know(
-    parameters: dict[str, Any], classes: Any, sentence: str
-) -> None:
+def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
     X, y = _rows(n=20)
     with pytest.raises(ValueError, match=sentence):
         StreamtronClassifier(**parameters).partial_fit(X, y, classes=classes)
@@ -596,7 +578,7 @@ def test_partial_fit_refuses_what_it_cannot_know(
         model.partial_fit(X, y, classes=[0, 1, 2])
 
 
-def test_a_first_part_may_lack_a_class() -> None:
+def test_a_first_part_may_lack_a_class():
     X, y = _rows(n=600)
     model = StreamtronClassifier().partial_fit(X[y == 1], y[y == 1], classes=[0, 1])
     assert np.all(model.predict(X[y == 1]) == 1)
@@ -604,7 +586,7 @@ def test_a_first_part_may_lack_a_class() -> None:
     assert model.score(X, y) > 0.7
 
 
-def test_a_free_intercept_is_that_of_logistic_regression() -> None:
+def test_a_free_intercept_is_that_of_logistic_regression():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X / np.abs(X).max(axis=0)).astype(np.float32)
     ours = StreamtronClassifier(loss="log_loss", intercept="free", tol=1e-6).fit(X, y)
@@ -625,9 +607,7 @@ def test_a_free_intercept_is_that_of_logistic_regression() -> None:
     ],
     ids=["LinearSVC", "LogisticRegression"],
 )
-def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_nothing(
-    theirs: Any,
-) -> None:
+def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_nothing(theirs):
     X, y = _rows(classes=3)
     given = theirs.get_params()
     given = {name: value for name, value in given.items() if value != "deprecated"}
@@ -651,22 +631,20 @@ def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_noth
     ],
     ids=str,
 )
-def test_a_keyword_of_another_problem_is_refused_with_what_to_do(
-    keywords: dict[str, Any], error: type[Exception], sentence: str
-) -> None:
+def test_a_keyword_of_another_problem_is_refused_with_what_to_do(keywords, error, sentence):
     with pytest.raises(error, match=sentence):
         StreamtronClassifier(**keywords)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, -1, -2])
-def test_the_number_of_threads_changes_no_bit(n_jobs: int) -> None:
+def test_the_number_of_threads_changes_no_bit(n_jobs):
     X, y = _rows(classes=3)
     alone = StreamtronClassifier().fit(X, y)
     assert np.array_equal(StreamtronClassifier(n_jobs=n_jobs).fit(X, y).coef_, alone.coef_)
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
-def test_threads_that_share_the_rows_of_one_problem_change_no_bit(loss: str) -> None:
+def test_threads_that_share_the_rows_of_one_problem_change_no_bit(loss):
     random = np.random.default_rng(0)
     X = random.normal(size=(70_000, 12))
     y = X @ random.normal(size=12) + random.normal(size=70_000) > 0.5
@@ -675,9 +653,7 @@ def test_threads_that_share_the_rows_of_one_problem_change_no_bit(loss: str) -> 
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(
-    classes: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, capsys, tmp_path):
     X, y = _rows(n=900, classes=classes)
     root = _write_shards(X, y, tmp_path / "rows", shards=2, base=0)
     names = np.array(["ant", "bee", "cow"])[y]
@@ -696,7 +672,7 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(
     assert capsys.readouterr().out == ""
 
 
-def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
+def test_callbacks_of_scikit_learn_meet_every_reading():
     pytest.importorskip("sklearn.callback")
     told: list[str] = []
 
@@ -722,7 +698,7 @@ def test_callbacks_of_scikit_learn_meet_every_reading() -> None:
     assert told[-1] == "teardown"
 
 
-def test_a_scikit_learn_without_callbacks_is_enough(tmp_path: Path) -> None:
+def test_a_scikit_learn_without_callbacks_is_enough(tmp_path):
     code = (
         "import sys; import sklearn.linear_model, sklearn.calibration; "
         "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
@@ -736,7 +712,7 @@ def test_a_scikit_learn_without_callbacks_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes: int) -> None:
+def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes):
     X, y = _rows(classes=classes)
     model = StreamtronClassifier(warm_start=True).fit(X, y)
     dense, decisions = model.coef_, model.decision_function(X)
@@ -750,9 +726,7 @@ def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes: int) -
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(
-    classes: int, loss: str, tmp_path: Path
-) -> None:
+def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(classes, loss, tmp_path):
     X, y = _rows(classes=classes)
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=0)
     weights = {"0": 2.0}
@@ -775,9 +749,7 @@ def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(
     assert clone(ours).fit(X, y.astype(float)).coef_ == pytest.approx(ours.coef_, rel=1e-6)
 
 
-def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learns_no_more(
-    tmp_path: Path,
-) -> None:
+def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learns_no_more(tmp_path):
     (tmp_path / "a.svm").write_text("1,2 1:1\n2 2:1\n1 3:1\n")
     (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
     several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
@@ -791,7 +763,7 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
         model.partial_fit(np.eye(2), [1, 2])
 
 
-def test_columns_that_were_numbered_anew_in_place_are_read_as_they_are() -> None:
+def test_columns_that_were_numbered_anew_in_place_are_read_as_they_are():
     rng = np.random.default_rng(0)
     X = sparse.random_array((400, 60), density=0.3, format="csr", dtype=np.float32, rng=rng)
     y = np.asarray(X.sum(axis=1)).ravel() > 9.0

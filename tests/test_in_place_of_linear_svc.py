@@ -70,7 +70,7 @@ def _unclear(ours: StreamtronClassifier, theirs: LinearSVC, X: Any) -> NDArray[n
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_fitted_directly_it_predicts_as_linear_svc_up_to_the_certified_gap(classes: int) -> None:
+def test_fitted_directly_it_predicts_as_linear_svc_up_to_the_certified_gap(classes):
     X, y = _rows(classes)
     ours, theirs = (model.fit(X, y) for model in _both(C=0.3))
     _unclear(ours, theirs, X)
@@ -79,9 +79,7 @@ def test_fitted_directly_it_predicts_as_linear_svc_up_to_the_certified_gap(class
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_behind_tfidf_in_a_pipeline_it_predicts_as_linear_svc_up_to_the_certified_gap(
-    classes: int,
-) -> None:
+def test_behind_tfidf_in_a_pipeline_it_predicts_as_linear_svc_up_to_the_certified_gap(classes):
     rng = np.random.default_rng(3)
     words = np.array([f"word{k}" for k in range(90)])
     y = rng.choice(["ham", "news", "spam"][:classes], 900)
@@ -96,7 +94,7 @@ def test_behind_tfidf_in_a_pipeline_it_predicts_as_linear_svc_up_to_the_certifie
     assert np.all(same | unclear)
 
 
-def test_every_classifier_inside_of_a_calibration_decides_as_linear_svc_up_to_the_gap() -> None:
+def test_every_classifier_inside_of_a_calibration_decides_as_linear_svc_up_to_the_gap():
     X, y = _rows(2)
     ours, theirs = (CalibratedClassifierCV(model, cv=3).fit(X, y) for model in _both())
     pairs = zip(ours.calibrated_classifiers_, theirs.calibrated_classifiers_, strict=True)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
-from streamtron.cluster.client import Workers
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
@@ -117,7 +115,7 @@ FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
 SWEEP = "[[job]]\nname='a'\ncommand='sweep'\nshards='a'\ntable='t.csv'\n"
 
 
-def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path: Path) -> None:
+def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path):
     jobs = _load(tmp_path, JOBS).jobs
     assert [job.name for job in jobs] == ["make", "hold", "table", "train", "score"]
     assert jobs[3].words == ("fit", "--C=0.5", "--model=model", "--", "train")
@@ -135,9 +133,7 @@ def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path: Path
         (SWEEP + "valid = ['b', 'c']", ["--valid=b", "--valid=c"]),
     ],
 )
-def test_values_are_written_as_on_the_command_line(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
+def test_values_are_written_as_on_the_command_line(tmp_path, text, words):
     [job] = _load(tmp_path, text).jobs
     assert set(words) <= set(job.words)
 
@@ -179,14 +175,14 @@ def test_values_are_written_as_on_the_command_line(
         (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
     ],
 )
-def test_a_file_is_refused_before_anything_runs(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     with pytest.raises(SettingsError) as caught:
         _load(tmp_path, text)
     assert sentence in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "night.toml"))
 
 
-def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files() -> None:
+def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files():
     for name, (inputs, outputs) in COMMANDS.items():
         parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
         assert {*inputs, *outputs} <= parameters
@@ -195,9 +191,7 @@ def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files
 # --- what runs -----------------------------------------------------------------------------------
 
 
-def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(tmp_path, capfd):
     for name in ("click", "numpy", "streamtron", "socket"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
     (tmp_path / "night.toml").write_text(HOLD + TABLE)
@@ -215,9 +209,7 @@ def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(
     assert (tmp_path / "night.status.json").read_bytes() == before
 
 
-def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(tmp_path, capfd):
     (tmp_path / "held-out").mkdir()
     (tmp_path / "held-out" / "a.svm").write_text("1 1:x\n")
     text = TABLE.replace('after = "hold"\n', "")
@@ -232,9 +224,7 @@ def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
     assert _started(tmp_path, text) == ["table", "last"]
 
 
-def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed(tmp_path):
     text = (MAKE + HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
     assert _started(tmp_path, text) == ["make", "hold", "table"]
     assert _started(tmp_path, text) == []
@@ -246,7 +236,7 @@ def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed
     assert _started(tmp_path, text, again=True) == ["make", "hold", "table"]
 
 
-def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> None:
+def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path):
     sweep = '[[job]]\nname = "sweep"\ncommand = "sweep"\nshards = "train"\nfolds = 2\n'
     sweep += 'C = "0.1,1"\ntable = "table.csv"\nmodel = "best"\nafter = "make"\n'
     text = MAKE + TRAIN.replace(', "table"', "") + sweep
@@ -258,8 +248,8 @@ def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> No
 
 
 def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     text = (HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
     assert _started(tmp_path, text) == ["hold", "table"]
     shutil.rmtree(tmp_path / "held-out")
@@ -275,7 +265,7 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
     assert _started(tmp_path, text) == ["table"]
 
 
-def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
+def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path):
     def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
         with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
             _run(tmp_path, MAKE)
@@ -284,7 +274,7 @@ def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None
     _run(tmp_path, MAKE, execute=meanwhile)
 
 
-def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path):
     for content in ("{", "[]", '{"jobs": [{"name": "a"}]}', '{"jobs": [1]}'):
         (tmp_path / "night.status.json").write_text(content)
         with pytest.raises(DataError, match="not a batch's status"):
@@ -293,8 +283,8 @@ def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("accept", "last"), [("true", "done"), ("false", "skipped")])
 def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
-    tmp_path: Path, accept: str, last: str
-) -> None:
+    tmp_path, accept, last
+):
     fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
     see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
@@ -333,7 +323,7 @@ paths = "new"
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Path:
+def night(tmp_path):
     """A directory in which all jobs of NIGHT are done."""
     for place in ("data/a.svm", "data/b.svm", "new/0.svm", "late.svm"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
@@ -371,9 +361,7 @@ def _touch(place: Path, name: str) -> None:
     ids=["added", "touched", "written anew", "added to a fit", "removed", "renamed", "settings",
          "ignored", "elsewhere"],
 )  # fmt: skip
-def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(
-    night: Path, change: Callable[[Path], Any], jobs: list[str]
-) -> None:
+def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(night, change, jobs):
     change(night)
     assert _started(night, NIGHT) == jobs
     assert set(_states(night).values()) == {"done"}
@@ -388,9 +376,7 @@ model = "m.run"
 """
 
 
-def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(
-    night: Path,
-) -> None:
+def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(night):
     shard = str(night / "data" / "a.svm")
     streamtron.fit(shard, model=night / "m")
     assert _started(night, PROOF) == ["prove"]
@@ -402,7 +388,7 @@ def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_cha
     assert _started(night, PROOF) == []
 
 
-def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
+def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night):
     _add(night, "late.svm")
 
     def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
@@ -413,7 +399,7 @@ def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> 
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
+def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night):
     words: list[str] = []
 
     def cut_off(batch: Batch, job: Job, *_: Any) -> Ended:
@@ -431,9 +417,7 @@ def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night:
 
 
 @pytest.mark.slow
-def test_workers_tell_what_the_inputs_were_when_their_job_began(
-    night: Path, guest: Workers
-) -> None:
+def test_workers_tell_what_the_inputs_were_when_their_job_began(night, guest):
     _add(night, "new/1.svm")
     _run(night, NIGHT, workers=guest)
     assert _started(night, NIGHT) == []
@@ -447,7 +431,7 @@ LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=3000000
 
 
 @pytest.fixture
-def under_way(tmp_path: Path) -> Iterator[Process]:
+def under_way(tmp_path):
     """A batch whose second job, which takes minutes, has begun to write."""
     assert _started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
@@ -462,8 +446,8 @@ def under_way(tmp_path: Path) -> Iterator[Process]:
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
 def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
-    under_way: Process, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+    under_way, tmp_path, number, code
+):
     under_way.send_signal(number)
     ended = under_way.end()
     assert (ended.returncode, number.name in ended.stderr) == (code, True)
@@ -473,8 +457,8 @@ def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
 
 
 def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
-    under_way: Process, tmp_path: Path
-) -> None:
+    under_way, tmp_path
+):
     under_way.kill()
     assert under_way.end().returncode == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
@@ -502,7 +486,7 @@ subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
 
 
 @pytest.mark.slow
-def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
+def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed():
     parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "ready\n"
     parent.kill()
@@ -511,7 +495,7 @@ def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -
     parent.stdout.close()
 
 
-def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
+def test_a_job_whose_parent_died_before_it_looked_ends_at_once():
     child = "from streamtron.cluster.jobs import follow_parent; follow_parent(); import signal; "
     words = [sys.executable, "-c", child + "signal.pause()"]
     process = subprocess.Popen(words, stdin=subprocess.PIPE)
@@ -547,7 +531,7 @@ OF_CHANGES = ["fit", "add", "take"]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A directory with three shards in ``data``."""
     write_corpus(tmp_path / "data", rows=3000, columns=60, noise=0.1)
     for number, shard in enumerate(sorted((tmp_path / "data").iterdir())):
@@ -570,9 +554,7 @@ def _all_done(place: Path, expected: list[str], text: str = CHANGES, **how: Any)
         how.pop("again", None)
 
 
-def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(
-    place: Path,
-) -> None:
+def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(place):
     _all_done(place, OF_CHANGES)
     _all_done(place, OF_CHANGES, again=True)
     _all_done(place, OF_CHANGES, CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1))
@@ -601,8 +583,8 @@ sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
 @pytest.mark.parametrize("job", OF_CHANGES)
 @pytest.mark.parametrize("when", ["has begun", "has ended"])
 def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_called_again(
-    place: Path, job: str, when: str
-) -> None:
+    place, job, when
+):
     (place / "night.toml").write_text(CHANGES)
     done = Process(KILLED_BATCH, job, when, cwd=place).end()
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -613,9 +595,7 @@ def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_cal
 
 
 @pytest.mark.slow
-def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
-    tmp_path: Path, workers: Workers, guest: Workers
-) -> None:
+def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, workers, guest):
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from streamtron.cli import main
-from streamtron.cluster.client import Workers, usable_memory
+from streamtron.cluster.client import usable_memory
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import parts_on
 from streamtron.core.config import Machine, Settings
@@ -39,13 +39,13 @@ ROWS = 9000
 
 
 @pytest.fixture(scope="module")
-def model() -> LinearModel:
+def model():
     weights = np.random.default_rng(0).normal(size=COLUMNS)
     return LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory):
     """Five shards of text, one of them without a row."""
     directory = tmp_path_factory.mktemp("corpus") / "shards"
     generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=4)
@@ -62,9 +62,7 @@ def _files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "base"), [("from-0", 0), ("from-1", 1)])
-def test_workers_find_the_first_column_that_one_process_finds(
-    workers: Workers, tmp_path: Path, name: str, base: int
-) -> None:
+def test_workers_find_the_first_column_that_one_process_finds(workers, tmp_path, name, base):
     """The only column 0 is in the last shard, and not in the last piece that its reader gives."""
     for number, column in enumerate([5, 3, base]):
         (tmp_path / f"{number}.svm").write_text(
@@ -80,9 +78,7 @@ def _two(item: int, shared: int) -> Iterator[int]:
     yield item + shared
 
 
-def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the_task(
-    workers: Workers,
-) -> None:
+def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the_task(workers):
     workers.client.wait_for_workers(2)
     workers.client.amm.stop()  # every two seconds Dask removes copies that no task waits for
     try:
@@ -95,9 +91,7 @@ def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the
     assert list(results) == [12]
 
 
-def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(workers, monkeypatch):
     def fails(*_: Any) -> None:
         raise AssertionError("(0, 'a task that is nowhere any more')")
 
@@ -105,9 +99,7 @@ def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
 
 
-def test_workers_of_a_command_have_a_dashboard_and_import_nothing_from_its_directory(
-    tmp_path: Path,
-) -> None:
+def test_workers_of_a_command_have_a_dashboard_and_import_nothing_from_its_directory(tmp_path):
     for name in ("multiprocessing", "socket", "numpy", "distributed"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
     words = ["generate", "data", "--rows", "100", "--workers", "1", "--dashboard", "127.0.0.1:0"]
@@ -119,7 +111,7 @@ def test_workers_of_a_command_have_a_dashboard_and_import_nothing_from_its_direc
     assert not (tmp_path / "imported").exists()
 
 
-def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again() -> None:
+def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
     """Dask's own would give it back with every array, which makes a fit half as slow again; and
     would take no task while they hold four fifths of their limit, as parts do."""
     spawned = {"distributed.worker.multiprocessing-method": "spawn"}
@@ -138,8 +130,8 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again() -> None:
     [(["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"), (["# none\n"], "no rows")],
 )
 def test_an_error_in_a_shard_is_the_sentence_of_one_process(
-    guest: Workers, model: LinearModel, tmp_path: Path, texts: list[str], sentence: str
-) -> None:
+    guest, model, tmp_path, texts, sentence
+):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
     works: list[Callable[[Any], object]] = [
@@ -157,17 +149,13 @@ def test_an_error_in_a_shard_is_the_sentence_of_one_process(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(
-    workers: Workers, tmp_path: Path
-) -> None:
+def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(workers, tmp_path):
     found = list(workers(_dies_once, [0, 1, 2, 3], str(tmp_path)))
     assert found == [0, 10, 20, 30]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
 
 
-def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(
-    guest: Workers, tmp_path: Path
-) -> None:
+def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(guest, tmp_path):
     def let_the_first_go_on() -> None:
         until(lambda: guest.client.run_on_scheduler(_states).get("1") == "erred")
         (tmp_path / "go").touch()
@@ -203,9 +191,7 @@ def _dies_once(item: int, directory: str) -> Iterator[int]:
     yield 10 * item
 
 
-def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(
-    workers: Workers, tmp_path: Path
-) -> None:
+def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(workers, tmp_path):
     """It would, and still write files when all the results are here."""
     client = workers.client
     client.wait_for_workers(2)
@@ -234,7 +220,7 @@ def _waits_if_second(item: int, directory: str) -> Iterator[int]:
     yield os.getpid()
 
 
-def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -> None:
+def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path):
     """Dask would close the cluster's only worker before it is there again."""
     given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
     with dask.config.set(given_up), connect(1) as workers:
@@ -243,7 +229,7 @@ def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
-def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path: Path) -> None:
+def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path):
     with connect(1, worker_timeout=3.0) as workers:
         assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
     assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
@@ -258,7 +244,7 @@ def _stops_once(item: int, directory: str) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_task_that_kills_every_worker_is_a_sentence(guest: Workers) -> None:
+def test_a_task_that_kills_every_worker_is_a_sentence(guest):
     with pytest.raises(MachineError, match=r"_dies-.*workers died one after the other"):
         list(guest(_dies, ["a"]))
 
@@ -268,9 +254,7 @@ def _dies(_: str) -> Iterator[int]:
     yield 0
 
 
-def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(
-    tmp_path: Path,
-) -> None:
+def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(tmp_path):
     (tmp_path / "bad.svm").write_text("1 1:x\n")
     with connect(1) as workers:
         with pytest.raises(DataError):
@@ -303,9 +287,8 @@ COMMANDS = (
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
-    workers: Workers, corpus: Path, model: LinearModel, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str,
-) -> None:  # fmt: skip
+    workers, corpus, model, tmp_path, monkeypatch, capfd, words
+):
     """The scheduler's workers were started in another directory than the command."""
     monkeypatch.chdir(tmp_path)
     model.save("model")
@@ -327,9 +310,7 @@ def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
     assert files[0] or said[0].out
 
 
-def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(
-    guest: Workers, tmp_path: Path
-) -> None:
+def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(guest, tmp_path):
     (tmp_path / "train").mkdir()
     for name in ("0.svm.gz", "1.svm.gz"):  # nobody knows what is in them
         (tmp_path / "train" / name).write_bytes(gzip.compress(f"1 1:1{name[0]}\n-1 2:1\n".encode()))
@@ -340,9 +321,7 @@ def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(
         )  # fmt: skip
 
 
-def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(tmp_path):
     generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
     machine = Machine(memory=450_000_000)
     with connect(1, machine=machine) as workers:
@@ -352,7 +331,7 @@ def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_acti
 
 
 @pytest.mark.slow
-def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path: Path) -> None:
+def test_a_task_that_takes_more_than_its_workers_memory_is_a_sentence(tmp_path):
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         connect(1, machine=Machine(memory=400_000_000)) as workers,
@@ -380,7 +359,7 @@ def _hungry(size: int) -> Iterator[int]:
         ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
     ],
 )
-def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_a_cluster_is_refused(asked, sentence):
     with pytest.raises(SettingsError, match=sentence), connect(**asked):
         pass
 
@@ -392,7 +371,7 @@ def test_what_cannot_be_a_cluster_is_refused(asked: dict[str, Any], sentence: st
         ({"scheduler": "tcp://127.0.0.1:1", "timeout": 0.5}, "no scheduler answered within 0.5 s"),
     ],
 )
-def test_workers_that_cannot_be_reached_are_a_sentence(asked: Any, sentence: str) -> None:
+def test_workers_that_cannot_be_reached_are_a_sentence(asked, sentence):
     with pytest.raises(MachineError, match=re.escape(sentence)), connect(**asked):
         pass
 
@@ -401,8 +380,8 @@ def test_workers_that_cannot_be_reached_are_a_sentence(asked: Any, sentence: str
 
 
 def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing(
-    scheduler: str, model: LinearModel, corpus: Path, tmp_path: Path
-) -> None:
+    scheduler, model, corpus, tmp_path
+):
     model.save(tmp_path / "model")
     write_predictions(model, corpus, tmp_path / "one.tsv")
     words = ("predict", "model", corpus, "-o", "many.tsv", "--scheduler", scheduler)
@@ -437,7 +416,7 @@ def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler: str) -> None:
+def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(scheduler):
     with dask_worker(scheduler) as stopped, dask_worker(scheduler):
         os.kill(stopped.pid, signal.SIGSTOP)
         with (
@@ -447,7 +426,7 @@ def test_a_worker_that_is_stopped_before_the_client_comes_is_a_sentence(schedule
             pass
 
 
-def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
+def test_a_scheduler_without_workers_is_a_sentence(scheduler):
     with (
         pytest.raises(MachineError, match="a scheduler without workers"),
         connect(scheduler=scheduler, timeout=0.5),
@@ -456,7 +435,7 @@ def test_a_scheduler_without_workers_is_a_sentence(scheduler: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: Path) -> None:
+def test_a_worker_with_another_version_is_a_sentence(scheduler, tmp_path):
     other = tmp_path / "streamtron-99.0.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: streamtron\nVersion: 99.0\n")
@@ -469,7 +448,7 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path):
     file = tmp_path / "scheduler.json"
     words = [BIN / "dask", "scheduler", *LOCAL]
     with started(*words, "--scheduler-file", file) as found:
@@ -482,9 +461,7 @@ def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_scheduler_whose_last_worker_goes_away_is_a_sentence(
-    scheduler: str, tmp_path: Path
-) -> None:
+def test_a_scheduler_whose_last_worker_goes_away_is_a_sentence(scheduler, tmp_path):
     with dask_worker(scheduler) as worker, connect(scheduler=scheduler) as workers:
         results = workers(_waits_once, ["a"], str(tmp_path))
         threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", worker)).start()

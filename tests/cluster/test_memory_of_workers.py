@@ -22,7 +22,7 @@ def needed(parts: int, at_once: int, settings: Settings = PART, columns: int = 0
     return sum(need.size for need in needs)
 
 
-def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do() -> None:
+def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do():
     enough = needed(4, 2)
     check_worker(PART, "w", enough, parts=4, at_once=2)
     with pytest.raises(MachineError) as refused:
@@ -31,7 +31,7 @@ def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do() -> None:
         assert words in str(refused.value)
 
 
-def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features() -> None:
+def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features():
     assert needed(2, 1) < needed(3, 1) < needed(3, 2) < needed(3, 2, columns=1000)
     assert needed(1, 1) == needed(1, 8)  # it has but one part
     limit = needed(2, 1) + 10**6
@@ -40,7 +40,7 @@ def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features(
         check_worker(PART.but(hash_bits=20), "w", limit, parts=2, at_once=1)
 
 
-def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read() -> None:
+def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read():
     columns = check_worker(PART, "w", needed(2, 1, columns=500), parts=2, at_once=1)
     assert columns == 500
     assert check_worker(PART, "w", None, parts=2, at_once=1) == COLUMN_MAX + 1
@@ -73,15 +73,13 @@ class Fake:
         (False, [], 1),  # who knows
     ],
 )
-def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(
-    ours: bool, nannies: list[str], waits: int
-) -> None:
+def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(ours, nannies, waits):
     fake = Fake(3, nannies)
     Workers(cast(Any, fake), cast(Any, fake) if ours else None, None).wait_for(1)
     assert fake.waits == waits
 
 
-def test_a_worker_of_ours_that_never_comes_is_given_up() -> None:
+def test_a_worker_of_ours_that_never_comes_is_given_up():
     fake = Fake(10**6, ["running"])
     Workers(cast(Any, fake), cast(Any, fake), None).wait_for(1)
     assert fake.waits == cluster_client.PATIENCE

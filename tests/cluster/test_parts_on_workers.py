@@ -44,7 +44,7 @@ SHARDS, COLUMNS = 7, 400
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("trainer")
     generate(str(directory / "train"), rows=1050, columns=COLUMNS, seed=1, shards=SHARDS)
@@ -61,21 +61,19 @@ def trained(
 
 
 @pytest.fixture(scope="module", params=[ALL, BLOCKS])
-def active_set(request: pytest.FixtureRequest) -> int:
+def active_set(request):
     """Bytes that hold all rows, and bytes that hold some of those that matter."""
     return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def alone(place: Path, active_set: int) -> bytes:
+def alone(place, active_set):
     """The model of one process."""
     trained(place, place / f"alone-{active_set}", None, active_set)
     return (place / f"alone-{active_set}").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+def test_workers_find_the_bits_of_one_process(place, workers, alone, active_set, tmp_path):
     found = trained(place, tmp_path / "m", parts_on(workers), active_set)
     assert (tmp_path / "m").read_bytes() == alone
     assert holds_optimum(found.report, sorted((place / "train").glob("*.svm")))
@@ -85,8 +83,8 @@ def test_workers_find_the_bits_of_one_process(
     ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 // 2)]
 )
 def test_a_round_sends_a_vector_of_the_columns_each_way_or_half_a_square_of_few(
-    workers: Workers, tmp_path: Path, kind: str, rows: int, d: int, square: int
-) -> None:
+    workers, tmp_path, kind, rows, d, square
+):
     generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
     found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
     report = found.report
@@ -149,8 +147,8 @@ def disturbed(workers: Workers, kind: type[WorkerParts], **how: Any) -> OpenPart
 
 
 def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     for at, within in [(1, True), (5, False)] if active_set == ALL else [(5, True)]:
         model, mark = tmp_path / f"{at}", tmp_path / f"dead-{at}"
         killing = disturbed(workers, Killing, at=at, mark=mark if within else None)
@@ -213,8 +211,8 @@ def become(status: str, dask_worker: Any) -> None:
 
 
 def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     pausing = disturbed(workers, Paused)
     trained(place, tmp_path / "m", pausing, active_set)
     assert pausing.last.paused
@@ -230,8 +228,8 @@ def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
     ],
 )
 def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
-    place: Path, workers: Workers, tmp_path: Path, kind: Any, at: int | None
-) -> None:
+    place, workers, tmp_path, kind, at
+):
     killing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
     trained(place, tmp_path / "alone", None)
     trained(place, tmp_path / "m", killing)
@@ -239,9 +237,7 @@ def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_chan
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
-    workers: Workers, tmp_path: Path
-) -> None:
+def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(workers, tmp_path):
     X, scores = many.rows_of(many.CLASSES)
     (tmp_path / "one").mkdir()
     many.written(tmp_path / "one", X, [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)])
@@ -254,9 +250,7 @@ def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
 
 
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
-def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(
-    place: Path, workers: Workers, tmp_path: Path, penalty: Any
-) -> None:
+def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(place, workers, tmp_path, penalty):
     settings = Settings(C=2.0, tol=1e-3, parts=SHARDS, penalty=penalty, class_weight="balanced")
     machine = Machine()
     alone = fit([place / "train"], settings, model=tmp_path / "alone", machine=machine)
@@ -268,8 +262,8 @@ def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(
 
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
-    place: Path, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, alone, active_set, tmp_path
+):
     if active_set == BLOCKS:
         return  # the same, in more readings
     mark = tmp_path / "stopped"
@@ -308,9 +302,7 @@ def left_on(scheduler: str) -> tuple[list[str], list[int]]:
         return tasks, [*found.client.run(lambda: len(cluster_parts._held)).values()]
 
 
-def test_an_interrupt_leaves_nothing_on_the_cluster(
-    place: Path, scheduler: str, tmp_path: Path
-) -> None:
+def test_an_interrupt_leaves_nothing_on_the_cluster(place, scheduler, tmp_path):
     with dask_worker(scheduler):
         command = Command(place, tmp_path / "m", scheduler)
         command.wait_for(1)
@@ -320,8 +312,8 @@ def test_an_interrupt_leaves_nothing_on_the_cluster(
 
 
 def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
-    place: Path, scheduler: str, tmp_path: Path
-) -> None:
+    place, scheduler, tmp_path
+):
     with dask_worker(scheduler):
         for number in range(2):
             command = Command(place, tmp_path / f"{number}", scheduler)
@@ -335,8 +327,8 @@ def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
     "active_set", [ALL, pytest.param(BLOCKS, marks=pytest.mark.slow)], indirect=True
 )
 def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
-    place: Path, guest: Workers, active_set: int, tmp_path: Path
-) -> None:
+    place, guest, active_set, tmp_path
+):
     shards = sorted((place / "train").glob("*.svm"))
     settings = Settings(C=2.0, parts=5, active_set=active_set)
     fit(shards[:5], settings, model=tmp_path / "m", machine=Machine())
@@ -358,8 +350,8 @@ def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
 
 
 def test_a_client_that_is_open_gives_its_workers_and_stays_open(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     if active_set == BLOCKS:
         return  # the same
     trained(place, tmp_path / "m", parts_on(workers.client))
@@ -373,8 +365,8 @@ def test_a_client_that_is_open_gives_its_workers_and_stays_open(
 
 
 def test_a_run_begun_in_one_process_is_resumed_on_workers(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     def stop(event: Event) -> None:
         if isinstance(event, ReadingDone) and event.reading == 2:
             raise InterruptedError
@@ -387,9 +379,7 @@ def test_a_run_begun_in_one_process_is_resumed_on_workers(
     assert (tmp_path / "m").read_bytes() == alone
 
 
-def test_an_error_of_a_part_is_its_own_sentence(
-    place: Path, guest: Workers, tmp_path: Path
-) -> None:
+def test_an_error_of_a_part_is_its_own_sentence(place, guest, tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text("1 1:1\n-1 x\n")
     with pytest.raises(DataError, match=r"b\.svm.*line 2"):
@@ -399,9 +389,7 @@ def test_an_error_of_a_part_is_its_own_sentence(
         )  # fmt: skip
 
 
-def test_a_worker_that_does_not_see_a_shard_is_named(
-    place: Path, guest: Workers, tmp_path: Path
-) -> None:
+def test_a_worker_that_does_not_see_a_shard_is_named(place, guest, tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text("1 1:1\n-1 3:1\n")
 
@@ -422,8 +410,8 @@ def test_a_worker_that_does_not_see_a_shard_is_named(
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("active_set", [10**9, 600_000])
 def test_up_to_eight_workers_find_one_model_and_send_a_vector_or_two_a_round_each(
-    active_set: int, tmp_path: Path
-) -> None:
+    active_set, tmp_path
+):
     generate(str(tmp_path / "train"), rows=3000, columns=20_000, seed=1, shards=16)
     settings = Settings(parts=16, tol=0.02, active_set=active_set, max_epochs=6)
 

@@ -72,7 +72,7 @@ class Fit:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("kills")
     generate(str(directory / "train"), rows=10_000, columns=5000, seed=1, shards=SHARDS)
@@ -82,8 +82,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("holds", HOLDS)
 def test_workers_and_clients_killed_at_random_moments_change_no_bit(
-    place: Path, holds: str, workers: Workers, tmp_path: Path
-) -> None:
+    place, holds, workers, tmp_path
+):
     settings = Settings(C=C, tol=TOL, parts=SHARDS, active_set=HOLDS[holds])
     fit([place / "train"], settings, model=place / holds, machine=Machine())
     pick, pause, left = random.Random(7), threading.Event(), Counter(WANTED[holds])

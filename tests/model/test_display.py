@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards, more shards, and topics of three classes."""
     place = tmp_path_factory.mktemp("display")
     streamtron.generate(str(place / "train"), rows=800, columns=400, seed=5, shards=2)
@@ -38,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_figure_is_left() -> Iterator[None]:
+def _no_figure_is_left():
     yield
     plt.close("all")
 
@@ -52,9 +51,7 @@ def _report(place: Path, shards: str, **names: Any) -> dict[str, Any]:
 # --- history -------------------------------------------------------------------------------------
 
 
-def test_the_report_has_bounds_gap_and_seconds_of_every_reading_and_names_estimates(
-    place: Path,
-) -> None:
+def test_the_report_has_bounds_gap_and_seconds_of_every_reading_and_names_estimates(place):
     report = _report(place, "train", tol=1e-3)
     history, certificate = report["history"], report["certificate"]
     assert [each["reading"] for each in history] == list(range(1, round(report["readings"]) + 1))
@@ -78,9 +75,7 @@ def test_the_report_has_bounds_gap_and_seconds_of_every_reading_and_names_estima
 @pytest.mark.parametrize(
     "settings", [{"stage": "1.5,1,0.5", "active_set": 20_000}, {"active_set": 20_000}, {}]
 )
-def test_a_reading_is_called_proven_where_it_made_a_certificate(
-    place: Path, settings: dict[str, Any]
-) -> None:
+def test_a_reading_is_called_proven_where_it_made_a_certificate(place, settings):
     done: list[streamtron.events.ReadingDone] = []
 
     def listen(event: streamtron.events.Event) -> None:
@@ -96,7 +91,7 @@ def test_a_reading_is_called_proven_where_it_made_a_certificate(
     assert history[0]["upper"] > 0
 
 
-def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
+def test_the_model_has_the_same_history_but_for_time(place):
     settings = streamtron.Settings(tol=1e-3)
     first, second = (streamtron.run(place / "train", settings) for _ in range(2))
     timed = [
@@ -107,7 +102,7 @@ def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
     assert first.model.to_bytes() == second.model.to_bytes()
 
 
-def test_an_update_begins_a_history_of_its_own(place: Path) -> None:
+def test_an_update_begins_a_history_of_its_own(place):
     model = streamtron.fit(place / "train", model=place / "updated.st", tol=1e-3)
     before = model.certificate["history"]
     changed = streamtron.update(place / "updated.st", place / "more")
@@ -120,7 +115,7 @@ def test_an_update_begins_a_history_of_its_own(place: Path) -> None:
     assert again.report["history"] == history
 
 
-def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place: Path) -> None:
+def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
     def fitted(**names: Any) -> dict[str, Any]:
         settings = streamtron.Settings(active_set=30_000, tol=1e-6).but(**names)
         path = place / "resumed.st"
@@ -137,7 +132,7 @@ def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place: Path) -> No
     assert seconds[-1] <= second["seconds"]
 
 
-def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place: Path) -> None:
+def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place):
     streamtron.fit(place / "train", model=place / "few.st", tol=0.2)
     changed = streamtron.update(place / "few.st", place / "more").report
     assert changed["readings"] < 1
@@ -153,9 +148,7 @@ def _points(line: Any) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
 
 
-def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estimate(
-    place: Path,
-) -> None:
+def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estimate(place):
     model = streamtron.fit(place / "train", tol=1e-3)
     top, bottom = model.plot_certificate()
     history = model.certificate["history"]
@@ -173,9 +166,7 @@ def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estima
     assert model.plot_certificate(axes=own)[0] is own[0]
 
 
-def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the_widest_gap(
-    place: Path,
-) -> None:
+def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the_widest_gap(place):
     settings = streamtron.Settings(multiclass=True)
     outcome = streamtron.run(place / "topics.svm", settings)
     learners = outcome.model.certificate["learners"]
@@ -189,9 +180,7 @@ def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the
         outcome.model.plot_certificate(label=7)
 
 
-def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(place, monkeypatch):
     with pytest.raises(SettingsError, match="no history"):
         make_model().plot_certificate()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
@@ -199,7 +188,7 @@ def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
         make_model().plot_margins(np.eye(3), [-1, 1, 1])
 
 
-def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place: Path) -> None:
+def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place):
     model = make_model(weights=(1.0, -2.0), bias=0.5, classes=("ham", "spam"))
     X = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [4.0, 0.0]])
     ax = model.plot_margins(X, ["spam", "spam", "ham", "spam"])  # 1.5, −1.5, −0.5, 4.5
@@ -216,7 +205,7 @@ def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place: Pat
         model.plot_margins(X, ["spam"])
 
 
-def test_the_margin_of_many_classes_is_that_to_the_next_one() -> None:
+def test_the_margin_of_many_classes_is_that_to_the_next_one():
     reading = {"index_base": 0}
     model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, reading)
     ax = model.plot_margins(np.array([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), ["a", "b"])  # 2, −2
@@ -232,7 +221,7 @@ def test_the_margin_of_many_classes_is_that_to_the_next_one() -> None:
 # --- text and HTML -------------------------------------------------------------------------------
 
 
-def test_a_model_and_a_certificate_are_short_in_text_and_true(place: Path) -> None:
+def test_a_model_and_a_certificate_are_short_in_text_and_true(place):
     model = streamtron.fit(place / "train")
     gap = model.certificate["relative_duality_gap"]
     assert repr(model).startswith("LinearModel(classes -1, 1; columns 400; relative duality gap 0.")
@@ -254,7 +243,7 @@ def test_a_model_and_a_certificate_are_short_in_text_and_true(place: Path) -> No
     )
 
 
-def test_what_the_functions_return_is_short_in_text(place: Path) -> None:
+def test_what_the_functions_return_is_short_in_text(place):
     settings = streamtron.Settings(multiclass=True)
     outcome = streamtron.run(place / "topics.svm", settings)
     assert repr(outcome).startswith("Outcome(certified; LinearModel(classes 0, 1, 2; kind multi")
@@ -272,7 +261,7 @@ def test_what_the_functions_return_is_short_in_text(place: Path) -> None:
     assert repr(found) == f"Sweep(best of 2: {best})"
 
 
-def test_a_notebook_shows_tables_in_which_labels_are_escaped(place: Path) -> None:
+def test_a_notebook_shows_tables_in_which_labels_are_escaped(place):
     model = make_model(classes=("<a>", "b"), settings={"C": 0.5, "rho": 1.0})
     assert "<td>&lt;a&gt;, b</td>" in model._repr_html_()
     assert "<th>C</th><td>0.5</td>" in model._repr_html_()
@@ -300,7 +289,7 @@ class Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(place: Path) -> None:
+def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(place):
     (place / "odd.svm").write_text("<b> 1:1\n<b> 2:1\nc 3:1\nd 4:1\n" * 9)
     model = streamtron.fit(place / "odd.svm", multiclass=True)
     measured = streamtron.evaluate(model, place / "odd.svm")
@@ -336,13 +325,13 @@ def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(plac
     )
 
 
-def test_a_data_frame_without_pandas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_frame_without_pandas_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(SettingsError, match="Install pandas"):
         streamtron.explain(make_model()).to_frame()
 
 
-def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do() -> None:
+def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do():
     model = make_model(certificate={})
     assert not model.certificate
     assert repr(model.certificate) == "ModelCertificate(nothing proven)"

@@ -18,7 +18,7 @@ ROWS, CITIES = 1500, [0.4, 0.3, 0.28, 0.01, 0.01]
 
 
 @pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
+def table():
     """Typed rows, with nulls."""
     rng = np.random.default_rng(0)
     seconds = rng.integers(-(10**9), 10**9, ROWS)
@@ -76,8 +76,8 @@ NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:numbe
     ids=lambda columns: columns[0],
 )
 def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories(
-    table: pd.DataFrame, columns: list[str], tmp_path: Path
-) -> None:
+    table, columns, tmp_path
+):
     model = streamtron.fit(table, columns=columns, label="label")
     streamtron.export(model, tmp_path / "m.skops", "sklearn")
     trusted = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
@@ -94,9 +94,7 @@ def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories
         assert np.array_equal(pipeline.predict(floats), pipeline.predict(rows))
 
 
-def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
-    table: pd.DataFrame,
-) -> None:
+def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(table):
     model = streamtron.fit(table.dropna(), columns=["day:date"], label="label")
     pipeline, written = model.to_sklearn(), table.assign(day=table.day.astype(object))
     assert len(pipeline.predict(written.dropna())) == len(table.dropna())
@@ -112,9 +110,7 @@ def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
         "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
     ],
 )  # fmt: skip
-def test_a_pipeline_of_documents_takes_them_as_they_are(
-    table: pd.DataFrame, text: str, tmp_path: Path
-) -> None:
+def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     model = streamtron.fit(table[["note", "label"]], text=text, label="label", loss="log_loss")
     documents = [*table.note[:20], "Free café", ""]
     ours = model.predict_proba(documents)
@@ -137,9 +133,7 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(
         ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
     ],
 )
-def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
-    table: pd.DataFrame, column: str, part: str
-) -> None:
+def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(table, column, part):
     model = streamtron.fit(table.assign(none=None), columns=[column], label="label")
     with pytest.raises(SettingsError, match=part):
         model.to_sklearn()
@@ -158,9 +152,7 @@ def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
     ids=lambda columns: columns[0],
 )
 @pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
-def test_onnxruntime_decides_raw_rows_as_we_do(
-    table: pd.DataFrame, columns: list[str], problem: dict[str, str], tmp_path: Path
-) -> None:
+def test_onnxruntime_decides_raw_rows_as_we_do(table, columns, problem, tmp_path):
     given = table.assign(kind=np.array(["a", "b", "c"])[table.code.to_numpy() % 3])
     model = streamtron.fit(given, columns=columns, **({"label": "label"} | problem))
     streamtron.export(model, tmp_path / "m.onnx", "onnx")
@@ -173,9 +165,7 @@ def test_onnxruntime_decides_raw_rows_as_we_do(
         assert made["probabilities"] == pytest.approx(model.predict_proba(rows), rel=1e-6)
 
 
-def test_in_onnx_a_null_that_is_refused_has_no_decision(
-    table: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     columns = ["age:number", "city:category", "day:date"]
     given = table.dropna(subset=["age", "city", "day"])
     model = streamtron.fit(given, columns=columns, label="label")
@@ -197,15 +187,13 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(
         ("scores:number", "'scores' is called as an output is"),
     ],
 )
-def test_a_column_that_onnx_cannot_make_is_refused_by_name(
-    table: pd.DataFrame, column: str, part: str, tmp_path: Path
-) -> None:
+def test_a_column_that_onnx_cannot_make_is_refused_by_name(table, column, part, tmp_path):
     model = streamtron.fit(table.assign(scores=table.clicks), columns=[column], label="label")
     with pytest.raises(SettingsError, match=f"^format onnx: column {part}.*(again|json|sklearn).$"):
         streamtron.export(model, tmp_path / "m.onnx", "onnx")
 
 
-def test_an_export_without_the_recipe_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
+def test_an_export_without_the_recipe_says_so(table, tmp_path):
     numbered = table.assign(label=table.clicks % 2)
     streamtron.fit(numbered, columns=["clicks:number"], label="label").save(tmp_path / "m")
     done = here(tmp_path, "export", "m", "--format", "liblinear", "-o", "m.txt")

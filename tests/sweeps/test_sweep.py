@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -31,14 +30,14 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
-from tests.helpers.processes import COMMAND, Process, Run, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
 TRAIN, HELD = 1200, 400
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
     directory = tmp_path_factory.mktemp("sweep")
     corpora = (("train", TRAIN, 0, 4), ("held-out", HELD, TRAIN, 2))
@@ -49,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def swept(run: Run, place: Path) -> Rows:
+def swept(run, place):
     """The table of a sweep over six candidates, which has written everything it can write."""
     done = run(
         "sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table",
@@ -69,13 +68,13 @@ def the_best(rows: Rows) -> dict[str, Any]:
 # --- candidates ----------------------------------------------------------------------------------
 
 
-def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round() -> None:
+def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round():
     assert candidates_of(Settings(delta=2.0), {"C": (3.0,)}) == [Settings(C=3.0)]
     assert candidates_of(Settings(C=3.0), {"delta": (2.0,)}) == [Settings(delta=2.0)]
     assert candidates_of(Settings(C=3.0), {"rho": (0.0,)}) == [Settings(C=3.0, rho=0.0)]
 
 
-def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more() -> None:
+def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more():
     values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0)}
     many = candidates_of(Settings(), values, random=40)
     assert candidates_of(Settings(tol=0.5), values, random=7) == [
@@ -85,7 +84,7 @@ def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more() -> Non
     assert {one.C for one in other}.isdisjoint(one.C for one in many)
 
 
-def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list() -> None:
+def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list():
     values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0, 3.0)}
     drawn = candidates_of(Settings(), values, random=3000)
     assert all(float(f"{one.C:.6g}") == one.C for one in drawn)
@@ -132,8 +131,8 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ],
 )
 def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
-    words: str, part: str, run: Run, place: Path
-) -> None:
+    words, part, run, place
+):
     one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
     assert not list(place.glob("refused*"))
 
@@ -146,12 +145,12 @@ def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
         ({"metric": "beauty"}, "beauty"),
     ],
 )
-def test_what_cannot_be_swept_is_a_settings_error_in_python(how: dict[str, Any], part: str) -> None:
+def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
     with pytest.raises(SettingsError, match=part):
         streamtron.sweep("train", **how)
 
 
-def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
+def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many():
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
     words += ["--loss", "hinge, log_loss"]
     with sweep_command.make_context("sweep", words) as context:
@@ -167,9 +166,7 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
 # --- the table and the best ----------------------------------------------------------------------
 
 
-def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
-    run: Run, place: Path, swept: Rows
-) -> None:
+def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
     best = the_best(swept)
     words = ("--C", best["C"], "--rho", best["rho"], "--report", "alone.json", "--witness", "w")
     assert run("fit", "train", "--model", "alone", *words).returncode == 0
@@ -181,8 +178,8 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
 
 
 def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_alone(
-    run: Run, place: Path, swept: Rows
-) -> None:
+    run, place, swept
+):
     assert [(row["C"], row["rho"]) for row in swept] == [
         (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
     ]
@@ -199,8 +196,8 @@ def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_a
     [(10**9, (0.1, 0.3, 1.0, 3.0)), pytest.param(20_000, (0.3, 1.0), marks=pytest.mark.slow)],
 )
 def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_does_alone(
-    place: Path, tmp_path: Path, active_set: int, prices: tuple[float, ...]
-) -> None:
+    place, tmp_path, active_set, prices
+):
     losses = ("squared_hinge", "log_loss", "hinge")
     swept = streamtron.sweep(
         place / "train", valid=place / "held-out", loss=losses, C=prices, active_set=active_set,
@@ -214,7 +211,7 @@ def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_doe
     assert LinearModel.load(tmp_path / "best").settings["loss"] == swept.best.settings.loss
 
 
-def test_the_loss_stands_in_the_lines_where_there_are_several(run: Run) -> None:
+def test_the_loss_stands_in_the_lines_where_there_are_several(run):
     words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--loss")
     told = run(*words, "hinge,log_loss").stdout
     assert told.split()[:2] == ["loss", "C"]
@@ -222,9 +219,7 @@ def test_the_loss_stands_in_the_lines_where_there_are_several(run: Run) -> None:
     assert "loss" not in run(*words, "hinge").stdout
 
 
-def test_the_best_has_the_highest_metric_whichever_is_asked_for(
-    run: Run, place: Path, swept: Rows
-) -> None:
+def test_the_best_has_the_highest_metric_whichever_is_asked_for(run, place, swept):
     assert the_best(swept)["accuracy"] == max(row["accuracy"] for row in swept)
     words = ("--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table", "t.csv")
     chosen = set()
@@ -236,7 +231,7 @@ def test_the_best_has_the_highest_metric_whichever_is_asked_for(
     assert len(chosen) > 1  # else the option might do nothing
 
 
-def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path: Path) -> None:
+def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path):
     shard = tmp_path / "easy.svm"
     shard.write_text("1 1:1\n-1 1:-1\n1 1:2\n-1 1:-2\n")
     found = streamtron.sweep(shard, valid=shard, C=[10, 0.1, 1], rho=[1, 0])
@@ -246,9 +241,7 @@ def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path: Path) 
     assert (by_delta.best.settings.delta, by_delta.best.settings.rho) == (3.0, 0.0)
 
 
-def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
-    run: Run, place: Path
-) -> None:
+def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, place):
     words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2)
     for name in ("same.csv", "same.parquet"):
         assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
@@ -262,7 +255,7 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
     assert text[1]["C"] == 0.5
 
 
-def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swept: Rows) -> None:
+def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place, swept):
     for row in swept:
         assert row["started"] < row["finished"]
         assert row["seconds"] > 0
@@ -279,9 +272,7 @@ def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swep
     assert lines[-1].startswith("next")
 
 
-def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
-    run: Run, place: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(run, place, tmp_path):
     words = ("--C", "0.1,1", "--tol", 0.5, "--table", tmp_path / "t.csv")
     before = set(place.iterdir())
     for valid in ([], ["--valid", "held-out"]):
@@ -290,9 +281,7 @@ def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
-    run: Run, place: Path
-) -> None:
+def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, place):
     # one reading proves tiny C and nothing of large C; neither calls a row positive yet
     words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--valid", "held-out")
     done = run("sweep", "train", *words, "--C", "0.01,0.0001", "--table", "ends.csv")
@@ -323,8 +312,8 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
     ],
 )
 def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wrong(
-    train: str, valid: str, parts: tuple[str, ...], run: Run, place: Path
-) -> None:
+    train, valid, parts, run, place
+):
     (place / "strange.svm").write_text("1 1:1\n3 1:1\n")
     (place / "late.svm").write_text("1 1:1\n" * 5000 + "3 1:1\n")
     convert(place / "train", place / "tables", to="parquet", overwrite=True)
@@ -335,9 +324,7 @@ def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wr
     shutil.rmtree(place / "refused.run", ignore_errors=True)
 
 
-def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(
-    run: Run, place: Path
-) -> None:
+def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(run, place):
     convert(place / "held-out", place / "held-out.tables", to="parquet")
     words = ("--C", "0.1,1", "--index-base", 1, "--table")
     assert run("sweep", "train", "--valid", "held-out", *words, "of-text.csv").returncode == 0
@@ -346,14 +333,14 @@ def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were
     assert lasting(table(place / "of-text.csv")) == lasting(table(place / "of-tables.csv"))
 
 
-def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Path) -> None:
+def test_a_metric_that_no_validation_row_defines_is_refused(run, place):
     (place / "positives.svm").write_text("1 1:1\n1 2:1\n")
     words = ("sweep", "train", "--valid", "positives.svm", "--tol", 0.5)
     one_sentence(run(*words, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
     assert run(*words, "--metric", "recall").returncode == 0
 
 
-def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: Path) -> None:
+def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path):
     shard = tmp_path / "few-positives.svm"
     shard.write_text("1 1:1\n" + "-1 2:1\n" * 9)
     found = streamtron.sweep(shard, valid=shard, C=[0.001, 100], metric="precision")
@@ -362,7 +349,7 @@ def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: 
     assert found.best.settings.C == 100
 
 
-def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(place: Path) -> None:
+def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(place):
     models = [streamtron.fit(place / "train", index_base=base, tol=0.5) for base in (0, 1)]
     with pytest.raises(SettingsError, match="one by one"):
         evaluate_many(models, place / "held-out")
@@ -374,9 +361,7 @@ def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(p
 @pytest.mark.parametrize(
     ("count", "folds", "wanted"), [(4, None, 4), (4, 2, 2), (4, 3, 3), (7, None, 5), (7, 7, 7)]
 )
-def test_without_validation_shards_every_shard_is_held_out_once(
-    count: int, folds: int | None, wanted: int, tmp_path: Path
-) -> None:
+def test_without_validation_shards_every_shard_is_held_out_once(count, folds, wanted, tmp_path):
     generate(str(tmp_path), rows=70, columns=80, seed=0, shards=count)
     shards = [str(path) for path in sorted(tmp_path.iterdir())]
     splits = folds_of(tmp_path, None, folds, Settings())
@@ -385,22 +370,20 @@ def test_without_validation_shards_every_shard_is_held_out_once(
         assert sorted(split.shards + split.valid) == shards
 
 
-def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run: Run, place: Path) -> None:
+def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run, place):
     shard = next((place / "held-out").iterdir())
     one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
 
 
 @pytest.fixture(scope="module")
-def folded(run: Run, place: Path) -> Rows:
+def folded(run, place):
     """The table of a sweep over two folds."""
     words = ("--C", "0.1,1,10", "--folds", 2, "--model", "folded", "--table", "folded.csv")
     assert run("sweep", "train", *words).returncode == 0
     return table(place / "folded.csv")
 
 
-def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(
-    run: Run, place: Path, folded: Rows
-) -> None:
+def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(run, place, folded):
     shards = [f"train/{path.name}" for path in sorted((place / "train").iterdir())]
     by_hand = []
     for fold in range(2):
@@ -419,9 +402,7 @@ def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(
             assert row[bound] == worst[bound]
 
 
-def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
-    run: Run, place: Path, folded: Rows
-) -> None:
+def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(run, place, folded):
     best = the_best(folded)
     assert run("fit", "train", "--model", "whole", "--C", best["C"]).returncode == 0
     assert run_files(place / "folded") == run_files(place / "whole")
@@ -430,14 +411,14 @@ def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
     assert [path.name for path in caches[0]] == [path.name for path in caches[1]]
 
 
-def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place: Path) -> None:
+def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place):
     found = streamtron.sweep(place / "train", C=[0.1, 1], folds=2, settings=Settings(tol=0.5))
     assert found.outcome is None
     assert found.report is None
     assert found.exit_code == found.best.exit_code == 0
 
 
-def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path: Path) -> None:
+def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path):
     texts = ("1 0:1 1:1\n-1 2:1\n", "1 1:1\n-1 2:2\n", "1 1:3\n-1 2:1 3:1\n")
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
@@ -446,7 +427,7 @@ def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_pat
     assert found.best.settings.index_base == "auto"
 
 
-def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_path: Path) -> None:
+def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run, tmp_path):
     for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
         (tmp_path / name).write_text(text)
     trial = streamtron.sweep(tmp_path).best
@@ -455,7 +436,7 @@ def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_
     one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
 
 
-def test_a_fold_with_one_label_only_is_refused_by_its_number(run: Run, tmp_path: Path) -> None:
+def test_a_fold_with_one_label_only_is_refused_by_its_number(run, tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "b.svm").write_text("1 1:2\n1 2:1\n")
     one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
@@ -467,7 +448,7 @@ HALVED = ("--valid", "held-out", "--C", "0.001,0.01,0.1,1,10,100", "--rho", "0,1
 
 
 @pytest.fixture(scope="module")
-def halved(run: Run, place: Path) -> Rows:
+def halved(run, place):
     """The table of a sweep of twelve candidates by successive halving."""
     words = (*HALVED, "--halving", "--model", "halved", "--table", "halved.csv")
     assert run("sweep", "train", *words).returncode == 0
@@ -475,8 +456,8 @@ def halved(run: Run, place: Path) -> Rows:
 
 
 def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(
-    run: Run, place: Path, halved: Rows
-) -> None:
+    run, place, halved
+):
     at_least = [sum(row["iteration"] >= iteration for row in halved) for iteration in range(4)]
     assert at_least == [12, 6, 3, 0]
     last = [row for row in halved if row["iteration"] == 2]
@@ -493,7 +474,7 @@ def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tigh
         assert running == {row["candidate"] for row in halved if row["iteration"] > iteration}
 
 
-def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(place: Path) -> None:
+def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(place):
     def disappointing(*given: Any) -> Iterator[Any]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
         for trial in serial(*given):
@@ -508,7 +489,7 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(pla
     assert found.best.settings.C == 0.75
 
 
-def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place: Path) -> None:
+def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place):
     def kept(count: int) -> list[int]:
         found = streamtron.sweep(
             place / "train", valid=place / "held-out", C=[0.1 * 2**k for k in range(count)],
@@ -524,7 +505,7 @@ def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place: P
     assert kept(3) == [3, 2, 1]
 
 
-def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None:
+def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is():
     halving = Halving(2, "accuracy")
     loose = [halving.settings(iteration, Settings(tol=0.0), None).tol for iteration in range(3)]
     assert loose == [0.016, 0.004, 0.0]
@@ -536,9 +517,7 @@ def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
-    number: signal.Signals, place: Path
-) -> None:
+def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, place):
     words = ("sweep", "train", "--model", "stopped", "--tol", 0, "--stage", 0.01, "--table",
              "stopped.csv", "--max-epochs", 1_000_000)  # fmt: skip
     process = Process(COMMAND, *words, cwd=place)
@@ -550,9 +529,7 @@ def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
     assert not list(place.glob("stopped*"))
 
 
-def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_win(
-    run: Run, place: Path
-) -> None:
+def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_win(run, place):
     (place / "settings.toml").write_text("delta = 9.0\nrho = 0.0\ntol = 0.25\n")
     words = ("--config", "settings.toml", "--C", "0.1,1", "--table", "c.csv")
     assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
@@ -560,9 +537,7 @@ def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_wi
     assert [(row["C"], row["rho"], row["tol"]) for row in rows] == [(0.1, 0, 0.25), (1, 0, 0.25)]
 
 
-def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(
-    place: Path, swept: Rows
-) -> None:
+def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(place, swept):
     found = streamtron.sweep(place / "train", valid=place / "held-out", C="0.01,0.1,1", rho=[0, 1])
     assert lasting(found.rows()) == lasting(swept)
     assert found.outcome.model == LinearModel.load(place / "best")
