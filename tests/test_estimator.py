@@ -132,19 +132,15 @@ def test_the_parameters_have_the_defaults_of_the_settings():
     ("loss", "classes"),
     [("squared_hinge", 2), ("squared_hinge", 3), ("log_loss", 2), ("hinge", 2), ("hinge", 3)],
 )
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {},
-        {"C": 0.01},
-        {"C": 30.0},
-        {"fit_intercept": False},
-        {"intercept_scaling": 7.0},
-        {"class_weight": "balanced"},
-        {"class_weight": {0: 5.0, 1: 0.2}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("parameters", [
+    {},
+    {"C": 0.01},
+    {"C": 30.0},
+    {"fit_intercept": False},
+    {"intercept_scaling": 7.0},
+    {"class_weight": "balanced"},
+    {"class_weight": {0: 5.0, 1: 0.2}},
+], ids=str)  # fmt: skip
 def test_the_objective_is_scikit_learn_s_and_the_gap_to_its_least_is_as_proven(
     loss, classes, parameters
 ):
@@ -330,37 +326,30 @@ def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then(
 # --- what is refused, and what is warned of ---
 
 
-@pytest.mark.parametrize(
-    ("parameters", "sentence"),
-    [
-        ({"C": -1}, "^C is -1.0"),
-        ({"max_iter": 0}, "^max_iter is 0"),
-        ({"max_iter": 2.5}, "^max_iter is 2.5: wanted a whole number"),
-        ({"intercept_scaling": 0}, "^intercept_scaling is 0: wanted a number above 0"),
-        ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
-        ({"tol": 1.0}, "^tol is 1.0"),
-        ({"random_state": -1}, "^random_state is -1"),
-        ({"class_weight": "even"}, "^class_weight is 'even'"),
-        ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
-        ({"n_jobs": 0}, "^n_jobs is 0"),
-        ({"n_jobs": "two"}, "^n_jobs is 'two'"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("parameters", "sentence"), [
+    ({"C": -1}, "^C is -1.0"),
+    ({"max_iter": 0}, "^max_iter is 0"),
+    ({"max_iter": 2.5}, "^max_iter is 2.5: wanted a whole number"),
+    ({"intercept_scaling": 0}, "^intercept_scaling is 0: wanted a number above 0"),
+    ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
+    ({"tol": 1.0}, "^tol is 1.0"),
+    ({"random_state": -1}, "^random_state is -1"),
+    ({"class_weight": "even"}, "^class_weight is 'even'"),
+    ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
+    ({"n_jobs": 0}, "^n_jobs is 0"),
+    ({"n_jobs": "two"}, "^n_jobs is 'two'"),
+], ids=str)  # fmt: skip
 def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(parameters, sentence):
     with pytest.raises(SettingsError, match=sentence):
         StreamtronClassifier(**parameters).fit([[0.0], [1.0]], [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("y", "weights", "sentence"),
-    [
-        ([1, 1, 1, 1], None, "only one class"),
-        ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
-        ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], r"row 3 has -0\.5"),
-        ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
-    ],
-)
+@pytest.mark.parametrize(("y", "weights", "sentence"), [
+    ([1, 1, 1, 1], None, "only one class"),
+    ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
+    ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], r"row 3 has -0\.5"),
+    ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
+])  # fmt: skip
 def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronClassifier().fit(np.eye(4), y, sample_weight=weights)
@@ -512,17 +501,14 @@ def test_a_row_of_weight_zero_is_as_if_it_were_not_there():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
-        ({"C": 2.0}, "C: 2.0, but the earlier rows had 1.0"),
-        ({"class_weight": {0: 100.0}}, "class_weight: "),
-        ({"fit_intercept": False}, "intercept_scaling: 0.0, but the earlier rows had 1.0"),
-        ({"intercept_scaling": 3.0}, "intercept_scaling: 3.0, but the earlier rows had 1.0"),
-        ({"intercept": "free"}, "intercept: free, but the earlier rows had penalised"),
-        ({"loss": "hinge"}, "loss: hinge, but the earlier rows had squared_hinge"),
-    ],
-)
+@pytest.mark.parametrize(("other", "named"), [
+    ({"C": 2.0}, "C: 2.0, but the earlier rows had 1.0"),
+    ({"class_weight": {0: 100.0}}, "class_weight: "),
+    ({"fit_intercept": False}, "intercept_scaling: 0.0, but the earlier rows had 1.0"),
+    ({"intercept_scaling": 3.0}, "intercept_scaling: 3.0, but the earlier rows had 1.0"),
+    ({"intercept": "free"}, "intercept: free, but the earlier rows had penalised"),
+    ({"loss": "hinge"}, "loss: hinge, but the earlier rows had squared_hinge"),
+])  # fmt: skip
 def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learned_then(
     classes, other, named
 ):
@@ -561,14 +547,11 @@ def test_rows_after_a_balanced_fit_are_refused_and_those_after_given_weights_hav
     assert model.score(X, y) > 0.5
 
 
-@pytest.mark.parametrize(
-    ("parameters", "classes", "sentence"),
-    [
-        ({}, None, "classes must be passed"),
-        ({"class_weight": "balanced"}, [0, 1], "balanced"),
-        ({}, [0, 2], "label 1 is not one of the classes"),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "classes", "sentence"), [
+    ({}, None, "classes must be passed"),
+    ({"class_weight": "balanced"}, [0, 1], "balanced"),
+    ({}, [0, 2], "label 1 is not one of the classes"),
+])  # fmt: skip
 def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
     X, y = _rows(n=20)
     with pytest.raises(ValueError, match=sentence):
@@ -599,14 +582,10 @@ def test_a_free_intercept_is_that_of_logistic_regression():
 # --- an existing script ---
 
 
-@pytest.mark.parametrize(
-    "theirs",
-    [
-        LinearSVC(penalty="l2", dual="auto", multi_class="ovr", verbose=0, C=0.5),
-        LogisticRegression(solver="liblinear", dual=False, l1_ratio=0, n_jobs=1, warm_start=True),
-    ],
-    ids=["LinearSVC", "LogisticRegression"],
-)
+@pytest.mark.parametrize("theirs", [
+    LinearSVC(penalty="l2", dual="auto", multi_class="ovr", verbose=0, C=0.5),
+    LogisticRegression(solver="liblinear", dual=False, l1_ratio=0, n_jobs=1, warm_start=True),
+], ids=["LinearSVC", "LogisticRegression"])  # fmt: skip
 def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_nothing(theirs):
     X, y = _rows(classes=3)
     given = theirs.get_params()
@@ -618,19 +597,15 @@ def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_noth
     assert clone(model).get_params() == plain.get_params()
 
 
-@pytest.mark.parametrize(
-    ("keywords", "error", "sentence"),
-    [
-        ({"solver": "lbfgs"}, SettingsError, "Give intercept='free' instead"),
-        ({"multi_class": "multinomial"}, SettingsError, "one against the rest"),
-        ({"alpha": 1e-4}, SettingsError, r"Give C=1/\(alpha \* rows\)"),
-        ({"learning_rate": "optimal"}, SettingsError, "no step size"),
-        ({"early_stopping": True}, SettingsError, "Give tol in its place"),
-        ({"duel": "auto"}, TypeError, "'duel': did you mean dual"),
-        ({"max_itr": 3}, TypeError, "did you mean max_iter"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("keywords", "error", "sentence"), [
+    ({"solver": "lbfgs"}, SettingsError, "Give intercept='free' instead"),
+    ({"multi_class": "multinomial"}, SettingsError, "one against the rest"),
+    ({"alpha": 1e-4}, SettingsError, r"Give C=1/\(alpha \* rows\)"),
+    ({"learning_rate": "optimal"}, SettingsError, "no step size"),
+    ({"early_stopping": True}, SettingsError, "Give tol in its place"),
+    ({"duel": "auto"}, TypeError, "'duel': did you mean dual"),
+    ({"max_itr": 3}, TypeError, "did you mean max_iter"),
+], ids=str)  # fmt: skip
 def test_a_keyword_of_another_problem_is_refused_with_what_to_do(keywords, error, sentence):
     with pytest.raises(error, match=sentence):
         StreamtronClassifier(**keywords)

@@ -95,15 +95,12 @@ def test_several_numbers_a_row_are_refused_with_how_to_predict_them():
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
 
 
-@pytest.mark.parametrize(
-    ("y", "sentence"),
-    [
-        ([1.0, None, 3.0], "row 1 has nan"),
-        (np.array([1.0, 2.0, np.inf], object), "row 2 has inf"),
-        ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
-        ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
-    ],
-)
+@pytest.mark.parametrize(("y", "sentence"), [
+    ([1.0, None, 3.0], "row 1 has nan"),
+    (np.array([1.0, 2.0, np.inf], object), "row 2 has inf"),
+    ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
+    ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
+])  # fmt: skip
 def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronRegressor().fit([[0.0], [1.0], [2.0]], y)
@@ -137,18 +134,14 @@ def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_not
     assert (theirs["intercept"], theirs["tol"]) == (ours.intercept, ours.tol)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "sentence"),
-    [
-        ({"alpha": 1.0}, r"C=1/alpha for the alpha of Ridge .* C=1/\(alpha \* rows\)"),
-        ({"positive": True}, "weights may be negative"),
-        ({"learning_rate": "optimal"}, "no step size"),
-        ({"penalty": "l1", "loss": "epsilon_insensitive"}, "its solver wants a smooth loss"),
-        ({"loss": "hinge"}, "loss is 'hinge': StreamtronRegressor has the losses of numbers"),
-        ({"epsilon": 0.5}, "has no epsilon"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("keywords", "sentence"), [
+    ({"alpha": 1.0}, r"C=1/alpha for the alpha of Ridge .* C=1/\(alpha \* rows\)"),
+    ({"positive": True}, "weights may be negative"),
+    ({"learning_rate": "optimal"}, "no step size"),
+    ({"penalty": "l1", "loss": "epsilon_insensitive"}, "its solver wants a smooth loss"),
+    ({"loss": "hinge"}, "loss is 'hinge': StreamtronRegressor has the losses of numbers"),
+    ({"epsilon": 0.5}, "has no epsilon"),
+], ids=str)  # fmt: skip
 def test_a_keyword_of_another_problem_is_refused_with_what_to_do(keywords, sentence):
     with pytest.raises(SettingsError, match=sentence):
         StreamtronRegressor(**keywords).fit(*_rows()[:2])

@@ -166,23 +166,20 @@ def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path, rows):
     assert f"{rows} rows" in message
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        DEEP,
-        '{"shards": ' + DEEP + "}",
-        "{",
-        "null",
-        "[]",
-        "3",
-        '{"shards": 3}',
-        '{"shards": [3]}',
-        '{"shards": {"a": 1}}',
-        '{"shards": [{"name": "a"}]}',
-        '{"shards": [' + '{"a": 1},' * 1000 + "{}]}",
-        '{"shards": "' + "a" * 1000 + '"}',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    DEEP,
+    '{"shards": ' + DEEP + "}",
+    "{",
+    "null",
+    "[]",
+    "3",
+    '{"shards": 3}',
+    '{"shards": [3]}',
+    '{"shards": {"a": 1}}',
+    '{"shards": [{"name": "a"}]}',
+    '{"shards": [' + '{"a": 1},' * 1000 + "{}]}",
+    '{"shards": "' + "a" * 1000 + '"}',
+])  # fmt: skip
 def test_a_manifest_of_nonsense_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     message = refusal(lambda: Manifest.load(str(tmp_path / "manifest.json")), DataError)

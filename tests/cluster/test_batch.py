@@ -122,59 +122,50 @@ def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path):
     assert jobs[3].outputs == (str(tmp_path / "model"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (FIT + "b = [5, 0.1]\nstage = '1,0.1'", ["--b=5,0.1"]),
-        (FIT + "class_weight = {1 = 2, -1 = 0.5}", ["--class-weight=1=2,-1=0.5"]),
-        (FIT + "faithful = true", ["--faithful"]),
-        (FIT + "allow_duplicate = false", ["--no-allow-duplicate"]),
-        (FIT + "active_set = '10MB'", ["--active-set=10MB"]),
-        (SWEEP + "valid = ['b', 'c']", ["--valid=b", "--valid=c"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    (FIT + "b = [5, 0.1]\nstage = '1,0.1'", ["--b=5,0.1"]),
+    (FIT + "class_weight = {1 = 2, -1 = 0.5}", ["--class-weight=1=2,-1=0.5"]),
+    (FIT + "faithful = true", ["--faithful"]),
+    (FIT + "allow_duplicate = false", ["--no-allow-duplicate"]),
+    (FIT + "active_set = '10MB'", ["--active-set=10MB"]),
+    (SWEEP + "valid = ['b', 'c']", ["--valid=b", "--valid=c"]),
+])  # fmt: skip
 def test_values_are_written_as_on_the_command_line(tmp_path, text, words):
     [job] = _load(tmp_path, text).jobs
     assert set(words) <= set(job.words)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[[job]\n", "cannot be read as TOML"),
-        ("[job]\nname='a'", "wanted [[job]] tables"),
-        ("", "wanted [[job]] tables"),
-        (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
-        (FIT + FIT, "job 'a': the name of an earlier job too"),
-        (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
-        (FIT.replace("name='a'\n", ""), "its name is None"),
-        (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
-        (FIT.replace("'fit'", "'fti'"), "command is fti, wanted one of fit"),
-        (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
-        (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
-        (FIT + "C = 'x'\n", "'x': wanted a number"),
-        (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
-        (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
-        (FIT + "json = true\n", "fit has no json"),
-        (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
-        (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
-        (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
-        (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
-        (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
-        (
-            FIT + "after = 'b'\n" + FIT.replace("'a'", "'b'").replace("'m'", "'n'") + "after='a'\n",
-            "wait for each other",
-        ),
-        (FIT + FIT.replace("'a'", "'b'").replace("'m'", "'./m'"), "m is what 'a' writes too"),
-        (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
-        (
-            FIT + "report = 'night.status.json'\n",
-            "night.status.json is what 'the batch' writes too",
-        ),
-        (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
-        (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("[[job]\n", "cannot be read as TOML"),
+    ("[job]\nname='a'", "wanted [[job]] tables"),
+    ("", "wanted [[job]] tables"),
+    (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
+    (FIT + FIT, "job 'a': the name of an earlier job too"),
+    (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
+    (FIT.replace("name='a'\n", ""), "its name is None"),
+    (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
+    (FIT.replace("'fit'", "'fti'"), "command is fti, wanted one of fit"),
+    (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
+    (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
+    (FIT + "C = 'x'\n", "'x': wanted a number"),
+    (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
+    (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
+    (FIT + "json = true\n", "fit has no json"),
+    (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
+    (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
+    (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
+    (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
+    (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
+    (
+        FIT + "after = 'b'\n" + FIT.replace("'a'", "'b'").replace("'m'", "'n'") + "after='a'\n",
+        "wait for each other",
+    ),
+    (FIT + FIT.replace("'a'", "'b'").replace("'m'", "'./m'"), "m is what 'a' writes too"),
+    (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
+    (FIT + "report = 'night.status.json'\n", "night.status.json is what 'the batch' writes too"),
+    (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
+    (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
+])  # fmt: skip
 def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     with pytest.raises(SettingsError) as caught:
         _load(tmp_path, text)

@@ -346,31 +346,25 @@ def _hungry(size: int) -> Iterator[int]:
     yield len(held)
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ({}, "give one of them"),
-        ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "give one of them"),
-        ({"workers": 0}, "wanted at least 1"),
-        ({"scheduler": "no-such-file.json"}, "neither an address"),
-        ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
-        ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
-        ({"scheduler": __file__}, "not a scheduler file"),
-        ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "sentence"), [
+    ({}, "give one of them"),
+    ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "give one of them"),
+    ({"workers": 0}, "wanted at least 1"),
+    ({"scheduler": "no-such-file.json"}, "neither an address"),
+    ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": __file__}, "not a scheduler file"),
+    ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
+])  # fmt: skip
 def test_what_cannot_be_a_cluster_is_refused(asked, sentence):
     with pytest.raises(SettingsError, match=sentence), connect(**asked):
         pass
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
-        ({"scheduler": "tcp://127.0.0.1:1", "timeout": 0.5}, "no scheduler answered within 0.5 s"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "sentence"), [
+    ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
+    ({"scheduler": "tcp://127.0.0.1:1", "timeout": 0.5}, "no scheduler answered within 0.5 s"),
+])  # fmt: skip
 def test_workers_that_cannot_be_reached_are_a_sentence(asked, sentence):
     with pytest.raises(MachineError, match=re.escape(sentence)), connect(**asked):
         pass

@@ -124,24 +124,21 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        ("two", {}),
-        pytest.param("two", {"halving": True}, marks=pytest.mark.slow),
-        (
-            "two",
-            {
-                "valid": False,
-                "halving": True,
-                "C": (0.01, 1.0),
-                "loss": ("squared_hinge", "log_loss", "hinge"),
-            },
-        ),
-        pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=pytest.mark.slow),
-        pytest.param("many", LONG["many"], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "how"), [
+    ("two", {}),
+    pytest.param("two", {"halving": True}, marks=pytest.mark.slow),
+    (
+        "two",
+        {
+            "valid": False,
+            "halving": True,
+            "C": (0.01, 1.0),
+            "loss": ("squared_hinge", "log_loss", "hinge"),
+        },
+    ),
+    pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=pytest.mark.slow),
+    pytest.param("many", LONG["many"], marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.parametrize(
     "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
 )
@@ -167,15 +164,11 @@ def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, ki
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        pytest.param({}, [2], marks=pytest.mark.slow),
-        ({"halving": True}, [0, 0, 2]),
-        pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
-    ],
-    ids=["one iteration", "halving", "two-stage"],
-)
+@pytest.mark.parametrize(("how", "expected"), [
+    pytest.param({}, [2], marks=pytest.mark.slow),
+    ({"halving": True}, [0, 0, 2]),
+    pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
+], ids=["one iteration", "halving", "two-stage"])  # fmt: skip
 def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
     place, workers, how, expected
 ):
@@ -218,15 +211,12 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, t
 # --- what is killed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "reading", "chunks", "shared"),
-    [
-        ("two", 2, 0, True),
-        pytest.param("two", 2, 0, False, marks=pytest.mark.slow),
-        pytest.param("many", 0, 1, True, marks=pytest.mark.slow),
-        pytest.param("many", 2, 1, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reading", "chunks", "shared"), [
+    ("two", 2, 0, True),
+    pytest.param("two", 2, 0, False, marks=pytest.mark.slow),
+    pytest.param("many", 0, 1, True, marks=pytest.mark.slow),
+    pytest.param("many", 2, 1, True, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is_shared(
     place, workers, tmp_path, kind, reading, chunks, shared, monkeypatch
 ):

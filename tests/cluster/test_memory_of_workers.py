@@ -64,15 +64,12 @@ class Fake:
             raise TimeoutError
 
 
-@pytest.mark.parametrize(
-    ("ours", "nannies", "waits"),
-    [
-        (True, ["running"], 3),  # it takes long, and comes
-        (True, ["starting"], 3),
-        (True, ["closed"], 1),  # it will not come
-        (False, [], 1),  # who knows
-    ],
-)
+@pytest.mark.parametrize(("ours", "nannies", "waits"), [
+    (True, ["running"], 3),  # it takes long, and comes
+    (True, ["starting"], 3),
+    (True, ["closed"], 1),  # it will not come
+    (False, [], 1),  # who knows
+])  # fmt: skip
 def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(ours, nannies, waits):
     fake = Fake(3, nannies)
     Workers(cast(Any, fake), cast(Any, fake) if ours else None, None).wait_for(1)

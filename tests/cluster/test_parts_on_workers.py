@@ -219,14 +219,11 @@ def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
     assert (tmp_path / "m").read_bytes() == alone
 
 
-@pytest.mark.parametrize(
-    ("kind", "at"),
-    [
-        pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
-        (KilledInTurn, 3),
-        (KilledOnceMade, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "at"), [
+    pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
+    (KilledInTurn, 3),
+    (KilledOnceMade, None),
+])  # fmt: skip
 def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
     place, workers, tmp_path, kind, at
 ):

@@ -102,18 +102,15 @@ def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
 # --- schedulers of others ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("tls://127.0.0.1:1", "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
-        ("wss://127.0.0.1:1", "there are none"),
-        ("inproc://x", "not an address"),
-        ("inproc://127.0.0.1/1/1", "not an address"),
-        ("ucx://127.0.0.1:1", "not an address|no scheduler answered"),
-        ("tcp://127.0.0.1", "missing port"),
-        ("tcp://127.0.0.1:x", "not an address"),
-    ],
-)
+@pytest.mark.parametrize(("address", "words"), [
+    ("tls://127.0.0.1:1", "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
+    ("wss://127.0.0.1:1", "there are none"),
+    ("inproc://x", "not an address"),
+    ("inproc://127.0.0.1/1/1", "not an address"),
+    ("ucx://127.0.0.1:1", "not an address|no scheduler answered"),
+    ("tcp://127.0.0.1", "missing port"),
+    ("tcp://127.0.0.1:x", "not an address"),
+])  # fmt: skip
 def test_an_address_that_cannot_be_used_is_a_sentence_at_once(address, words):
     """A client of Dask's that fails so waits a minute, and leaves a traceback."""
     begin = time.monotonic()

@@ -168,14 +168,11 @@ def test_decisions_at_the_ends_of_the_floats_are_ranked_without_overflow(limit):
     assert np.isfinite(scores.records()).all()
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "sentence"),
-    [
-        (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
-        (([1], [np.inf]), DataError, "row 3: decision inf"),
-        (([1, 1], [1.0]), ValueError, "cannot reshape"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "kind", "sentence"), [
+    (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
+    (([1], [np.inf]), DataError, "row 3: decision inf"),
+    (([1, 1], [1.0]), ValueError, "cannot reshape"),
+])  # fmt: skip
 def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     scores = Scores()
     scores.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))

@@ -228,14 +228,11 @@ def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds
         assert np.array(found)[:, order] == pytest.approx(wanted, **ROUNDING)
 
 
-@pytest.mark.parametrize(
-    ("loss", "solver", "kind"),
-    [
-        ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
-        ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
-        ("log_loss", "L2R_LR", LogisticRegression),
-    ],
-)
+@pytest.mark.parametrize(("loss", "solver", "kind"), [
+    ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
+    ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
+    ("log_loss", "L2R_LR", LogisticRegression),
+])  # fmt: skip
 def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, solver, kind):
     model = make_model(settings={"loss": loss, "C": 1.0, "rho": 1.0})
     for format_ in FORMATS:
@@ -285,17 +282,14 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
 # --- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("classes", "more", "format_", "sentence"),
-    [
-        ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
-        ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
-        (("a", "b"), {}, "liblinear", "the class 'b'"),
-        ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
-        ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
-        ((0.0, 1.0), {}, "pickle", "liblinear, onnx, sklearn, json"),
-    ],
-)
+@pytest.mark.parametrize(("classes", "more", "format_", "sentence"), [
+    ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
+    ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
+    (("a", "b"), {}, "liblinear", "the class 'b'"),
+    ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
+    ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
+    ((0.0, 1.0), {}, "pickle", "liblinear, onnx, sklearn, json"),
+])  # fmt: skip
 def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
     tmp_path, classes, more, format_, sentence
 ):

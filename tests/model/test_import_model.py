@@ -53,13 +53,10 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
     assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, {})
 
 
-@pytest.mark.parametrize(
-    ("solver", "y", "sentence"),
-    [
-        (1, [1, 1, 1, 1], "nr_class 1"),
-        (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
-    ],
-)
+@pytest.mark.parametrize(("solver", "y", "sentence"), [
+    (1, [1, 1, 1, 1], "nr_class 1"),
+    (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
+])  # fmt: skip
 def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y, sentence):
     X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(4, 3)))
     theirs = liblinearutil.train(np.array(y, dtype=float), X, f"-s {solver} -q")
@@ -95,27 +92,24 @@ def test_every_liblinear_classifier_of_many_classes_is_read_and_decides_alike(
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
-        ("-1 \n", "-1\n4\n", "4 weights, but"),
-        ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
-        ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
-        ("label 1 -1\n", "label 1 1\n", "the head"),
-        ("label 1 -1\n", "label 1 -1 0\n", "the head"),
-        ("nr_class 2\n", "nr_class three\n", "the head"),
-        ("nr_class 2\n", "", "the head"),
-        ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
-        ("2 \n-1 \n", "2 \n-1", "line 9: the file ends with -1 and no newline"),
-        ("2 \n", "1e300\n", "line 8: '1e300'. Wanted a finite number, at most 1e+140 in size"),
-        ("label 1", "label 9007199254740993", "the head"),
-        ("bias 1", "bias 1e300", "the head"),
-        ("nr_feature 2", "nr_feature -2", "the head"),
-        ("bias 1", "bias nan", "the head"),
-        ("w\n", "", "the head"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
+    ("-1 \n", "-1\n4\n", "4 weights, but"),
+    ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
+    ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
+    ("label 1 -1\n", "label 1 1\n", "the head"),
+    ("label 1 -1\n", "label 1 -1 0\n", "the head"),
+    ("nr_class 2\n", "nr_class three\n", "the head"),
+    ("nr_class 2\n", "", "the head"),
+    ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
+    ("2 \n-1 \n", "2 \n-1", "line 9: the file ends with -1 and no newline"),
+    ("2 \n", "1e300\n", "line 8: '1e300'. Wanted a finite number, at most 1e+140 in size"),
+    ("label 1", "label 9007199254740993", "the head"),
+    ("bias 1", "bias 1e300", "the head"),
+    ("nr_feature 2", "nr_feature -2", "the head"),
+    ("bias 1", "bias nan", "the head"),
+    ("w\n", "", "the head"),
+])  # fmt: skip
 def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, new, sentence):
     (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
     assert sentence in refused(lambda: load_any(tmp_path / "m"))
@@ -168,40 +162,34 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     assert "coefficients of 3 classes do not say which" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
-        ("1\n3 4\n", "line 2: a table"),
-        ("1 2\n3\n", "line 2: a table"),
-        ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
-        ("1\n1_0\n", "line 2: '1_0'"),
-        ("inf\n", "line 1: 'inf'"),
-        ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
-        ("# nothing\n", "holds no number"),
-        ("1\n2\n", "--index-base 0 or 1"),
-        ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
-        (None, "m: cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
+    ("1\n3 4\n", "line 2: a table"),
+    ("1 2\n3\n", "line 2: a table"),
+    ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
+    ("1\n1_0\n", "line 2: '1_0'"),
+    ("inf\n", "line 1: 'inf'"),
+    ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
+    ("# nothing\n", "holds no number"),
+    ("1\n2\n", "--index-base 0 or 1"),
+    ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
+    (None, "m: cannot be read"),
+])  # fmt: skip
 def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
     if text is not None:
         (tmp_path / "m").write_bytes(text.encode("latin-1"))
     assert sentence in refused(lambda: load_any(tmp_path / "m"), StreamtronError)
 
 
-@pytest.mark.parametrize(
-    ("array", "sentence"),
-    [
-        (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
-        (np.array(["a"]), "an array of <U1"),
-        (np.array([1.0, np.inf]), "holds nan or inf"),
-        (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
-        (np.array([{}], dtype=object), "not a readable .npy array"),
-        (np.ones(0), "m.npy: "),
-        (np.array(1.0), "shape ()"),
-    ],
-)
+@pytest.mark.parametrize(("array", "sentence"), [
+    (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
+    (np.array(["a"]), "an array of <U1"),
+    (np.array([1.0, np.inf]), "holds nan or inf"),
+    (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
+    (np.array([{}], dtype=object), "not a readable .npy array"),
+    (np.ones(0), "m.npy: "),
+    (np.array(1.0), "shape ()"),
+])  # fmt: skip
 def test_arrays_that_are_no_vector_are_refused_and_objects_never_unpickled(
     tmp_path, array, sentence
 ):

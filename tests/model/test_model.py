@@ -61,17 +61,14 @@ def test_a_column_below_the_base_is_refused():
     assert "column 0" in refused(lambda: make_model(weights).decision_rows(as_rows(dense, 0)))
 
 
-@pytest.mark.parametrize(
-    ("X", "sentence"),
-    [
-        (np.zeros((2, 4)), "shape (2, 4), but the model wants numbers of shape (rows, 3)"),
-        (np.zeros(3), "shape (3,)"),
-        (np.array([["a", "b", "c"]]), "<U1 of shape (1, 3)"),
-        (np.array([[0, np.nan, 0]]), "holds nan or inf"),
-        (sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
-        (np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
-    ],
-)
+@pytest.mark.parametrize(("X", "sentence"), [
+    (np.zeros((2, 4)), "shape (2, 4), but the model wants numbers of shape (rows, 3)"),
+    (np.zeros(3), "shape (3,)"),
+    (np.array([["a", "b", "c"]]), "<U1 of shape (1, 3)"),
+    (np.array([[0, np.nan, 0]]), "holds nan or inf"),
+    (sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+    (np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
+])  # fmt: skip
 def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):
     assert sentence in refused(lambda: make_model().decision_function(X))
 
@@ -167,40 +164,37 @@ MANY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("parts", "sentence"),
-    [
-        ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
-        ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
-        ({"bias": np.inf}, "bias: inf"),
-        ({"classes": (1.0, -1.0)}, "the smaller first"),
-        ({"classes": (1.0, 1.0)}, "the smaller first"),
-        ({"classes": (0.0, True)}, "two of one kind"),
-        ({"classes": (0.0, "1")}, "two of one kind"),
-        ({"classes": ("a", "b", "c")}, "Give two of one kind"),
-        ({"classes": (0.0, np.nan)}, "classes: nan"),
-        ({"settings": {"C": np.nan}}, "settings: Out of range float"),
-        ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
-        ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0. Wanted is a number"),
-        ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200. Wanted is"),
-        ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
-        ({"columns": 9}, "columns = 9, but 3 weights"),
-        ({"multilabel": True}, "reading: multilabel, but one row of weights"),
-        (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
-        (MANY | {"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
-        (MANY | {"classes": ("a", "b", "b")}, "Give 3 of one kind, in rising order"),
-        (MANY | {"classes": ("a", "b", 3.0)}, "Give 3 of one kind, in rising order"),
-        (MANY | {"bias": 0.0}, "bias: shape (), but weights of shape (3, 2)"),
-        (MANY | {"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
-        (MANY | {"bias": np.array([0, np.nan, 0])}, "bias: nan"),
-        (MANY | {"weights": np.array([[0, 1], [2, np.inf], [0, 0]])}, "weights: inf at position 1"),
-        (MANY | {"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
-        (MANY | {"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
-        (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Give"),
-        (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
-        (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
-    ],
-)
+@pytest.mark.parametrize(("parts", "sentence"), [
+    ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
+    ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
+    ({"bias": np.inf}, "bias: inf"),
+    ({"classes": (1.0, -1.0)}, "the smaller first"),
+    ({"classes": (1.0, 1.0)}, "the smaller first"),
+    ({"classes": (0.0, True)}, "two of one kind"),
+    ({"classes": (0.0, "1")}, "two of one kind"),
+    ({"classes": ("a", "b", "c")}, "Give two of one kind"),
+    ({"classes": (0.0, np.nan)}, "classes: nan"),
+    ({"settings": {"C": np.nan}}, "settings: Out of range float"),
+    ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
+    ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0. Wanted is a number"),
+    ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200. Wanted is"),
+    ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
+    ({"columns": 9}, "columns = 9, but 3 weights"),
+    ({"multilabel": True}, "reading: multilabel, but one row of weights"),
+    (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
+    (MANY | {"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
+    (MANY | {"classes": ("a", "b", "b")}, "Give 3 of one kind, in rising order"),
+    (MANY | {"classes": ("a", "b", 3.0)}, "Give 3 of one kind, in rising order"),
+    (MANY | {"bias": 0.0}, "bias: shape (), but weights of shape (3, 2)"),
+    (MANY | {"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
+    (MANY | {"bias": np.array([0, np.nan, 0])}, "bias: nan"),
+    (MANY | {"weights": np.array([[0, 1], [2, np.inf], [0, 0]])}, "weights: inf at position 1"),
+    (MANY | {"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
+    (MANY | {"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
+    (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Give"),
+    (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
+    (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
+])  # fmt: skip
 def test_what_no_model_can_hold_is_refused_with_its_name(parts, sentence):
     assert sentence in refused(lambda: make_model(**parts), SettingsError)
 
@@ -302,36 +296,33 @@ def test_a_file_of_another_format_version_is_refused(tmp_path):
     assert "m: model format version 7, this streamtron reads 3. Use" in message
 
 
-@pytest.mark.parametrize(
-    ("change", "tensors"),
-    [
-        ({"classes": [1.0]}, {}),
-        ({"classes": None}, {}),
-        ({"settings": [1]}, {}),
-        ({"reading": {"index_base": 5}}, {}),
-        ({"certificate": 3}, {}),
-        ({}, {"columns": None}),
-        ({}, {"values": None}),
-        ({}, {"bias": None}),
-        ({}, {"bias": np.ones(2)}),
-        ({}, {"values": np.array([1, np.nan, 1])}),
-        ({}, {"values": np.array([1, 0.0, 1])}),
-        ({}, {"values": np.ones(4)}),
-        ({}, {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]}),
-        ({}, {"values": np.arange(3)}),
-        ({}, {"columns": np.array([0, 1, 3], np.uint32)}),
-        ({}, {"columns": np.array([0, 2, 1], np.uint32)}),
-        ({}, {"columns": np.array([0, 1, 1], np.uint32)}),
-        ({}, {"columns": np.arange(3)}),
-        ({}, {"starts": np.array([0, 1, 3]), "bias": np.ones(2)}),
-        ({}, {"starts": np.array([1, 3])}),
-        ({}, {"starts": np.array([0, 4])}),
-        ({}, {"starts": np.array([3])}),
-        ({}, {"starts": np.array([0, 5, 2, 3]), "bias": np.ones(3)}),
-        ({}, {"starts": np.array([[0, 3]])}),
-        ({}, {"starts": np.array([0.0, 3.0])}),
-    ],
-)
+@pytest.mark.parametrize(("change", "tensors"), [
+    ({"classes": [1.0]}, {}),
+    ({"classes": None}, {}),
+    ({"settings": [1]}, {}),
+    ({"reading": {"index_base": 5}}, {}),
+    ({"certificate": 3}, {}),
+    ({}, {"columns": None}),
+    ({}, {"values": None}),
+    ({}, {"bias": None}),
+    ({}, {"bias": np.ones(2)}),
+    ({}, {"values": np.array([1, np.nan, 1])}),
+    ({}, {"values": np.array([1, 0.0, 1])}),
+    ({}, {"values": np.ones(4)}),
+    ({}, {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]}),
+    ({}, {"values": np.arange(3)}),
+    ({}, {"columns": np.array([0, 1, 3], np.uint32)}),
+    ({}, {"columns": np.array([0, 2, 1], np.uint32)}),
+    ({}, {"columns": np.array([0, 1, 1], np.uint32)}),
+    ({}, {"columns": np.arange(3)}),
+    ({}, {"starts": np.array([0, 1, 3]), "bias": np.ones(2)}),
+    ({}, {"starts": np.array([1, 3])}),
+    ({}, {"starts": np.array([0, 4])}),
+    ({}, {"starts": np.array([3])}),
+    ({}, {"starts": np.array([0, 5, 2, 3]), "bias": np.ones(3)}),
+    ({}, {"starts": np.array([[0, 3]])}),
+    ({}, {"starts": np.array([0.0, 3.0])}),
+])  # fmt: skip
 def test_a_sealed_file_that_holds_no_model_is_refused_in_a_sentence(tmp_path, change, tensors):
     assert LinearModel.load(sealed_again(tmp_path / "m", {}, {})) == make_model()
     path = sealed_again(tmp_path / "m", change, tensors)

@@ -61,20 +61,16 @@ def of_onnx(path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
 NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:number,bins=2"]
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ["age:number,null=column,scale=standard", *NUMBERS],
-        ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
-        ["age:number,null=0", "city:category,null=0", "premium:category", "code:category"],
-        [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
-        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
-        ["day:date,null=0", "clicks:number"],
-        ["note:category,hash_bits=3", "premium:category,hash_bits=2", "code:category,hash_bits=5"],
-        ["tags:list,min_count=700", "places:list,null=0", "point:vector"],
-    ],
-    ids=lambda columns: columns[0],
-)
+@pytest.mark.parametrize("columns", [
+    ["age:number,null=column,scale=standard", *NUMBERS],
+    ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
+    ["age:number,null=0", "city:category,null=0", "premium:category", "code:category"],
+    [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
+    ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
+    ["day:date,null=0", "clicks:number"],
+    ["note:category,hash_bits=3", "premium:category,hash_bits=2", "code:category,hash_bits=5"],
+    ["tags:list,min_count=700", "places:list,null=0", "point:vector"],
+], ids=lambda columns: columns[0])  # fmt: skip
 def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories(
     table, columns, tmp_path
 ):
@@ -102,14 +98,11 @@ def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(table
         pipeline.predict(table)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "note", "note,hash_bits=12,tfidf=true", "note,hash_bits=10,alternate_sign=true",
-        "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
-        "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "note", "note,hash_bits=12,tfidf=true", "note,hash_bits=10,alternate_sign=true",
+    "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
+    "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
+])  # fmt: skip
 def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     model = streamtron.fit(table[["note", "label"]], text=text, label="label", loss="log_loss")
     documents = [*table.note[:20], "Free café", ""]
@@ -121,36 +114,29 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
         assert made["probabilities"] == pytest.approx(ours, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("column", "part"),
-    [
-        ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed and may be"),
-        ("tags:list,hash_bits=4", "'tags' has lists that are hashed"),
-        ("point:vector,null=0", "'point' has lists of numbers that may be missing"),
-        ("none:category,null=0", "'none' has no category"),
-        ("odd:category,null=0", "'odd' has the category 'nan' and a null"),
-        ("end:category", r"'end' has the category 'a\\x00' and .* another"),
-        ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
-    ],
-)
+@pytest.mark.parametrize(("column", "part"), [
+    ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed and may be"),
+    ("tags:list,hash_bits=4", "'tags' has lists that are hashed"),
+    ("point:vector,null=0", "'point' has lists of numbers that may be missing"),
+    ("none:category,null=0", "'none' has no category"),
+    ("odd:category,null=0", "'odd' has the category 'nan' and a null"),
+    ("end:category", r"'end' has the category 'a\\x00' and .* another"),
+    ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
+])  # fmt: skip
 def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(table, column, part):
     model = streamtron.fit(table.assign(none=None), columns=[column], label="label")
     with pytest.raises(SettingsError, match=part):
         model.to_sklearn()
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ["age:number,null=column,scale=standard", *NUMBERS],
-        ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
-        ["age:number,null=column,bins=4", "city:category,null=0", "code:category"],
-        ["age:number,null=0", "premium:category", "note:text,ngrams=1-2,tfidf,sublinear_tf"],
-        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
-        ["day:date,null=0,parts=month", "note:text,binary,norm=l1,lowercase=false"],
-    ],
-    ids=lambda columns: columns[0],
-)
+@pytest.mark.parametrize("columns", [
+    ["age:number,null=column,scale=standard", *NUMBERS],
+    ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
+    ["age:number,null=column,bins=4", "city:category,null=0", "code:category"],
+    ["age:number,null=0", "premium:category", "note:text,ngrams=1-2,tfidf,sublinear_tf"],
+    ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
+    ["day:date,null=0,parts=month", "note:text,binary,norm=l1,lowercase=false"],
+], ids=lambda columns: columns[0])  # fmt: skip
 @pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
 def test_onnxruntime_decides_raw_rows_as_we_do(table, columns, problem, tmp_path):
     given = table.assign(kind=np.array(["a", "b", "c"])[table.code.to_numpy() % 3])
@@ -174,19 +160,16 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     assert np.array_equal(np.isnan(scores), ~table.index.isin(given.index))
 
 
-@pytest.mark.parametrize(
-    ("column", "part"),
-    [
-        ("note:text,hash_bits=8", "'note' has hash_bits"),
-        ("note:text,analyzer=char", "'note' has analyzer"),
-        ("note:text,strip_accents=unicode", "'note' has strip_accents"),
-        ("note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
-        ("note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
-        ("city:category,hash_bits=4,null=0", "'city' has hash_bits"),
-        ("odd:category,null=0", "'odd' has the category '' and a null"),
-        ("scores:number", "'scores' is called as an output is"),
-    ],
-)
+@pytest.mark.parametrize(("column", "part"), [
+    ("note:text,hash_bits=8", "'note' has hash_bits"),
+    ("note:text,analyzer=char", "'note' has analyzer"),
+    ("note:text,strip_accents=unicode", "'note' has strip_accents"),
+    ("note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
+    ("note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
+    ("city:category,hash_bits=4,null=0", "'city' has hash_bits"),
+    ("odd:category,null=0", "'odd' has the category '' and a null"),
+    ("scores:number", "'scores' is called as an output is"),
+])  # fmt: skip
 def test_a_column_that_onnx_cannot_make_is_refused_by_name(table, column, part, tmp_path):
     model = streamtron.fit(table.assign(scores=table.clicks), columns=[column], label="label")
     with pytest.raises(SettingsError, match=f"^format onnx: column {part}.*(again|json|sklearn).$"):

@@ -102,34 +102,31 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     assert narrow.low <= min(close) <= max(close) <= narrow.high
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("--C 1,x", "C is '1,x'"),
-        ("--C=", "C is ''"),
-        ("--rho 1,,2", "rho is '1,,2'"),
-        ("--C 1,2,1.0", "the value 1 twice"),
-        ("--C 0,1", "C is 0.0"),
-        ("--rho -1", "rho is -1.0"),
-        ("--C 1 --delta 1", "C and delta"),
-        ("--C 0.1..10", "C is the range 0.1..10: a grid wants a list"),
-        ("--C 10..0.1 --random 3", "0 < LOW < HIGH"),
-        ("--delta 0..1 --random 3", "0 < LOW < HIGH"),
-        ("--rho 0..1 --random 3", "rho is the range 0..1"),
-        ("--C 0.1,1 --random 3", "random draws from a range"),
-        ("--C 0.1..1 --random 0", "random is 0"),
-        ("--metric beauty", "beauty"),
-        ("--folds 1", "folds is 1, and there are 4 shards"),
-        ("--folds 5", "folds is 5, and there are 4 shards"),
-        ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
-        ("--halving --faithful", "halving"),
-        ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
-        ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
-        ("--loss=", "loss is ''"),
-        ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
-        ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
-    ],
-)
+@pytest.mark.parametrize(("words", "part"), [
+    ("--C 1,x", "C is '1,x'"),
+    ("--C=", "C is ''"),
+    ("--rho 1,,2", "rho is '1,,2'"),
+    ("--C 1,2,1.0", "the value 1 twice"),
+    ("--C 0,1", "C is 0.0"),
+    ("--rho -1", "rho is -1.0"),
+    ("--C 1 --delta 1", "C and delta"),
+    ("--C 0.1..10", "C is the range 0.1..10: a grid wants a list"),
+    ("--C 10..0.1 --random 3", "0 < LOW < HIGH"),
+    ("--delta 0..1 --random 3", "0 < LOW < HIGH"),
+    ("--rho 0..1 --random 3", "rho is the range 0..1"),
+    ("--C 0.1,1 --random 3", "random draws from a range"),
+    ("--C 0.1..1 --random 0", "random is 0"),
+    ("--metric beauty", "beauty"),
+    ("--folds 1", "folds is 1, and there are 4 shards"),
+    ("--folds 5", "folds is 5, and there are 4 shards"),
+    ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
+    ("--halving --faithful", "halving"),
+    ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
+    ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
+    ("--loss=", "loss is ''"),
+    ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
+    ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
+])  # fmt: skip
 def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
     words, part, run, place
 ):
@@ -137,14 +134,11 @@ def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
     assert not list(place.glob("refused*"))
 
 
-@pytest.mark.parametrize(
-    ("how", "part"),
-    [
-        ({"rho": []}, "rho is an empty list"),
-        ({"loss": ()}, "loss is an empty list: wanted names"),
-        ({"metric": "beauty"}, "beauty"),
-    ],
-)
+@pytest.mark.parametrize(("how", "part"), [
+    ({"rho": []}, "rho is an empty list"),
+    ({"loss": ()}, "loss is an empty list: wanted names"),
+    ({"metric": "beauty"}, "beauty"),
+])  # fmt: skip
 def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
     with pytest.raises(SettingsError, match=part):
         streamtron.sweep("train", **how)
@@ -301,16 +295,13 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, pl
 # --- validation shards ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("train", "valid", "parts"),
-    [
-        ("train", "strange.svm", ("strange.svm", "label 3.0")),
-        ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
-        ("train", "late.svm", ("late.svm, line 5001", "3.0")),
-        ("train", "nonesuch", ("nonesuch",)),
-        ("nonesuch", "held-out", ("nonesuch", "no such file")),
-    ],
-)
+@pytest.mark.parametrize(("train", "valid", "parts"), [
+    ("train", "strange.svm", ("strange.svm", "label 3.0")),
+    ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
+    ("train", "late.svm", ("late.svm, line 5001", "3.0")),
+    ("train", "nonesuch", ("nonesuch",)),
+    ("nonesuch", "held-out", ("nonesuch", "no such file")),
+])  # fmt: skip
 def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wrong(
     train, valid, parts, run, place
 ):

@@ -180,17 +180,14 @@ def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run
 # --- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shards", "words", "code", "part"),
-    [
-        ("train held-out", "--multiclass --metric f1", 2,
-         "metric 'f1': of many classes, wanted one of accuracy, micro"),
-        ("two.svm two.svm", "--metric macro_f1", 2,
-         "metric 'macro_f1': of two classes, wanted one of accuracy, prec"),
-        ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
-        ("two.svm two.svm", "--multilabel", 0, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shards", "words", "code", "part"), [
+    ("train held-out", "--multiclass --metric f1", 2,
+     "metric 'f1': of many classes, wanted one of accuracy, micro"),
+    ("two.svm two.svm", "--metric macro_f1", 2,
+     "metric 'macro_f1': of two classes, wanted one of accuracy, prec"),
+    ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
+    ("two.svm two.svm", "--multilabel", 0, ""),
+])  # fmt: skip
 def test_metrics_and_classes_that_do_not_fit_are_refused_in_a_sentence(
     place, run, shards, words, code, part
 ):

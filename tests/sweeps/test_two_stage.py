@@ -268,16 +268,13 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, 
 # --- what is refused, and the command ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "how", "part"),
-    [
-        ({}, {"halving": True}, "halving and two-stage"),
-        ({}, {"metric": "f1"}, "metric is f1"),
-        ({"stage": "ascent"}, {}, "there is one, ascent"),
-        ({"faithful": True}, {}, "faithful"),
-        ({"multiclass": True}, {"metric": "accuracy"}, "multiclass"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "how", "part"), [
+    ({}, {"halving": True}, "halving and two-stage"),
+    ({}, {"metric": "f1"}, "metric is f1"),
+    ({"stage": "ascent"}, {}, "there is one, ascent"),
+    ({"faithful": True}, {}, "faithful"),
+    ({"multiclass": True}, {"metric": "accuracy"}, "multiclass"),
+])  # fmt: skip
 def test_what_has_no_two_stages_is_refused_before_anything_is_read(tmp_path, changes, how, part):
     with pytest.raises(SettingsError, match=part):
         swept(tmp_path / "nonesuch", **changes, **how)
