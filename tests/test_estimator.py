@@ -18,9 +18,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -162,6 +165,40 @@ def test_balancing_allows_a_class_whose_rows_all_weigh_zero():
     assert np.all(model.predict(X) < 2)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_behind_tfidf_and_in_a_calibration_it_decides_as_linear_svc_up_to_what_is_proven(classes):
+    """‖w − w*‖² ≤ 2 (P − D): a decision is known within ‖(x, ρ)‖ √(2 (P − D))."""
+    rng, names = np.random.default_rng(3), np.array(["ham", "news", "spam"])
+    code = rng.integers(classes, size=600)
+    words = np.array([f"word{k}" for k in range(90)])
+    texts = [" ".join(rng.choice(words[20 * k :][:50], 12)) for k in code]
+    rival = LinearSVC(dual="auto", tol=1e-8, max_iter=10**6, random_state=0)
+    ours, theirs = (
+        make_pipeline(TfidfVectorizer(dtype=np.float32), CalibratedClassifierCV(model, cv=2)).fit(
+            texts, names[code]
+        )
+        for model in (StreamtronClassifier(tol=1e-5), rival)
+    )
+    rows = sparse.csr_array(ours[0].transform(texts))
+    lengths = np.sqrt(rows.power(2).sum(axis=1) + 1.0)
+    calibrated = (model[-1].calibrated_classifiers_ for model in (ours, theirs))
+    for mine, other in zip(*calibrated, strict=True):
+        proven = mine.estimator.certificate_
+        proven = proven.get("learners", [proven])
+        excess = [one["primal_objective"] - one["dual_objective"] for one in proven]
+        radii = np.sqrt(2.0 * np.array(excess)) * np.reshape(lengths, (-1, 1))
+        decided, wanted = (
+            model.estimator.decision_function(rows).reshape(len(texts), -1)
+            for model in (mine, other)
+        )
+        assert np.all(np.abs(decided - wanted) <= radii + 1e-6 * (1.0 + np.abs(wanted)))
+        assert np.mean(np.abs(wanted) > radii) > 0.5, "the proof decides most rows"
+        assert max(_gaps(mine.estimator)) <= 1e-5
+        assert not np.array_equal(decided, wanted), "a gap is left"
+    # the sigmoid is fitted to decisions that the gap moves a little
+    np.testing.assert_allclose(ours.predict_proba(texts), theirs.predict_proba(texts), atol=0.01)
+
+
 # --- probabilities ---
 
 
@@ -301,16 +338,6 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     model.fit_shards(tmp_path / "rows.parquet", features="a,b,c")
     with pytest.raises(ValueError, match="must be in the same order"):
         model.predict(table)
-
-
-def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed():
-    twice = sparse.csr_array(
-        (np.array([1, 2, -1, 1], np.float32), np.array([0, 0, 0, 1]), np.array([0, 2, 3, 4]))
-    )
-    y = [1, 0, 0]
-    model = StreamtronClassifier().fit(twice, y)
-    assert twice.nnz == 4
-    assert np.array_equal(model.coef_, StreamtronClassifier().fit(twice.toarray(), y).coef_)
 
 
 def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then():
@@ -738,14 +765,15 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
         model.partial_fit(np.eye(2), [1, 2])
 
 
-def test_columns_that_were_numbered_anew_in_place_are_read_as_they_are():
-    rng = np.random.default_rng(0)
-    X = sparse.random_array((400, 60), density=0.3, format="csr", dtype=np.float32, rng=rng)
+def test_what_a_sparse_matrix_holds_twice_is_added_up_and_the_matrix_not_changed():
+    X = sparse.random_array((400, 60), density=0.3, format="csr", dtype=np.float32, rng=0)
     y = np.asarray(X.sum(axis=1)).ravel() > 9.0
     assert X.has_canonical_format
     X.indices = (X.indices[:] * 7 % 60) // 2  # which scipy is not told of: columns occur twice
     plain = sparse.csr_array((X.data, X.indices, X.indptr), shape=X.shape).copy()
+    held = plain.nnz
     plain.sum_duplicates()
     of_it, of_plain = (StreamtronClassifier().fit(rows, y).certificate_ for rows in (X, plain))
-    assert of_it["primal_objective"] == of_plain["primal_objective"]
-    assert of_it["dual_objective"] == of_plain["dual_objective"]
+    for name in ("primal_objective", "dual_objective"):
+        assert of_it[name] == of_plain[name]
+    assert X.nnz == held > plain.nnz
