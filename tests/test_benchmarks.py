@@ -43,16 +43,6 @@ def tiny(script: str, results: Path) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads((results / f"{script}.json").read_text())
 
 
-def test_rows_of_a_file_are_relabelled_by_a_topic_of_the_same_line(load, tmp_path):
-    rows, topics = tmp_path / "rows.svm", tmp_path / "topics"
-    rows.write_text("-1 1:1\n+1 2:1\n-1 3:1\n")
-    topics.write_text("a\tC1 C11\na\tC1\nb\tC11 C1\n")
-    with load("data").of_topic(str(rows), str(topics), "C11") as found:
-        assert Path(found).read_text() == "+1 1:1\n-1 2:1\n+1 3:1\n"
-    with load("data").of_topic(str(rows), str(topics), "C2") as found:
-        assert Path(found).read_text() == "-1 1:1\n-1 2:1\n-1 3:1\n"
-
-
 def few_rows(load: Any, seed: int = 0) -> Any:
     """Forty dense random rows of four columns, the first one negative."""
     random = np.random.default_rng(seed)
@@ -264,37 +254,6 @@ def test_a_rival_of_the_same_objective_comes_to_the_optimum_we_certify(load, mak
     assert fit.dual * (1 - 1e-9) <= peer.primal(run.v) <= fit.primal * (1 + 1e-6)
     assert run.passes >= 1
     assert peer.run(0.3).v.tobytes() == peer.run(0.3).v.tobytes()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["SklearnSgd", "VowpalWabbit"])
-def test_a_rival_by_passes_learns_more_than_nothing(load, name):
-    peers = load("peers")
-    data = few_rows(load)
-    problem = load("problem").Problem.of(data, 2.0, 1.0)
-    if name == "VowpalWabbit":
-        pytest.importorskip("vowpalwabbit")
-        cache = peers.VowpalCache(load("problem").Data(problem.rows, problem.labels))
-        peer = peers.VowpalWabbit(problem, 8, "hinge", cache)
-    else:
-        peer = peers.SklearnSgd(problem, 8)
-    assert list(peer.settings()) == [1, 2, 4, 8]
-    assert peer.primal(peer.run(8).v) < 0.6 * problem.primal(np.zeros(5))
-
-
-@pytest.mark.parametrize("writer", ["libsvm", "vowpal"])
-def test_text_for_others_holds_the_same_float32(load, writer, tmp_path):
-    data = few_rows(load)
-    path = tmp_path / "rows.txt"
-    if writer == "libsvm":
-        load("data").write_libsvm(data, path)
-    else:
-        load("peers").write_vowpal(data, path)
-    pairs = [word.split(":") for word in path.read_text().split() if ":" in word]
-    values = np.array([value for _, value in pairs], dtype=np.float32)
-    assert values.tobytes() == data.rows.data.astype(np.float32).tobytes()
-    first = 1 if writer == "libsvm" else 0
-    assert [int(column) - first for column, _ in pairs] == data.rows.indices.tolist()
 
 
 def rival_of(load: Any, primals: list[float], seconds: list[float]) -> Any:

@@ -309,13 +309,6 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
 
 
-def test_the_readme_is_short_and_cites_the_paper():
-    text = README.read_text(encoding="utf-8")
-    assert text.count("\n") <= 130
-    for needed in ("The Margitron", "pipelines/", "benchmarks/", "docs/images/report.png"):
-        assert needed in text
-
-
 # --- the pages that are made from the code -------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +156,12 @@ class Clock:
         return self.now
 
 
-def _reading(
-    forecast: Forecast, clock: Clock, number: int, seconds: float = 10.0, solve: float = 5.0,
-    problems: int = 1,
-) -> None:  # fmt: skip
+def _reading(forecast: Forecast, clock: Clock, number: int, problems: int = 1) -> None:
+    """Ten seconds for the rows, and five for the solve."""
     forecast.observe(ReadingStarted(number, "scan", 100, 1000, problems))
-    clock.now += seconds
+    clock.now += 10.0
     forecast.observe(SolveStarted(number, 100))
-    clock.now += solve
+    clock.now += 5.0
 
 
 def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> ReadingDone:
@@ -189,42 +186,26 @@ def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
     assert forecast.end() == pytest.approx(clock.now + 32.0)
 
 
-def test_the_end_follows_from_how_the_gap_fell():
-    clock = Clock()
-    forecast = Forecast(clock)
-    for number, gap in enumerate((0.8, 0.4)):
-        _reading(forecast, clock, number)
-        forecast.observe(_done(number, gap))
-        assert (forecast.end() is None) == (number == 0), "one gap says nothing of its fall"
+@pytest.mark.parametrize(("readings", "tol", "left"), [
+    ([[0.8]], 0.01, None),  # one gap says nothing of its fall
     # .4 → .2 → .1 → .05 → .025 → .0125 → below .01: 6 readings, with 5 solves between them
-    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
-
-
-@pytest.mark.parametrize(
-    ("gaps", "tol"), [((0.4, 0.4), 0.01), ((1.0, 0.4), 0.01), ((0.8, 0.4), 0.0)],
-    ids=["it does not fall", "nothing was proven", "no tolerance"],
-)  # fmt: skip
-def test_nothing_is_said_where_nothing_is_known(gaps, tol):
+    ([[0.8], [0.4]], 0.01, 6),
+    ([[0.4], [0.4]], 0.01, None),  # it does not fall
+    ([[1.0], [0.4]], 0.01, None),  # nothing was proven
+    ([[0.8], [0.4]], 0.0, None),
+    ([[0.8], [], [0.2]], 0.01, 5),  # 2 log 20 / log 4 = 4.3
+    ([[0.8, 0.2], [0.4, 0.02]], 0.01, 6),  # the problem that needs most decides
+    ([[0.8, 0.2], [0.4]], 0.01, None),  # the other one has not told yet
+])  # fmt: skip
+def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
     clock = Clock()
     forecast = Forecast(clock)
-    for number, gap in enumerate(gaps):
-        _reading(forecast, clock, number)
-        forecast.observe(_done(number, gap, tol))
-    assert forecast.end() is None
-
-
-def test_the_problem_that_needs_most_readings_decides_and_all_must_have_told():
-    clock = Clock()
-    forecast = Forecast(clock)
-    for number, gaps in enumerate(((0.8, 0.2), (0.4, 0.02))):
-        _reading(forecast, clock, number, problems=2)
-        for C, gap in enumerate(gaps):
-            assert forecast.end() is None or number == 0
-            forecast.observe(_done(number, gap, problem=Problem(float(C))))
-    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
-    _reading(forecast, clock, 2, problems=2)
-    forecast.observe(_done(2, 0.005, problem=Problem(1.0), stop_reason="certified"))
-    assert forecast.end() is None, "the other problem has not told yet"
+    for number, gaps in enumerate(readings):
+        _reading(forecast, clock, number, problems=len(readings[0]))
+        for C, gap in enumerate(gaps or [None]):
+            forecast.observe(_done(number, gap, tol, problem=Problem(float(C))))
+    end = None if left is None else pytest.approx(clock.now + left * 10.0 + (left - 1) * 5.0)
+    assert forecast.end() == end
 
 
 def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done():
@@ -285,27 +266,25 @@ def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
 
 def test_update_forget_and_certify_append_to_a_log(run, place):
     assert run("fit", "train", "--model", "changed").returncode == 0
-    log, lengths = place / "changes.jsonl", [0]
-    for words in (
-        ("update", "changed", "more"), ("forget", "changed", "more/part-00000.svm"),
-        ("certify", "changed"),
-        ("certify", "changed", "train", "--json"),
-    ):  # fmt: skip
-        done = run(*words, "--log", log)
+    log, told, before = place / "changes.jsonl", [], 0
+    for words in ("update changed more", "forget changed more/part-00000.svm", "certify changed",
+                  "certify changed train --json"):  # fmt: skip
+        done = run(*words.split(), "--log", log)
         assert done.returncode == 0, done.stderr
-        lengths.append(len(_log(log)))
+        lines = _log(log)
+        told.append(lines[before:])
+        before = len(lines)
+    assert all(told)
+    assert told[1][-1]["stop_reason"]
     proof = json.loads(done.stdout)
-    own = [_log(log)[first:last] for first, last in pairwise(lengths)]
-    assert all(lines for lines in own)
-    assert own[1][-1]["stop_reason"]
     certified, searched = (
-        [one for one in lines if one["event"] == "reading_done"] for lines in own[2:]
+        [line for line in lines if line["event"] == "reading_done"] for lines in told[2:]
     )
     assert [line["reading"] for line in certified] == [1]
     assert certified[0]["proven_gap"] <= 0.01
     assert [line["reading"] for line in searched] == [*range(1, len(searched) + 1)]
     assert searched[-1]["proven_gap"] == proof["certificate"]["relative_duality_gap"] < 0.1
-    started = [line for line in own[3] if line["event"] == "reading_started"]
+    started = [line for line in told[3] if line["event"] == "reading_started"]
     assert len(started) == proof["readings"]
 
 
@@ -359,7 +338,6 @@ def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run, place):
         pass
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_log_that_cannot_go_on_costs_a_warning_and_not_the_model(place):
     words = ("fit", "train", "--model", "full", "--log", "/dev/full")
     done = Process(COMMAND, *words, cwd=place).end()

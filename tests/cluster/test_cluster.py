@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,11 @@ import distributed  # noqa: F401 (else the end of a dask.config.set takes its de
 import numpy as np
 import pytest
 
-from streamtron.cli import main
 from streamtron.cluster.client import usable_memory
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import parts_on
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.errors import DataError, MachineError
 from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
@@ -32,7 +32,7 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, said, started
-from tests.helpers.processes import COMMAND, Process, command, until
+from tests.helpers.processes import COMMAND, Process, command, here, until
 
 COLUMNS = 200
 ROWS = 9000
@@ -61,16 +61,19 @@ def _files(directory: Path) -> dict[str, bytes]:
 # --- the same as one process ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "base"), [("from-0", 0), ("from-1", 1)])
-def test_workers_find_the_first_column_that_one_process_finds(workers, tmp_path, name, base):
+@pytest.mark.parametrize("base", [0, 1])
+def test_workers_find_the_first_column_that_one_process_finds(workers, tmp_path, base):
     """The only column 0 is in the last shard, and not in the last piece that its reader gives."""
     for number, column in enumerate([5, 3, base]):
-        (tmp_path / f"{number}.svm").write_text(
-            f"1 {column}:1\n" + f"-1 7:{number + 1}\n" * 200_000
-        )
-    convert(tmp_path / "*.svm", tmp_path / "one", to="parquet")
-    convert(tmp_path / "*.svm", tmp_path / "many", to="parquet", executor=workers)
-    convert(tmp_path / "*.svm", tmp_path / "told", to="parquet", settings=Settings(index_base=base))
+        text = f"1 {column}:1\n" + f"-1 7:{number + 1}\n" * 200_000
+        (tmp_path / f"{number}.svm").write_text(text)
+    told = {
+        "one": {},
+        "many": {"executor": workers},
+        "told": {"settings": Settings(index_base=base)},
+    }
+    for name, how in told.items():
+        convert(tmp_path / "*.svm", tmp_path / name, to="parquet", **how)
     assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
 
 
@@ -125,52 +128,43 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("texts", "sentence"),
-    [(["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"), (["# none\n"], "no rows")],
-)
+@pytest.mark.parametrize(("texts", "sentence"), [
+    (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
+    (["# none\n"], "no rows"),
+])  # fmt: skip
 def test_an_error_in_a_shard_is_the_sentence_of_one_process(
     guest, model, tmp_path, texts, sentence
 ):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
-    works: list[Callable[[Any], object]] = [
-        lambda executor: evaluate(model, tmp_path, executor=executor),
-        lambda executor: write_predictions(model, tmp_path, tmp_path / "out", executor=executor),
-        lambda executor: convert(tmp_path, tmp_path / "new", to="parquet", executor=executor),
-    ]
-    for work in works:
+    for work in (
+        partial(evaluate, model, tmp_path),
+        partial(write_predictions, model, tmp_path, tmp_path / "out"),
+        partial(convert, tmp_path, tmp_path / "new", to="parquet"),
+    ):
         sentences = set[str]()
         for executor in (serial, guest):
             with pytest.raises(DataError, match=sentence) as caught:
-                work(executor)
+                work(executor=executor)
             sentences.add(str(caught.value))
         assert len(sentences) == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_whose_worker_is_killed_runs_again_and_the_result_is_the_same(workers, tmp_path):
-    found = list(workers(_dies_once, [0, 1, 2, 3], str(tmp_path)))
-    assert found == [0, 10, 20, 30]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
-
-
 def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(guest, tmp_path):
     def let_the_first_go_on() -> None:
-        until(lambda: guest.client.run_on_scheduler(_states).get("1") == "erred")
+        until(lambda: "erred" in guest.client.run_on_scheduler(_states))
         (tmp_path / "go").touch()
 
     watching = threading.Thread(target=let_the_first_go_on)
     watching.start()
-    names = ["first", "second", "third"]
     with pytest.raises(DataError, match=r"^first failed$"):
-        list(guest(_fails_in_turn, names, str(tmp_path)))
+        list(guest(_fails_in_turn, ["first", "second", "third"], str(tmp_path)))
     watching.join()
 
 
-def _states(dask_scheduler: Any) -> dict[str, str]:
-    """The state of every task, by its item's place."""
-    return {str(key).split("-")[2]: task.state for key, task in dask_scheduler.tasks.items()}
+def _states(dask_scheduler: Any) -> list[str]:
+    return [task.state for task in dask_scheduler.tasks.values()]
 
 
 def _fails_in_turn(item: str, directory: str) -> list[str]:
@@ -183,11 +177,12 @@ def _fails_in_turn(item: str, directory: str) -> list[str]:
     return [item]
 
 
-def _dies_once(item: int, directory: str) -> Iterator[int]:
+def _dies_once(item: int, directory: str, number: int = signal.SIGKILL) -> Iterator[int]:
+    """The first two items' tasks send their process a signal once."""
     mark = Path(directory, f"died-{item}")
     if item < 2 and not mark.exists():
         mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
     yield 10 * item
 
 
@@ -220,27 +215,20 @@ def _waits_if_second(item: int, directory: str) -> Iterator[int]:
     yield os.getpid()
 
 
-def test_a_worker_that_takes_long_to_come_back_is_not_given_up(tmp_path):
+def test_a_task_whose_worker_is_killed_runs_again_though_it_takes_long_to_come_back(tmp_path):
     """Dask would close the cluster's only worker before it is there again."""
     given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
     with dask.config.set(given_up), connect(1) as workers:
-        assert list(workers(_dies_once, [0, 2], str(tmp_path))) == [0, 20]
+        assert list(workers(_dies_once, [0, 2, 1, 3], str(tmp_path))) == [0, 20, 10, 30]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path):
     with connect(1, worker_timeout=3.0) as workers:
-        assert list(workers(_stops_once, [0, 1, 2], str(tmp_path))) == [0, 10, 20]
-    assert [path.name for path in tmp_path.iterdir()] == ["stopped"]
-
-
-def _stops_once(item: int, directory: str) -> Iterator[int]:
-    mark = Path(directory, "stopped")
-    if item == 0 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    yield 10 * item
+        assert list(workers(_dies_once, [0, 2, 3], str(tmp_path), signal.SIGSTOP)) == [0, 20, 30]
+    assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
 
 
 @pytest.mark.slow
@@ -287,27 +275,23 @@ COMMANDS = (
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
-    workers, corpus, model, tmp_path, monkeypatch, capfd, words
+    workers, corpus, model, tmp_path, words
 ):
     """The scheduler's workers were started in another directory than the command."""
-    monkeypatch.chdir(tmp_path)
-    model.save("model")
+    model.save(tmp_path / "model")
     many = np.stack([model.weights, -model.weights, model.weights[::-1]])
-    classes = (-1.0, 1.0, 2.0)
-    LinearModel(many, np.zeros(3), classes, {}, None, {"index_base": 1, "multiclass": True}).save(
-        "many"
-    )
-    os.symlink(corpus, "corpus")
-    said, files = [], []
+    reading = {"index_base": 1, "multiclass": True}
+    LinearModel(many, np.zeros(3), (-1.0, 1.0, 2.0), {}, None, reading).save(tmp_path / "many")
+    os.symlink(corpus, tmp_path / "corpus")
+    ended, out = [], tmp_path / "out"
     for where in ([], ["--scheduler", workers.client.scheduler.address]):
-        Path("out").mkdir()
-        assert main._run([*words.format(out="out/it").split(), *where]) == 0
-        said.append(capfd.readouterr())
-        files.append({p.name: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()})
-        Path("out").rename(f"out {len(said)}")
-    assert said[0] == said[1]
-    assert files[0] == files[1]
-    assert files[0] or said[0].out
+        out.mkdir()
+        done = here(tmp_path, *words.format(out="out/it").split(), *where)
+        ended.append((done, {p.name: p.read_bytes() for p in out.rglob("*") if p.is_file()}))
+        shutil.rmtree(out)
+    assert ended[0] == ended[1]
+    assert done.returncode == 0
+    assert ended[0][1] or done.stdout
 
 
 def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(guest, tmp_path):
@@ -344,30 +328,6 @@ def _hungry(size: int) -> Iterator[int]:
     held = bytearray(b"1") * size
     threading.Event().wait()  # its nanny ends it
     yield len(held)
-
-
-@pytest.mark.parametrize(("asked", "sentence"), [
-    ({}, "give one of them"),
-    ({"workers": 2, "scheduler": "tcp://127.0.0.1:1"}, "give one of them"),
-    ({"workers": 0}, "wanted at least 1"),
-    ({"scheduler": "no-such-file.json"}, "neither an address"),
-    ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
-    ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
-    ({"scheduler": __file__}, "not a scheduler file"),
-    ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
-])  # fmt: skip
-def test_what_cannot_be_a_cluster_is_refused(asked, sentence):
-    with pytest.raises(SettingsError, match=sentence), connect(**asked):
-        pass
-
-
-@pytest.mark.parametrize(("asked", "sentence"), [
-    ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
-    ({"scheduler": "tcp://127.0.0.1:1", "timeout": 0.5}, "no scheduler answered within 0.5 s"),
-])  # fmt: skip
-def test_workers_that_cannot_be_reached_are_a_sentence(asked, sentence):
-    with pytest.raises(MachineError, match=re.escape(sentence)), connect(**asked):
-        pass
 
 
 # --- a scheduler that was started by hand --------------------------------------------------------

@@ -123,25 +123,19 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
 # --- the same as one process ---------------------------------------------------------------------
 
 
+SLOW = pytest.mark.slow
+THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")}
+
+
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("kind", "how"), [
     ("two", {}),
-    pytest.param("two", {"halving": True}, marks=pytest.mark.slow),
-    (
-        "two",
-        {
-            "valid": False,
-            "halving": True,
-            "C": (0.01, 1.0),
-            "loss": ("squared_hinge", "log_loss", "hinge"),
-        },
-    ),
-    pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=pytest.mark.slow),
-    pytest.param("many", LONG["many"], marks=pytest.mark.slow),
+    pytest.param("two", {"halving": True}, marks=SLOW),
+    ("two", {"valid": False, "halving": True, **THREE_LOSSES}),
+    pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=SLOW),
+    pytest.param("many", LONG["many"], marks=SLOW),
 ])  # fmt: skip
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("count", [2, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, kind, how, count):
     told: list[Event] = []
     with connect(count) as workers:
@@ -155,12 +149,10 @@ def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, ki
     if not how:
         assert sorted(trials) == sorted(map(describe_candidate, CANDIDATES))
     if "two_stage" in how:
-        assert [name[-3:] == "0.1" for name in trials] == sorted(
-            name[-3:] == "0.1" for name in trials
-        )
-    fit_alone(
-        place / kind / "train", found.best.settings, model=tmp_path / "fit", machine=Machine()
-    )
+        ends = [name.endswith("0.1") for name in trials]
+        assert ends == sorted(ends)
+    settings, machine = found.best.settings, Machine()
+    fit_alone(place / kind / "train", settings, model=tmp_path / "fit", machine=machine)
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
@@ -243,33 +235,28 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place):
     assert checkpoints_of(task) == task.run_dir
 
 
-def tight() -> Machine:
-    """A machine on which three learners of many classes fit and four do not."""
-    needs = memory_needed(
-        Settings(active_set=120_000), rows=ROWS, columns=WIDTH + 1, learners=3, threads=1,
-        shared=False,
-    )  # fmt: skip
-    return Machine(memory=sum(need.size for need in needs), threads=1, checkpoint_every=0.0)
-
-
 def bits(outcome: Outcome) -> tuple[Any, ...]:
     counts = [[part.tolist() for part in own.entries()] for own in outcome.counts]
     proven = [own["certificate"] for own in outcome.report["learners"]]
     return outcome.model, counts, proven, outcome.report["readings"]
 
 
-@pytest.mark.parametrize(
-    ("machine", "cut"),
-    [(Machine(checkpoint_every=0.0), 1), (Machine(checkpoint_every=0.0), 5), (tight(), 10)],
-    ids=["before a class is born", "in a later reading", "in a later group"],
+THREE_LEARNERS = memory_needed(
+    Settings(active_set=120_000), rows=ROWS, columns=WIDTH + 1, learners=3, threads=1, shared=False
 )
+TIGHT = {"memory": sum(need.size for need in THREE_LEARNERS), "threads": 1}
+"""A machine on which three learners of many classes fit and four do not."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "cut"), [({}, 1), ({}, 5), (TIGHT, 10)],
+    ids=["before a class is born", "in a later reading", "in a later group"],
+)  # fmt: skip
 def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
     place, tmp_path, machine, cut
 ):
-    how = {
-        name: value for name, value in LONG["many"].items() if name not in ("metric", "C", "rho")
-    }
-    candidates = candidates_of(Settings(**how), {"C": (0.01,), "rho": (0.0, 1.0)})
+    how = LONG["many"] | {"C": 0.01}
+    settings = Settings(**{name: how[name] for name in how if name not in ("metric", "rho")})
     told: list[Event] = []
 
     def fitted(last: float, **more: Any) -> list[tuple[Any, ...]]:
@@ -278,8 +265,10 @@ def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
             if isinstance(event, ChunkDone) and digested() > last:
                 raise Cut
 
-        more |= {"machine": machine, "cache_dir": str(tmp_path / "cache"), "listen": listen}
-        return [bits(one) for one in fit_many(place / "many" / "train", candidates, **more)]
+        more |= {"cache_dir": str(tmp_path / "cache"), "listen": listen}
+        more["machine"] = Machine(checkpoint_every=0.0, **machine)
+        candidates = candidates_of(settings, {"rho": (0.0, 1.0)})
+        return [bits(outcome) for outcome in fit_many(place / "many" / "train", candidates, **more)]
 
     def digested() -> int:
         return sum(isinstance(event, ChunkDone) for event in told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -64,19 +64,14 @@ class Fake:
             raise TimeoutError
 
 
-@pytest.mark.parametrize(("ours", "nannies", "waits"), [
-    (True, ["running"], 3),  # it takes long, and comes
-    (True, ["starting"], 3),
-    (True, ["closed"], 1),  # it will not come
-    (False, [], 1),  # who knows
+@pytest.mark.parametrize(("after", "nannies", "waits"), [
+    (3, ["running"], 3),  # it takes long, and comes
+    (3, ["starting"], 3),
+    (3, ["closed"], 1),  # it will not come
+    (3, None, 1),  # not ours: who knows
+    (10**6, ["running"], cluster_client.PATIENCE),
 ])  # fmt: skip
-def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(ours, nannies, waits):
-    fake = Fake(3, nannies)
-    Workers(cast(Any, fake), cast(Any, fake) if ours else None, None).wait_for(1)
+def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(after, nannies, waits):
+    fake: Any = Fake(after, nannies or [])
+    Workers(fake, None if nannies is None else fake, None).wait_for(1)
     assert fake.waits == waits
-
-
-def test_a_worker_of_ours_that_never_comes_is_given_up():
-    fake = Fake(10**6, ["running"])
-    Workers(cast(Any, fake), cast(Any, fake), None).wait_for(1)
-    assert fake.waits == cluster_client.PATIENCE

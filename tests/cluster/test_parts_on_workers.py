@@ -258,11 +258,8 @@ def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(place, workers,
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
-    place, alone, active_set, tmp_path
-):
-    if active_set == BLOCKS:
-        return  # the same, in more readings
+@pytest.mark.parametrize("active_set", [ALL], indirect=True)
+def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(place, alone, tmp_path):
     mark = tmp_path / "stopped"
     with connect(2, worker_timeout=12.0) as workers:
         stopping = disturbed(workers, Killing, at=3, mark=mark, number=signal.SIGSTOP)
@@ -272,26 +269,6 @@ def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
     assert found.report["seconds"] > 10.0
 
 
-class Command:
-    """``streamtron fit`` on the workers of a scheduler, as a process with a log of its events."""
-
-    def __init__(self, place: Path, model: Path, scheduler: str, active_set: int = BLOCKS) -> None:
-        self.log = model.with_suffix(".log")
-        self.process = Process(
-            COMMAND, "fit", "train", "--model", model, "--scheduler", scheduler, "--C", 2, "--tol",
-            0.02, "--active-set", f"{active_set}B", "--log", self.log, "--resume", cwd=place,
-        )  # fmt: skip
-
-    def readings(self) -> int:
-        """How many readings have been done, in all calls."""
-        text = self.log.read_text() if self.log.exists() else ""
-        return text.count('"reading_done"')
-
-    def wait_for(self, readings: int) -> None:
-        """Wait until so many readings are done, or the process has ended."""
-        until(lambda: self.readings() >= readings or self.process.poll() is not None)
-
-
 def left_on(scheduler: str) -> tuple[list[str], list[int]]:
     """The tasks that a scheduler knows, and how many runs have parts in each worker."""
     with connect(scheduler=scheduler) as found:
@@ -299,24 +276,25 @@ def left_on(scheduler: str) -> tuple[list[str], list[int]]:
         return tasks, [*found.client.run(lambda: len(cluster_parts._held)).values()]
 
 
-def test_an_interrupt_leaves_nothing_on_the_cluster(place, scheduler, tmp_path):
-    with dask_worker(scheduler):
-        command = Command(place, tmp_path / "m", scheduler)
-        command.wait_for(1)
-        command.process.send_signal(signal.SIGINT)
-        assert command.process.end().returncode == 130
-        assert left_on(scheduler) == ([], [0])
-
-
-def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
-    place, scheduler, tmp_path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_clients_that_are_interrupted_or_killed_leave_nothing_on_the_cluster(
+    place, scheduler, tmp_path, number
 ):
+    words = ("fit", "train", "--scheduler", scheduler, "--C", 2, "--tol", 0.02)
     with dask_worker(scheduler):
-        for number in range(2):
-            command = Command(place, tmp_path / f"{number}", scheduler)
-            command.wait_for(1)
-            command.process.kill()
-            assert command.process.end().returncode == -signal.SIGKILL
+        for turn in range(2):
+            log, model = tmp_path / f"{turn}.log", tmp_path / f"{turn}"
+            how = ("--active-set", f"{BLOCKS}B", "--log", log, "--model", model)
+            client = Process(COMMAND, *words, *how, cwd=place)
+            until(
+                lambda log=log, client=client: (
+                    client.poll() is not None
+                    or (log.exists() and '"reading_done"' in log.read_text())
+                )
+            )
+            client.send_signal(number)
+            assert client.end().returncode == (130 if number == signal.SIGINT else -number)
+            assert number == signal.SIGKILL or left_on(scheduler) == ([], [0])
         until(lambda: left_on(scheduler) == ([], [0]))
 
 
@@ -346,21 +324,17 @@ def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
     assert holds_optimum(gone.report, shards[1:])
 
 
-def test_a_client_that_is_open_gives_its_workers_and_stays_open(
-    place, workers, alone, active_set, tmp_path
-):
-    if active_set == BLOCKS:
-        return  # the same
+@pytest.mark.parametrize("active_set", [ALL], indirect=True)
+def test_a_client_that_is_open_gives_its_workers_and_stays_open(place, workers, alone, tmp_path):
     trained(place, tmp_path / "m", parts_on(workers.client))
     assert (tmp_path / "m").read_bytes() == alone
-    found = StreamtronClassifier(C=2.0, tol=0.02).fit_shards(
-        place / "train", workers=workers.client
-    )
-    model = LinearModel.load(tmp_path / "m")
-    assert np.array_equal(found.coef_[0], model.weights)
+    fitted = StreamtronClassifier(C=2.0, tol=0.02)
+    fitted.fit_shards(place / "train", workers=workers.client)
+    assert np.array_equal(fitted.coef_[0], LinearModel.load(tmp_path / "m").weights)
     assert workers.client.status == "running"
 
 
+@pytest.mark.parametrize("active_set", [BLOCKS], indirect=True)  # else it ends with its first scan
 def test_a_run_begun_in_one_process_is_resumed_on_workers(
     place, workers, alone, active_set, tmp_path
 ):
@@ -368,28 +342,26 @@ def test_a_run_begun_in_one_process_is_resumed_on_workers(
         if isinstance(event, ReadingDone) and event.reading == 2:
             raise InterruptedError
 
-    if active_set == ALL:
-        return  # it ends with its first scan
     with pytest.raises(InterruptedError):
         trained(place, tmp_path / "m", None, active_set, listen=stop)
     trained(place, tmp_path / "m", parts_on(workers), active_set, resume=True)
     assert (tmp_path / "m").read_bytes() == alone
 
 
-def test_an_error_of_a_part_is_its_own_sentence(place, guest, tmp_path):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n-1 x\n")
+def two_parts(place: Path, last: str, open_parts: OpenParts) -> None:
+    """Fit two shards, the last of which ends with a row that is given."""
+    (place / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (place / "b.svm").write_text(f"1 1:1\n{last}\n")
+    settings, machine = Settings(parts=2), Machine()
+    fit([place], settings, model=place / "m", machine=machine, open_parts=open_parts)
+
+
+def test_an_error_of_a_part_is_its_own_sentence(guest, tmp_path):
     with pytest.raises(DataError, match=r"b\.svm.*line 2"):
-        fit(
-            [tmp_path], Settings(parts=2), model=tmp_path / "m", machine=Machine(),
-            open_parts=parts_on(guest),
-        )  # fmt: skip
+        two_parts(tmp_path, "-1 x", parts_on(guest))
 
 
-def test_a_worker_that_does_not_see_a_shard_is_named(place, guest, tmp_path):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n-1 3:1\n")
-
+def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
     @contextmanager
     def unseen(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
         (tmp_path / "b.svm").rename(tmp_path / "away")
@@ -397,10 +369,7 @@ def test_a_worker_that_does_not_see_a_shard_is_named(place, guest, tmp_path):
             yield parts
 
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
-        fit(
-            [tmp_path], Settings(parts=2), model=tmp_path / "m", machine=Machine(),
-            open_parts=unseen,
-        )  # fmt: skip
+        two_parts(tmp_path, "-1 3:1", unseen)
 
 
 @pytest.mark.slow

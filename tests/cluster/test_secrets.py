@@ -102,23 +102,34 @@ def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
 # --- schedulers of others ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("address", "words"), [
-    ("tls://127.0.0.1:1", "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
-    ("wss://127.0.0.1:1", "there are none"),
-    ("inproc://x", "not an address"),
-    ("inproc://127.0.0.1/1/1", "not an address"),
-    ("ucx://127.0.0.1:1", "not an address|no scheduler answered"),
-    ("tcp://127.0.0.1", "missing port"),
-    ("tcp://127.0.0.1:x", "not an address"),
+CLOSED = "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({}, "give one of them"),
+    ({"workers": 2, "scheduler": CLOSED}, "give one of them"),
+    ({"workers": 0}, "wanted at least 1"),
+    ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
+    ({"scheduler": "no-such-file.json"}, "neither an address"),
+    ({"scheduler": __file__}, "not a scheduler file"),
+    ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": "tls://127.0.0.1:1"}, "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
+    ({"scheduler": "wss://127.0.0.1:1"}, "there are none"),
+    ({"scheduler": "inproc://x"}, "not an address"),
+    ({"scheduler": "inproc://127.0.0.1/1/1"}, "not an address"),
+    ({"scheduler": "ucx://127.0.0.1:1"}, "not an address|no scheduler answered"),
+    ({"scheduler": "tcp://127.0.0.1"}, "missing port"),
+    ({"scheduler": "tcp://127.0.0.1:x"}, "not an address"),
+    ({"scheduler": CLOSED}, r"no scheduler answered within 0\.5 s"),
+    ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
 ])  # fmt: skip
-def test_an_address_that_cannot_be_used_is_a_sentence_at_once(address, words):
+def test_what_cannot_be_a_cluster_is_a_sentence_at_once(asked, words):
     """A client of Dask's that fails so waits a minute, and leaves a traceback."""
     begin = time.monotonic()
-    with (
-        _with_certificate(None),
-        pytest.raises((SettingsError, MachineError), match=words),
-        connect(scheduler=address, timeout=0.5),
-    ):
+    machine = asked.get("scheduler") in (CLOSED, "ucx://127.0.0.1:1") or "dashboard" in asked
+    kinds = (SettingsError, MachineError) if machine else SettingsError
+    with _with_certificate(None), pytest.raises(kinds, match=words), connect(**asked, timeout=0.5):
         pass
     assert time.monotonic() - begin < 30.0
 

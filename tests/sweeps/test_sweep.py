@@ -213,13 +213,12 @@ def test_the_loss_stands_in_the_lines_where_there_are_several(run):
     assert "loss" not in run(*words, "hinge").stdout
 
 
-def test_the_best_has_the_highest_metric_whichever_is_asked_for(run, place, swept):
+def test_the_best_has_the_highest_metric_whichever_is_asked_for(place, swept):
     assert the_best(swept)["accuracy"] == max(row["accuracy"] for row in swept)
-    words = ("--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table", "t.csv")
+    how = {"valid": place / "held-out", "C": "0.01,0.1,1", "rho": (0, 1)}
     chosen = set()
     for metric in METRICS:
-        assert run("sweep", "train", *words, "--metric", metric).returncode == 0
-        rows = table(place / "t.csv")
+        rows = streamtron.sweep(place / "train", metric=metric, **how).rows()
         assert the_best(rows)[metric] == max(row[metric] for row in rows)
         chosen.add(the_best(rows)["candidate"])
     assert len(chosen) > 1  # else the option might do nothing
@@ -236,28 +235,28 @@ def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path):
 
 
 def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, place):
-    words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2)
+    words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2, "--table")
+    tables = []
     for name in ("same.csv", "same.parquet"):
-        assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
-    text, binary = (table(place / name) for name in ("same.csv", "same.parquet"))
+        assert run("sweep", "train", *words, name).returncode in (0, 4)
+        tables.append(table(place / name))
+    text, binary = tables
     of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class", *OF_PENALTIES} - {*METRICS}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]
     assert lasting(text) == lasting(binary)
-    assert text[0]["C"] is None  # the hard margin has no C
-    assert text[1]["C"] == 0.5
+    assert [row["C"] for row in text] == [None, 0.5]  # the hard margin has no C
 
 
 def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place, swept):
-    for row in swept:
-        assert row["started"] < row["finished"]
-        assert row["seconds"] > 0
-        assert row["worker"] == "local"
     lines = (place / "stdout.txt").read_text().splitlines()
     body = lines[1 : 1 + len(swept)]
     assert len({len(line.split()) for line in body if not line.startswith("*")}) == 1
     for row, line in zip(swept, body, strict=True):
+        assert row["started"] < row["finished"]
+        assert row["seconds"] > 0
+        assert row["worker"] == "local"
         assert line.startswith("*" if row["best"] else " ")
         assert f"{row['roc_auc']:.5g}" in line.split()
     assert not lines[1 + len(swept)]
@@ -315,13 +314,13 @@ def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wr
     shutil.rmtree(place / "refused.run", ignore_errors=True)
 
 
-def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(run, place):
+def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(place):
     convert(place / "held-out", place / "held-out.tables", to="parquet")
-    words = ("--C", "0.1,1", "--index-base", 1, "--table")
-    assert run("sweep", "train", "--valid", "held-out", *words, "of-text.csv").returncode == 0
-    tables = run("sweep", "train", "--valid", "held-out.tables", *words, "of-tables.csv")
-    assert tables.returncode == 0
-    assert lasting(table(place / "of-text.csv")) == lasting(table(place / "of-tables.csv"))
+    of_text, of_tables = (
+        streamtron.sweep(place / "train", valid=place / name, C=(0.1, 1.0), index_base=1)
+        for name in ("held-out", "held-out.tables")
+    )
+    assert lasting(of_text) == lasting(of_tables)
 
 
 def test_a_metric_that_no_validation_row_defines_is_refused(run, place):
@@ -374,15 +373,12 @@ def folded(run, place):
     return table(place / "folded.csv")
 
 
-def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(run, place, folded):
-    shards = [f"train/{path.name}" for path in sorted((place / "train").iterdir())]
-    by_hand = []
-    for fold in range(2):
-        fit_on, held = shards[1 - fold :: 2], shards[fold::2]
-        valid = [word for shard in held for word in ("--valid", shard)]
-        words = (*fit_on, *valid, "--C", "0.1,1,10", "--table", "fold.csv")
-        assert run("sweep", *words).returncode == 0
-        by_hand.append(table(place / "fold.csv"))
+def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(place, folded):
+    shards = sorted((place / "train").iterdir())
+    by_hand = [
+        streamtron.sweep(shards[1 - k :: 2], valid=shards[k::2], C=(0.1, 1.0, 10.0)).rows()
+        for k in range(2)
+    ]
     for row, one, two in zip(folded, *by_hand, strict=True):
         for metric in METRICS:
             assert row[metric] == (one[metric] + two[metric]) / 2
@@ -418,37 +414,30 @@ def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_pat
     assert found.best.settings.index_base == "auto"
 
 
-def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run, tmp_path):
+def test_a_metric_that_one_fold_lacks_is_not_a_mean_and_a_fold_of_one_label_is_named(run, tmp_path):
     for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
         (tmp_path / name).write_text(text)
     trial = streamtron.sweep(tmp_path).best
     assert trial.metrics["accuracy"] == 1.0
     assert trial.metrics["roc_auc"] is None
     one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
-
-
-def test_a_fold_with_one_label_only_is_refused_by_its_number(run, tmp_path):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:2\n1 2:1\n")
+    (tmp_path / "b").unlink()
     one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
 
 
 # --- successive halving --------------------------------------------------------------------------
 
-HALVED = ("--valid", "held-out", "--C", "0.001,0.01,0.1,1,10,100", "--rho", "0,1")
+TWELVE = {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "rho": (0.0, 1.0)}
 
 
 @pytest.fixture(scope="module")
-def halved(run, place):
+def halved(place):
     """The table of a sweep of twelve candidates by successive halving."""
-    words = (*HALVED, "--halving", "--model", "halved", "--table", "halved.csv")
-    assert run("sweep", "train", *words).returncode == 0
-    return table(place / "halved.csv")
+    how = {"valid": place / "held-out", "halving": True, **TWELVE}
+    return streamtron.sweep(place / "train", **how).rows()
 
 
-def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(
-    run, place, halved
-):
+def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(place, halved):
     at_least = [sum(row["iteration"] >= iteration for row in halved) for iteration in range(4)]
     assert at_least == [12, 6, 3, 0]
     last = [row for row in halved if row["iteration"] == 2]
@@ -457,9 +446,9 @@ def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tigh
     assert {row["iteration"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
     running = {row["candidate"] for row in halved}
     for iteration, tolerance in enumerate((0.16, 0.04)):
-        words = (*HALVED, "--tol", tolerance, "--table", "iteration.csv")
-        run("sweep", "train", *words)
-        rows = [row for row in table(place / "iteration.csv") if row["candidate"] in running]
+        how = {"valid": place / "held-out", "tol": tolerance, **TWELVE}
+        rows = streamtron.sweep(place / "train", **how).rows()
+        rows = [row for row in rows if row["candidate"] in running]
         rows.sort(key=lambda row: (-row["accuracy"], row["C"], row["candidate"]))
         running = {row["candidate"] for row in rows[: len(rows) // 2]}
         assert running == {row["candidate"] for row in halved if row["iteration"] > iteration}
@@ -480,20 +469,11 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(pla
     assert found.best.settings.C == 0.75
 
 
-def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place):
-    def kept(count: int) -> list[int]:
-        found = streamtron.sweep(
-            place / "train", valid=place / "held-out", C=[0.1 * 2**k for k in range(count)],
-            halving=True, settings=Settings(tol=0.01),
-        )  # fmt: skip
-        last = max(trial.iteration for trial in found.trials)
-        return [
-            sum(trial.iteration >= iteration for trial in found.trials)
-            for iteration in range(last + 1)
-        ]
-
-    assert kept(1) == [1]
-    assert kept(3) == [3, 2, 1]
+@pytest.mark.parametrize(("prices", "kept"), [([0.1], [1]), ([0.1, 0.2, 0.4], [3, 2, 1])])
+def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place, prices, kept):
+    how = {"valid": place / "held-out", "halving": True, "tol": 0.01}
+    ends = [trial.iteration for trial in streamtron.sweep(place / "train", C=prices, **how).trials]
+    assert [sum(end >= rung for end in ends) for rung in range(max(ends) + 1)] == kept
 
 
 def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is():
@@ -518,14 +498,6 @@ def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, pl
     assert (ended.returncode, ended.stdout) == (128 + number, "")
     assert ended.stderr.splitlines()[-1].startswith(f"stopped by {number.name}")
     assert not list(place.glob("stopped*"))
-
-
-def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_win(run, place):
-    (place / "settings.toml").write_text("delta = 9.0\nrho = 0.0\ntol = 0.25\n")
-    words = ("--config", "settings.toml", "--C", "0.1,1", "--table", "c.csv")
-    assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
-    rows = table(place / "c.csv")
-    assert [(row["C"], row["rho"], row["tol"]) for row in rows] == [(0.1, 0, 0.25), (1, 0, 0.25)]
 
 
 def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(place, swept):
