@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import memory_needed
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
-from tests.helpers.processes import Ended, here, one_sentence
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.sweep_rows import lasting, run_files
 
 NAMES = ("ant", "bee", "cow", "dog")
@@ -57,11 +56,8 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(place):
     """Run ``streamtron …`` in a directory of that place, within this process."""
-
     return lambda kind, *words: here(place / kind, *words)
 
-
-Run = Callable[..., Ended]
 
 GRID = {"C": (0.01, 0.3, 30.0), "rho": (0.0, 1.0)}
 
@@ -147,17 +143,12 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
 # --- what is said --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def said(run):
-    """What a sweep of many classes prints."""
+def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
     words = ("--multilabel", "--valid", "held-out", "--C", "0.01,1", "--metric", "macro_roc_auc")
     files = ("--model", "m", "--overwrite", "--report", "r.json")
     done = run("multilabel", "sweep", "train", *words, *files)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, said):
+    said = done.stdout.splitlines()
     assert said[0].split()[:4] == ["C", "rho", "macro", "ROC"]
     assert "macro avg. prec." in said[0]
     assert len({len(line.split("certified")[0]) for line in said[1:3]}) == 1
