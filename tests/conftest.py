@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from tests.helpers.dask_processes import dask_scheduler, trusted
-from tests.helpers.processes import Run, here, workers_forked
+from tests.helpers.processes import here, workers_forked
 
 settings.register_profile("untimed", deadline=None)  # seconds say nothing on a busy machine
 settings.load_profile("untimed")
@@ -44,7 +42,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """The directory of real data beside the project, or a skip that says it is absent."""
     directory = Path(__file__).resolve().parents[1].parent / "shared" / "data"
     if not directory.is_dir():
@@ -53,41 +51,41 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Run:
+def run(place):
     """Run ``streamtron …`` in the module's directory, within this process."""
     return partial(here, place)
 
 
 @pytest.fixture(scope="module")
-def forked() -> Iterator[None]:
+def forked():
     """The workers that tests of the module start are forked, which takes a tenth of the time."""
     with workers_forked():
         yield
 
 
 @pytest.fixture(scope="module")
-def workers(forked: None) -> Iterator[Workers]:
+def workers(forked):
     """Two workers of our own, whose scheduler may be connected to by its address."""
     with connect(2) as found, trusted(found):
         yield found
 
 
 @pytest.fixture
-def guest(workers: Workers) -> Iterator[Workers]:
+def guest(workers):
     """The same workers by their scheduler's address: an error does not end them."""
     with connect(scheduler=workers.client.scheduler.address) as found:
         yield found
 
 
 @pytest.fixture
-def scheduler() -> Iterator[str]:
+def scheduler():
     """The address of a scheduler that was started by hand, without workers."""
     with dask_scheduler() as address:
         yield address
 
 
 @pytest.fixture
-def task_names(workers: Workers) -> Iterator[list[str]]:
+def task_names(workers):
     """What the tasks are called that the workers are given while a test runs."""
     names: list[str] = []
     real = workers.client.submit

@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import unquote
 
@@ -53,7 +52,7 @@ def _params(pages: list[Path]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with the files that the pages name."""
     directory = tmp_path_factory.mktemp("docs")
     corpora = (
@@ -117,9 +116,7 @@ def _run_line(line: str, directory: Path) -> None:
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("page", _params(PAGES))
-def test_every_command_and_snippet_of_a_page_runs_as_written(
-    page: Path, place: Path, tmp_path: Path
-) -> None:
+def test_every_command_and_snippet_of_a_page_runs_as_written(page, place, tmp_path):
     directory = tmp_path / "place"
     if page.name == "get-started.md":  # makes its own files
         directory.mkdir()
@@ -159,9 +156,7 @@ streamtron.StreamtronClassifier().fit_shards("a", colour="red")  # wrong
 """
 
 
-def test_the_web_service_of_the_docs_answers_with_labels_and_goes_on_after_an_error(
-    tmp_path: Path,
-) -> None:
+def test_the_web_service_of_the_docs_answers_with_labels_and_goes_on_after_an_error(tmp_path):
     page = DOCS / "serving.md"
     with chdir(tmp_path):
         exec(compile(_blocks(page)[0][1], page.name, "exec"), {})  # makes the model
@@ -198,9 +193,7 @@ def _posted(address: str, rows: Any) -> Any:
         return json.load(answer)
 
 
-def test_mypy_strict_passes_the_python_of_the_readme_and_finds_every_wrong_keyword(
-    tmp_path: Path,
-) -> None:
+def test_mypy_strict_passes_the_python_of_the_readme_and_finds_every_wrong_keyword(tmp_path):
     files = [tmp_path / "calls.py"]
     files[0].write_text(CALLS)
     for number, block in enumerate(text for name, text in _blocks(README) if name == "python"):
@@ -214,7 +207,7 @@ def test_mypy_strict_passes_the_python_of_the_readme_and_finds_every_wrong_keywo
 
 
 @pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
-def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page: Path) -> None:
+def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page):
     for language, block in _blocks(page):
         assert language in {"sh", "python", "shell", "text", "toml"}
         if language == "shell":
@@ -227,7 +220,7 @@ def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page: Path) ->
 # --- what they name is there ---------------------------------------------------------------------
 
 
-def test_every_path_and_make_target_that_a_page_names_is_there() -> None:
+def test_every_path_and_make_target_that_a_page_names_is_there():
     text = EVERYTHING + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     paths = set(re.findall(r"(?:streamtron|tests|benchmarks|pipelines|docs)/[\w./-]*\w/?", text))
     assert len(paths) > 20
@@ -242,7 +235,7 @@ ABOUT_CODE = [ROOT / "CONTRIBUTING.md", *map(DOCS.joinpath, ("algorithm.md", "ar
 
 
 @pytest.mark.parametrize("page", _params(ABOUT_CODE))
-def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page: Path) -> None:
+def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page):
     code = "\n".join(path.read_text() for path in (ROOT / "streamtron").rglob("*.py"))
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     names = set(re.findall(r"`@?(\w+)(?:\(\w*\))?`", text))
@@ -250,7 +243,7 @@ def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page: Path) 
     assert not [name for name in names if not re.search(rf"\b{name}\b", code)]
 
 
-def test_the_table_of_commands_has_every_command() -> None:
+def test_the_table_of_commands_has_every_command():
     named = set(re.findall(r"\| `streamtron (\w+)", EVERYTHING))
     assert named == set(main.streamtron.commands)
 
@@ -266,7 +259,7 @@ DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}
 """Options of Dask's commands and of Docker's."""
 
 
-def test_every_option_that_a_page_names_is_one() -> None:
+def test_every_option_that_a_page_names_is_one():
     there = {
         word
         for command in main.streamtron.commands.values()
@@ -279,7 +272,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
     assert named - there - DASK <= set(re.findall(r"--[\w-]+", vowpal))
 
 
-def test_the_memory_figures_are_those_of_the_sum() -> None:
+def test_the_memory_figures_are_those_of_the_sum():
     told = re.search(
         r"(\d+) bytes a column, (\d+) bytes a row.*?(\d+) bytes for each\scolumn that"
         r"\soccurs.*?up to (\d+) MB more.*?(\d+) bytes for"
@@ -305,7 +298,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", _params(LINKED))
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_leads_to_a_file_and_a_heading(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"https?://", target):
@@ -316,18 +309,11 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
 
 
-def test_the_readme_is_short_and_cites_the_paper() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert text.count("\n") <= 130
-    for needed in ("The Margitron", "pipelines/", "benchmarks/", "docs/images/report.png"):
-        assert needed in text
-
-
 # --- the pages that are made from the code -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def pages() -> ModuleType:
+def pages():
     """The module that builds the site."""
     spec = importlib.util.spec_from_file_location("pages", DOCS / "tools" / "pages.py")
     assert spec is not None
@@ -337,7 +323,7 @@ def pages() -> ModuleType:
     return module
 
 
-def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) -> None:
+def test_the_page_of_commands_has_every_option_with_its_help(pages):
     page = pages.with_marks("<!-- commands -->")
     for name, command in main.streamtron.commands.items():
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
@@ -346,7 +332,7 @@ def test_the_page_of_commands_has_every_option_with_its_help(pages: ModuleType) 
                 assert max(parameter.opts, key=len) in section
 
 
-def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
+def test_the_page_of_python_has_every_public_name(pages):
     page = pages.with_marks("<!-- api -->")
     for name in set(streamtron.__all__) - {"__version__", "errors", "events"}:
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
@@ -355,9 +341,7 @@ def test_the_page_of_python_has_every_public_name(pages: ModuleType) -> None:
     assert "\n### ReadingDone" in page
 
 
-def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(
-    pages: ModuleType,
-) -> None:
+def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(pages):
     assert "## 0.1.0" in pages.with_marks("<!-- changelog -->")
     assert "](architecture.md)" in pages.with_marks("<!-- contributing -->")
     block = "```sh\nstreamtron --version\n```\n"
@@ -380,15 +364,13 @@ def _pages_of(nav: Any) -> Iterator[str]:
         yield from _pages_of(each)
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation():
     config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)
     assert sorted(_pages_of(config["nav"])) == [page.name for page in sorted(DOCS.glob("*.md"))]
 
 
 @pytest.mark.slow
-def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_nothing(
-    tmp_path: Path,
-) -> None:
+def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_nothing(tmp_path):
     pytest.importorskip("zensical", reason="zensical is not installed: pip install '.[docs]'")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     command = [sys.executable, str(ROOT / "docs" / "tools" / "pages.py"), str(tmp_path)]
@@ -403,7 +385,7 @@ def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_not
 # --- the package ---------------------------------------------------------------------------------
 
 
-def test_the_metadata_name_the_licence_the_version_and_every_python() -> None:
+def test_the_metadata_name_the_licence_the_version_and_every_python():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license"] == "BSD-3-Clause"
     assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
@@ -414,7 +396,7 @@ def test_the_metadata_name_the_licence_the_version_and_every_python() -> None:
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version() -> None:
+def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     recipe = yaml.safe_load((ROOT / "release" / "recipe.yaml").read_text(encoding="utf-8"))
     assert recipe["context"]["version"] == project["version"]

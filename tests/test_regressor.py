@@ -43,7 +43,7 @@ def _rows(n: int = 300, columns: int = 8) -> tuple[Floats, Floats, Floats]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("loss", slow_but(REGRESSION, "squared_error", "huber"))
-def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
+def test_scikit_learn_checks_pass_with_no_exemption(loss):
     results = check_estimator(StreamtronRegressor(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
     assert {result["status"] for result in results} <= {"passed", "skipped"}
@@ -51,9 +51,7 @@ def test_scikit_learn_checks_pass_with_no_exemption(loss: str) -> None:
 
 @pytest.mark.parametrize("loss", REGRESSION)
 @pytest.mark.parametrize("C", [0.01, 1.0, 30.0])
-def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(
-    loss: str, C: float
-) -> None:
+def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss, C):
     X, y, weights = _rows()
     intercept, phi = LOSSES[loss]
 
@@ -81,14 +79,14 @@ def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(
 
 
 @pytest.mark.parametrize("kind", [pandas.DataFrame, polars.DataFrame])
-def test_a_data_frame_s_names_are_kept_and_the_weights_are_those_of_its_matrix(kind: Any) -> None:
+def test_a_data_frame_s_names_are_kept_and_the_weights_are_those_of_its_matrix(kind):
     X, y, _ = _rows(columns=3)
     framed = StreamtronRegressor().fit(kind({name: X[:, k] for k, name in enumerate("abc")}), y)
     assert framed.feature_names_in_.tolist() == ["a", "b", "c"]
     assert np.array_equal(framed.coef_, StreamtronRegressor().fit(X, y).coef_)
 
 
-def test_several_numbers_a_row_are_refused_with_how_to_predict_them() -> None:
+def test_several_numbers_a_row_are_refused_with_how_to_predict_them():
     X, y, _ = _rows()
     both = np.column_stack([y, -y])
     with pytest.raises(DataError, match=r"shape \(300, 2\).*one number a row.*MultiOutput"):
@@ -97,22 +95,19 @@ def test_several_numbers_a_row_are_refused_with_how_to_predict_them() -> None:
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
 
 
-@pytest.mark.parametrize(
-    ("y", "sentence"),
-    [
-        ([1.0, None, 3.0], "row 1 has nan"),
-        (np.array([1.0, 2.0, np.inf], object), "row 2 has inf"),
-        ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
-        ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
-    ],
-)
-def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y: Any, sentence: str) -> None:
+@pytest.mark.parametrize(("y", "sentence"), [
+    ([1.0, None, 3.0], "row 1 has nan"),
+    (np.array([1.0, 2.0, np.inf], object), "row 2 has inf"),
+    ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
+    ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
+])  # fmt: skip
+def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronRegressor().fit([[0.0], [1.0], [2.0]], y)
 
 
 @pytest.mark.parametrize("loss", REGRESSION)
-def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(loss: str) -> None:
+def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(loss):
     X, y, _ = _rows()
     model = StreamtronRegressor(loss=loss, warm_start=True, tol=1e-4).fit(X, y)
     model.set_params(C=0.1, fit_intercept=False).fit(X, y)
@@ -121,7 +116,7 @@ def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(
 
 
 @pytest.mark.filterwarnings("ignore:max_iter=5")
-def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_prove_it() -> None:
+def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_prove_it():
     X = 1e6 * np.array([[6.0, -9.0, 9.0], [-238.0, 44.0, -140.0]])
     t = np.array([-2200.0, 1400.0])
     fitted = StreamtronRegressor(loss="squared_error", C=1e7, tol=0.3, max_iter=5).fit(X, t)
@@ -130,7 +125,7 @@ def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_
     assert primal <= fitted.certificate_["primal_objective"]
 
 
-def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing() -> None:
+def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing():
     keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
                 "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip
     theirs = StreamtronRegressor(**keywords).get_params()
@@ -139,26 +134,20 @@ def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_not
     assert (theirs["intercept"], theirs["tol"]) == (ours.intercept, ours.tol)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "sentence"),
-    [
-        ({"alpha": 1.0}, r"C=1/alpha for the alpha of Ridge .* C=1/\(alpha \* rows\)"),
-        ({"positive": True}, "weights may be negative"),
-        ({"learning_rate": "optimal"}, "no step size"),
-        ({"penalty": "l1", "loss": "epsilon_insensitive"}, "its solver wants a smooth loss"),
-        ({"loss": "hinge"}, "loss is 'hinge': StreamtronRegressor has the losses of numbers"),
-        ({"epsilon": 0.5}, "has no epsilon"),
-    ],
-    ids=str,
-)
-def test_a_keyword_of_another_problem_is_refused_with_what_to_do(
-    keywords: dict[str, Any], sentence: str
-) -> None:
+@pytest.mark.parametrize(("keywords", "sentence"), [
+    ({"alpha": 1.0}, r"C=1/alpha for the alpha of Ridge .* C=1/\(alpha \* rows\)"),
+    ({"positive": True}, "weights may be negative"),
+    ({"learning_rate": "optimal"}, "no step size"),
+    ({"penalty": "l1", "loss": "epsilon_insensitive"}, "its solver wants a smooth loss"),
+    ({"loss": "hinge"}, "loss is 'hinge': StreamtronRegressor has the losses of numbers"),
+    ({"epsilon": 0.5}, "has no epsilon"),
+], ids=str)  # fmt: skip
+def test_a_keyword_of_another_problem_is_refused_with_what_to_do(keywords, sentence):
     with pytest.raises(SettingsError, match=sentence):
         StreamtronRegressor(**keywords).fit(*_rows()[:2])
 
 
-def test_classifier_and_regressor_refuse_what_is_the_other_one_s() -> None:
+def test_classifier_and_regressor_refuse_what_is_the_other_one_s():
     X, y, _ = _rows()
     with pytest.raises(SettingsError, match="loss is 'huber': StreamtronRegressor"):
         StreamtronClassifier(loss="huber").fit(X, y > 5.0)
@@ -172,9 +161,7 @@ def test_classifier_and_regressor_refuse_what_is_the_other_one_s() -> None:
 @pytest.mark.filterwarnings("ignore")  # such a tol is not reached
 @pytest.mark.parametrize("free", [True, False])
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
-def test_the_lasso_and_the_elastic_net_are_those_of_scikit_learn_and_proven(
-    ratio: float, free: bool
-) -> None:
+def test_the_lasso_and_the_elastic_net_are_those_of_scikit_learn_and_proven(ratio, free):
     X, y, _ = _rows(columns=30)
     C, penalty = 0.01, "l1" if ratio == 1.0 else "elasticnet"
     ours = StreamtronRegressor(

@@ -77,7 +77,7 @@ def put(content: Any, at: Path_, value: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=["two", "many"])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(request, tmp_path_factory):
     """A directory with shards, a finished run of two classes or of three, and a copy of its
     model."""
     root, classes = tmp_path_factory.mktemp("trained"), {"two": 2, "many": 3}[request.param]
@@ -174,21 +174,17 @@ def check(root: Path, scratch: Path, chosen: Iterable[tuple[str, Path_, Any, str
     return len(said)
 
 
-def test_some_commands_on_crafted_models_and_runs_end_in_a_sentence(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_some_commands_on_crafted_models_and_runs_end_in_a_sentence(trained, tmp_path):
     every = list(cases(trained))
     assert check(trained, tmp_path / "cases", every[:: len(every) // 60]) > 30
 
 
 @pytest.mark.slow
-def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(trained, tmp_path):
     assert check(trained, tmp_path / "cases", cases(trained)) > 1000
 
 
-def test_tensors_of_another_shape_or_kind_end_in_a_sentence(trained: Path, tmp_path: Path) -> None:
+def test_tensors_of_another_shape_or_kind_end_in_a_sentence(trained, tmp_path):
     others = [("f8", []), ("f8", [[0.0] * 2] * 2), ("i4", [1, 2]), ("f8", float("nan")),
               ("i8", [-1]), ("f8", [float("inf")] * 3)]  # fmt: skip
     tensors = itertools.product(["bias", "columns", "values", "starts"], others)
@@ -196,7 +192,7 @@ def test_tensors_of_another_shape_or_kind_end_in_a_sentence(trained: Path, tmp_p
     assert check(trained, tmp_path / "cases", cases) == 24
 
 
-def test_what_once_led_to_an_error_that_should_not_happen(trained: Path, tmp_path: Path) -> None:
+def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):
     cases: list[tuple[str, Path_, Any, str]] = [
         ("m.run/report.json", ("certificate",), {"upper_bound": "x"}, "report"),
         ("m", ("certificate", "primal_margin"), "x", "predict"),

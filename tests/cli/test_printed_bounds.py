@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def _formats(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield ast.unparse(node.right), node.lineno
 
 
-def test_no_format_but_down_and_up_is_applied_to_what_is_proven() -> None:
+def test_no_format_but_down_and_up_is_applied_to_what_is_proven():
     wrong = [
         f"{path.relative_to(PACKAGE)}:{line}: {value}"
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -74,14 +74,12 @@ def test_no_format_but_down_and_up_is_applied_to_what_is_proven() -> None:
     ["f'{gap:.3g}'", "number(upper)", "'%.6g' % report['upper_bound']", "format(gap, 'g')",
      "aligned([('largest gap', float(c['relative_duality_gap']))])", "f'{_gap(x):.{n}g}'"],
 )  # fmt: skip
-def test_that_rule_sees_every_way_to_round_a_bound_to_nearest(code: str) -> None:
+def test_that_rule_sees_every_way_to_round_a_bound_to_nearest(code):
     assert any(PROVEN.search(value) for value, _ in _formats(ast.parse(code)))
 
 
 @given(st.floats(-1e290, 1e290).filter(lambda x: not 0 < abs(x) < 1e-290), st.integers(1, 9))
-def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(
-    value: float, digits: int
-) -> None:
+def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(value, digits):
     low, high = Decimal(down(value, digits)), Decimal(up(value, digits))
     assert low <= Decimal(value) <= high
     if value:
@@ -89,7 +87,7 @@ def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(
         assert high - low <= unit
 
 
-def test_a_bound_that_is_not_there_is_a_dash() -> None:
+def test_a_bound_that_is_not_there_is_a_dash():
     assert (down(None), up(None)) == ("-", "-")
 
 
@@ -97,7 +95,7 @@ def test_a_bound_that_is_not_there_is_a_dash() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Rows of five classes, and a model of them with its report."""
     directory = tmp_path_factory.mktemp("printed")
     rng = np.random.default_rng(0)
@@ -109,7 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def printed(capsys):
     """Run a command, and give what it prints."""
 
     def call(*words: object) -> str:
@@ -141,9 +139,7 @@ def _named(text: str, pattern: str) -> Decimal:
     return Decimal(found[1])
 
 
-def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(
-    place: Path, printed: Callable[..., str]
-) -> None:
+def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, printed):
     model, report = place / "model", place / "report.json"
     said = printed("fit", place / "rows.svm", "--multiclass", "--model", model, "--report", report,
                     "--tol", 1e-4, "--stage", 1, "-v")  # fmt: skip
@@ -169,7 +165,7 @@ def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(
         assert Decimal(text) >= Decimal(each[BOUNDS[2]])
 
 
-def test_a_sweep_prints_gaps_that_hold(place: Path, printed: Callable[..., str]) -> None:
+def test_a_sweep_prints_gaps_that_hold(place, printed):
     table, valid = place / "table.csv", place / "valid.svm"
     valid.write_text((place / "rows.svm").read_text())
     said = printed("sweep", place / "rows.svm", "--multiclass", "--C", "0.1,1,10", "--valid", valid,

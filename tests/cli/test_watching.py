@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from streamtron.core.events import (
 )
 from streamtron.data.writers.corpus import generate
 from tests.helpers.optimum import of_margins
-from tests.helpers.processes import COMMAND, Process, Run, one_sentence
+from tests.helpers.processes import COMMAND, Process, one_sentence
 from tests.helpers.terminals import Terminal
 
 WIDTHS = (40, 120)
@@ -38,7 +36,7 @@ CLOCK = r"\d\d:\d\d:\d\d"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards to fit (train) and to measure (held-out)."""
     directory = tmp_path_factory.mktemp("place")
     for name, rows, first in (("train", 1500, 0), ("held-out", 300, 1500), ("more", 200, 1800)):
@@ -47,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def terminal(place, monkeypatch):
     """Run a command on a terminal of so many columns."""
     monkeypatch.setenv("TERM", "xterm")
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
@@ -67,9 +65,7 @@ def terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(
-    terminal: Any, columns: int
-) -> None:
+def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(terminal, columns):
     shown = terminal(columns, "fit", "train", "--model", f"m{columns}", "-v", "--tol", 1e-4)
     assert shown.end() == 0
     assert "reading 1: train" in shown.raw, "the bar was there"
@@ -86,9 +82,7 @@ def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(
 
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("where", [(), pytest.param(("--workers", 2), marks=pytest.mark.slow)])
-def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(
-    terminal: Any, columns: int, where: tuple[object, ...]
-) -> None:
+def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(terminal, columns, where):
     words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1")
     shown = terminal(columns, *words, *where)
     assert shown.end() == 0
@@ -109,9 +103,7 @@ def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(
         assert lines[-1].strip() != "*"
 
 
-def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
-    terminal: Any, place: Path
-) -> None:
+def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(terminal, place):
     words = ("--tol", 0, "--stage", "0.01", "--max-epochs", 10**6)
     shown = terminal(40, "fit", "train", "--model", "stopped", *words)
     shown.shows("gap ")
@@ -128,7 +120,7 @@ def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
 # --- pipes ---------------------------------------------------------------------------------------
 
 
-def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place: Path) -> None:
+def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place):
     done = Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end()
     assert done.returncode == 0
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
@@ -142,7 +134,7 @@ def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place: Pa
     assert readings[-1].split()[-1] == "-"
 
 
-def test_lines_of_several_problems_name_them(run: Run) -> None:
+def test_lines_of_several_problems_name_them(run):
     done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
     readings = [line for line in done.stderr.splitlines() if re.match(rf"{CLOCK} +\d", line)]
     named = [line.rpartition("  ")[2] for line in readings]
@@ -164,14 +156,12 @@ class Clock:
         return self.now
 
 
-def _reading(
-    forecast: Forecast, clock: Clock, number: int, seconds: float = 10.0, solve: float = 5.0,
-    problems: int = 1,
-) -> None:  # fmt: skip
+def _reading(forecast: Forecast, clock: Clock, number: int, problems: int = 1) -> None:
+    """Ten seconds for the rows, and five for the solve."""
     forecast.observe(ReadingStarted(number, "scan", 100, 1000, problems))
-    clock.now += seconds
+    clock.now += 10.0
     forecast.observe(SolveStarted(number, 100))
-    clock.now += solve
+    clock.now += 5.0
 
 
 def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> ReadingDone:
@@ -182,7 +172,7 @@ def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> Rea
     return ReadingDone(number, "ascent", "scan", 0, 0, rows, proven, upper, tol=tol, **told)
 
 
-def test_with_all_rows_solved_in_memory_one_more_reading_is_expected() -> None:
+def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
     clock = Clock()
     forecast = Forecast(clock)
     assert forecast.end() is None
@@ -196,45 +186,29 @@ def test_with_all_rows_solved_in_memory_one_more_reading_is_expected() -> None:
     assert forecast.end() == pytest.approx(clock.now + 32.0)
 
 
-def test_the_end_follows_from_how_the_gap_fell() -> None:
-    clock = Clock()
-    forecast = Forecast(clock)
-    for number, gap in enumerate((0.8, 0.4)):
-        _reading(forecast, clock, number)
-        forecast.observe(_done(number, gap))
-        assert (forecast.end() is None) == (number == 0), "one gap says nothing of its fall"
+@pytest.mark.parametrize(("readings", "tol", "left"), [
+    ([[0.8]], 0.01, None),  # one gap says nothing of its fall
     # .4 → .2 → .1 → .05 → .025 → .0125 → below .01: 6 readings, with 5 solves between them
-    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
-
-
-@pytest.mark.parametrize(
-    ("gaps", "tol"), [((0.4, 0.4), 0.01), ((1.0, 0.4), 0.01), ((0.8, 0.4), 0.0)],
-    ids=["it does not fall", "nothing was proven", "no tolerance"],
-)  # fmt: skip
-def test_nothing_is_said_where_nothing_is_known(gaps: tuple[float, ...], tol: float) -> None:
+    ([[0.8], [0.4]], 0.01, 6),
+    ([[0.4], [0.4]], 0.01, None),  # it does not fall
+    ([[1.0], [0.4]], 0.01, None),  # nothing was proven
+    ([[0.8], [0.4]], 0.0, None),
+    ([[0.8], [], [0.2]], 0.01, 5),  # 2 log 20 / log 4 = 4.3
+    ([[0.8, 0.2], [0.4, 0.02]], 0.01, 6),  # the problem that needs most decides
+    ([[0.8, 0.2], [0.4]], 0.01, None),  # the other one has not told yet
+])  # fmt: skip
+def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
     clock = Clock()
     forecast = Forecast(clock)
-    for number, gap in enumerate(gaps):
-        _reading(forecast, clock, number)
-        forecast.observe(_done(number, gap, tol))
-    assert forecast.end() is None
+    for number, gaps in enumerate(readings):
+        _reading(forecast, clock, number, problems=len(readings[0]))
+        for C, gap in enumerate(gaps or [None]):
+            forecast.observe(_done(number, gap, tol, problem=Problem(float(C))))
+    end = None if left is None else pytest.approx(clock.now + left * 10.0 + (left - 1) * 5.0)
+    assert forecast.end() == end
 
 
-def test_the_problem_that_needs_most_readings_decides_and_all_must_have_told() -> None:
-    clock = Clock()
-    forecast = Forecast(clock)
-    for number, gaps in enumerate(((0.8, 0.2), (0.4, 0.02))):
-        _reading(forecast, clock, number, problems=2)
-        for C, gap in enumerate(gaps):
-            assert forecast.end() is None or number == 0
-            forecast.observe(_done(number, gap, problem=Problem(float(C))))
-    assert forecast.end() == pytest.approx(clock.now + 6 * 10.0 + 5 * 5.0)
-    _reading(forecast, clock, 2, problems=2)
-    forecast.observe(_done(2, 0.005, problem=Problem(1.0), stop_reason="certified"))
-    assert forecast.end() is None, "the other problem has not told yet"
-
-
-def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done() -> None:
+def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done():
     clock = Clock()
     forecast = Forecast(clock)
     trial = TrialDone("C 1, rho 1", "", {"accuracy": 0.5}, 0.1, "certified", "0")
@@ -253,9 +227,7 @@ def _log(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(
-    run: Run, place: Path
-) -> None:
+def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(run, place):
     words = ("fit", "train", "--model", "logged", "--report", "r.json", "--log", "fit.jsonl")
     assert run(*words).returncode == 0
     lines, report = _log(place / "fit.jsonl"), json.loads((place / "r.json").read_text())
@@ -277,7 +249,7 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(
     assert [line["stop_reason"] for line in done][-1] == "certified"
 
 
-def test_the_rounds_of_a_fit_in_parts_are_told(run: Run, place: Path) -> None:
+def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
     words = ("fit", "train", "--model", "parts", "--parts", "2", "--log", "parts.jsonl")
     assert run(*words).returncode == 0
     lines = _log(place / "parts.jsonl")
@@ -292,33 +264,31 @@ def test_the_rounds_of_a_fit_in_parts_are_told(run: Run, place: Path) -> None:
     assert status.text(60) == "reading 2: scan  round 38: product, gap ~0.003 in memory"
 
 
-def test_update_forget_and_certify_append_to_a_log(run: Run, place: Path) -> None:
+def test_update_forget_and_certify_append_to_a_log(run, place):
     assert run("fit", "train", "--model", "changed").returncode == 0
-    log, lengths = place / "changes.jsonl", [0]
-    for words in (
-        ("update", "changed", "more"), ("forget", "changed", "more/part-00000.svm"),
-        ("certify", "changed"),
-        ("certify", "changed", "train", "--json"),
-    ):  # fmt: skip
-        done = run(*words, "--log", log)
+    log, told, before = place / "changes.jsonl", [], 0
+    for words in ("update changed more", "forget changed more/part-00000.svm", "certify changed",
+                  "certify changed train --json"):  # fmt: skip
+        done = run(*words.split(), "--log", log)
         assert done.returncode == 0, done.stderr
-        lengths.append(len(_log(log)))
+        lines = _log(log)
+        told.append(lines[before:])
+        before = len(lines)
+    assert all(told)
+    assert told[1][-1]["stop_reason"]
     proof = json.loads(done.stdout)
-    own = [_log(log)[first:last] for first, last in pairwise(lengths)]
-    assert all(lines for lines in own)
-    assert own[1][-1]["stop_reason"]
     certified, searched = (
-        [one for one in lines if one["event"] == "reading_done"] for lines in own[2:]
+        [line for line in lines if line["event"] == "reading_done"] for lines in told[2:]
     )
     assert [line["reading"] for line in certified] == [1]
     assert certified[0]["proven_gap"] <= 0.01
     assert [line["reading"] for line in searched] == [*range(1, len(searched) + 1)]
     assert searched[-1]["proven_gap"] == proof["certificate"]["relative_duality_gap"] < 0.1
-    started = [line for line in own[3] if line["event"] == "reading_started"]
+    started = [line for line in told[3] if line["event"] == "reading_started"]
     assert len(started) == proof["readings"]
 
 
-def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run: Run, place: Path) -> None:
+def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run, place):
     words = ("--valid", "held-out", "--C", "0.1,1", "--halving", "--log", "sweep.jsonl")
     assert run("sweep", "train", *words).returncode == 0
     lines = _log(place / "sweep.jsonl")
@@ -330,7 +300,7 @@ def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run: Run, place: Path
     assert all(0.5 < line["metrics"]["accuracy"] <= 1.0 for line in trials)
 
 
-def test_chunks_are_logged_at_most_so_often(tmp_path: Path) -> None:
+def test_chunks_are_logged_at_most_so_often(tmp_path):
     for every, wanted in ((0.0, 5), (1e6, 1)):
         path = tmp_path / str(every)
         with log_events(path, every) as listen:
@@ -339,7 +309,7 @@ def test_chunks_are_logged_at_most_so_often(tmp_path: Path) -> None:
         assert len(_log(path)) == wanted
 
 
-def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_the_table() -> None:
+def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_the_table():
     line = event_fields(ReadingDone(0, "1", "train", 5, 2, 7, None, float("inf")))
     assert line["estimated_upper_bound"] is None
     shown = reading_line(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
@@ -352,7 +322,7 @@ def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_the_tabl
     ["1 1:1\n", "{}\n", "\x00", "[1]\n", "3\n", '"time event"', "[" * 60_000, '{"time": 1}\n',
      '{"event": "click", "time": 3, "label": 1}\n'],
 )  # fmt: skip
-def test_a_file_that_is_no_log_is_refused_and_kept(run: Run, place: Path, content: str) -> None:
+def test_a_file_that_is_no_log_is_refused_and_kept(run, place, content):
     (place / "precious").write_text(content)
     one_sentence(run("fit", "train", "--model", "m1", "--log", "precious"), 2, "precious")
     assert (place / "precious").read_text() == content
@@ -361,15 +331,14 @@ def test_a_file_that_is_no_log_is_refused_and_kept(run: Run, place: Path, conten
         pass
 
 
-def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run: Run, place: Path) -> None:
+def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run, place):
     one_sentence(run("fit", "train", "--model", "m2", "--log", "m2"), 2, "m2")
     one_sentence(run("fit", "train", "--model", "m2", "--log", "nowhere/log"), 5, "nowhere")
     with pytest.raises(MachineError, match="cannot be written"), log_events(place):
         pass
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_log_that_cannot_go_on_costs_a_warning_and_not_the_model(place: Path) -> None:
+def test_a_log_that_cannot_go_on_costs_a_warning_and_not_the_model(place):
     words = ("fit", "train", "--model", "full", "--log", "/dev/full")
     done = Process(COMMAND, *words, cwd=place).end()
     assert done.returncode == 0

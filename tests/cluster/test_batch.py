@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,55 +19,27 @@ from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
 from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
-from streamtron.cluster.client import Workers
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, here, until
-from tests.helpers.runs import write_corpus
 
-JOBS = """
-[[job]]
-name = "score"
-command = "predict"
-after = "train"
-model = "model"
-shards = ["held-out"]
-output = "new.tsv"
 
-[[job]]
-name = "make"
-command = "generate"
-directory = "train"
-rows = 400
-columns = 200
-shards = 2
+def text_of(name: str, command: str, **values: Any) -> str:
+    """A job in TOML, which takes the values of JSON."""
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return f'[[job]]\nname = "{name}"\ncommand = "{command}"\n{"".join(lines)}'
 
-[[job]]
-name = "hold"
-command = "generate"
-directory = "held-out"
-rows = 100
-columns = 200
-skip = 400
 
-[[job]]
-name = "table"
-command = "convert"
-after = "hold"
-shards = "held-out"
-destination = "table"
-format = "parquet"
-
-[[job]]
-name = "train"
-command = "fit"
-after = ["make", "table"]
-shards = ["train"]
-model = "model"
-C = 0.5
-"""
-_, _, MAKE, HOLD, TABLE, TRAIN = ("[[job]]" + job for job in JOBS.split("[[job]]"))
+MAKE = text_of("make", "generate", directory="train", rows=400, columns=200, shards=2)
+HOLD = text_of("hold", "generate", directory="held-out", rows=100, columns=200, skip=400)
+TABLE = text_of(
+    "table", "convert", after="hold", shards="held-out", destination="table", format="parquet"
+)
+TRAIN = text_of("train", "fit", after=["make", "table"], shards=["train"], model="model", C=0.5)
+SCORE = text_of(
+    "score", "predict", after="train", model="model", shards=["held-out"], output="new.tsv"
+)
 
 
 def _load(directory: Path, text: str) -> Batch:
@@ -114,79 +85,63 @@ def _states(directory: Path) -> dict[str, str]:
 
 
 FIT = "[[job]]\nname='a'\ncommand='fit'\nshards='a'\nmodel='m'\n"
-SWEEP = "[[job]]\nname='a'\ncommand='sweep'\nshards='a'\ntable='t.csv'\n"
+OTHER = FIT.replace("'a'", "'b'")
 
 
-def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path: Path) -> None:
-    jobs = _load(tmp_path, JOBS).jobs
+def test_jobs_come_behind_those_they_need_and_else_as_in_the_file(tmp_path):
+    jobs = _load(tmp_path, SCORE + MAKE + HOLD + TABLE + TRAIN).jobs
     assert [job.name for job in jobs] == ["make", "hold", "table", "train", "score"]
     assert jobs[3].words == ("fit", "--C=0.5", "--model=model", "--", "train")
     assert jobs[3].outputs == (str(tmp_path / "model"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (FIT + "b = [5, 0.1]\nstage = '1,0.1'", ["--b=5,0.1"]),
-        (FIT + "class_weight = {1 = 2, -1 = 0.5}", ["--class-weight=1=2,-1=0.5"]),
-        (FIT + "faithful = true", ["--faithful"]),
-        (FIT + "allow_duplicate = false", ["--no-allow-duplicate"]),
-        (FIT + "active_set = '10MB'", ["--active-set=10MB"]),
-        (SWEEP + "valid = ['b', 'c']", ["--valid=b", "--valid=c"]),
-    ],
-)
-def test_values_are_written_as_on_the_command_line(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
-    [job] = _load(tmp_path, text).jobs
-    assert set(words) <= set(job.words)
+def test_values_are_written_as_on_the_command_line(tmp_path):
+    fit = FIT + "b = [5, 0.1]\nstage = '1,0.1'\nclass_weight = {1 = 2, -1 = 0.5}\n"
+    fit += "faithful = true\nallow_duplicate = false\nactive_set = '10MB'\n"
+    sweep = "[[job]]\nname='s'\ncommand='sweep'\nshards='a'\ntable='t.csv'\nvalid = ['b', 'c']\n"
+    first, second = _load(tmp_path, fit + sweep).jobs
+    assert {
+        "--b=5,0.1", "--stage=1,0.1", "--class-weight=1=2,-1=0.5", "--faithful",
+        "--no-allow-duplicate", "--active-set=10MB",
+    } <= set(first.words)  # fmt: skip
+    assert {"--valid=b", "--valid=c"} <= set(second.words)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("[[job]\n", "cannot be read as TOML"),
-        ("[job]\nname='a'", "wanted [[job]] tables"),
-        ("", "wanted [[job]] tables"),
-        (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
-        (FIT + FIT, "job 'a': the name of an earlier job too"),
-        (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
-        (FIT.replace("name='a'\n", ""), "its name is None"),
-        (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
-        (FIT.replace("'fit'", "'fti'"), "command is fti, wanted one of fit"),
-        (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
-        (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
-        (FIT + "C = 'x'\n", "'x': wanted a number"),
-        (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
-        (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
-        (FIT + "json = true\n", "fit has no json"),
-        (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
-        (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
-        (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
-        (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
-        (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
-        (
-            FIT + "after = 'b'\n" + FIT.replace("'a'", "'b'").replace("'m'", "'n'") + "after='a'\n",
-            "wait for each other",
-        ),
-        (FIT + FIT.replace("'a'", "'b'").replace("'m'", "'./m'"), "m is what 'a' writes too"),
-        (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
-        (
-            FIT + "report = 'night.status.json'\n",
-            "night.status.json is what 'the batch' writes too",
-        ),
-        (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
-        (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
-    ],
-)
-def test_a_file_is_refused_before_anything_runs(tmp_path: Path, text: str, sentence: str) -> None:
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("[[job]\n", "cannot be read as TOML"),
+    ("[job]\nname='a'", "wanted [[job]] tables"),
+    ("", "wanted [[job]] tables"),
+    (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
+    (FIT + FIT, "job 'a': the name of an earlier job too"),
+    (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
+    (FIT.replace("name='a'\n", ""), "its name is None"),
+    (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
+    (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
+    (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
+    (FIT + "C = 'x'\n", "'x': wanted a number"),
+    (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
+    (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
+    (FIT + "json = true\n", "fit has no json"),
+    (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
+    (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
+    (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
+    (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
+    (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
+    (FIT + "after = 'b'\n" + OTHER.replace("'m'", "'n'") + "after='a'\n", "wait for each other"),
+    (FIT + OTHER.replace("'m'", "'./m'"), "m is what 'a' writes too"),
+    (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
+    (FIT + "report = 'night.status.json'\n", "night.status.json is what 'the batch' writes too"),
+    (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
+    (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
+])  # fmt: skip
+def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     with pytest.raises(SettingsError) as caught:
         _load(tmp_path, text)
     assert sentence in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "night.toml"))
 
 
-def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files() -> None:
+def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files():
     for name, (inputs, outputs) in COMMANDS.items():
         parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
         assert {*inputs, *outputs} <= parameters
@@ -195,9 +150,7 @@ def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files
 # --- what runs -----------------------------------------------------------------------------------
 
 
-def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(tmp_path, capfd):
     for name in ("click", "numpy", "streamtron", "socket"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
     (tmp_path / "night.toml").write_text(HOLD + TABLE)
@@ -215,13 +168,11 @@ def test_a_whole_batch_runs_without_importing_what_lies_beside_it_and_not_again(
     assert (tmp_path / "night.status.json").read_bytes() == before
 
 
-def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(tmp_path, capfd):
     (tmp_path / "held-out").mkdir()
     (tmp_path / "held-out" / "a.svm").write_text("1 1:x\n")
     text = TABLE.replace('after = "hold"\n', "")
-    text += '[[job]]\nname="last"\ncommand="inspect"\npaths="table"\nafter="table"\n'
+    text += text_of("last", "inspect", paths="table", after="table")
     (tmp_path / "night.toml").write_text(text)
     assert main._run(["batch", str(tmp_path / "night.toml")]) == DataError.exit_code
     out, err = capfd.readouterr()
@@ -232,9 +183,7 @@ def test_a_job_that_fails_is_named_and_those_behind_it_are_skipped(
     assert _started(tmp_path, text) == ["table", "last"]
 
 
-def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed(tmp_path):
     text = (MAKE + HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
     assert _started(tmp_path, text) == ["make", "hold", "table"]
     assert _started(tmp_path, text) == []
@@ -246,10 +195,9 @@ def test_a_job_runs_again_if_its_settings_its_outputs_or_a_job_before_it_changed
     assert _started(tmp_path, text, again=True) == ["make", "hold", "table"]
 
 
-def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> None:
-    sweep = '[[job]]\nname = "sweep"\ncommand = "sweep"\nshards = "train"\nfolds = 2\n'
-    sweep += 'C = "0.1,1"\ntable = "table.csv"\nmodel = "best"\nafter = "make"\n'
-    text = MAKE + TRAIN.replace(', "table"', "") + sweep
+def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path):
+    sweep = {"shards": "train", "folds": 2, "C": "0.1,1", "table": "table.csv", "model": "best"}
+    text = MAKE + TRAIN.replace(', "table"', "") + text_of("sweep", "sweep", after="make", **sweep)
     assert _started(tmp_path, text) == ["make", "train", "sweep"]
     assert _started(tmp_path, text) == []
     assert _started(tmp_path, text.replace("C = 0.5", "C = 0.6")) == ["train"]
@@ -258,8 +206,8 @@ def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path: Path) -> No
 
 
 def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     text = (HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
     assert _started(tmp_path, text) == ["hold", "table"]
     shutil.rmtree(tmp_path / "held-out")
@@ -275,7 +223,7 @@ def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_k
     assert _started(tmp_path, text) == ["table"]
 
 
-def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None:
+def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path):
     def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
         with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
             _run(tmp_path, MAKE)
@@ -284,21 +232,21 @@ def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path: Path) -> None
     _run(tmp_path, MAKE, execute=meanwhile)
 
 
-def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path):
     for content in ("{", "[]", '{"jobs": [{"name": "a"}]}', '{"jobs": [1]}'):
         (tmp_path / "night.status.json").write_text(content)
         with pytest.raises(DataError, match="not a batch's status"):
             _run(tmp_path, MAKE)
 
 
-@pytest.mark.parametrize(("accept", "last"), [("true", "done"), ("false", "skipped")])
+@pytest.mark.parametrize(("accept", "last"), [(True, "done"), (False, "skipped")])
 def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
-    tmp_path: Path, accept: str, last: str
-) -> None:
-    fit = FIT.replace("shards='a'", "shards='train'") + "stage='1'\nmax_epochs=1\n"
-    see = "[[job]]\nname='see'\ncommand='inspect'\npaths='m'\nafter='a'\n"
+    tmp_path, accept, last
+):
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
-    text = f"{fit}accept_uncertified={accept}\n{see}"
+    how = {"stage": "1", "max_epochs": 1, "accept_uncertified": accept}
+    text = text_of("a", "fit", shards="train", model="m", **how)
+    text += text_of("see", "inspect", paths="m", after="a")
     statuses = _run(tmp_path, text, execute=in_process)
     assert statuses["a"].exit_code == 4
     assert "the tolerance was certified" in statuses["a"].sentence
@@ -309,31 +257,16 @@ def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
 
 # --- what has changed since ----------------------------------------------------------------------
 
-NIGHT = """
-[[job]]
-name = "train"
-command = "fit"
-model = "model"
-shards = "data"
-config = "settings.toml"
-
-[[job]]
-name = "score"
-command = "predict"
-after = "train"
-model = "model"
-shards = ["new/*.svm", "late.svm"]
-output = "new.tsv"
-
-[[job]]
-name = "see"
-command = "inspect"
-paths = "new"
-"""
+NIGHT = (
+    text_of("train", "fit", model="model", shards="data", config="settings.toml")
+    + text_of("score", "predict", after="train", model="model", shards=["new/*.svm", "late.svm"],
+              output="new.tsv")
+    + text_of("see", "inspect", paths="new")
+)  # fmt: skip
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Path:
+def night(tmp_path):
     """A directory in which all jobs of NIGHT are done."""
     for place in ("data/a.svm", "data/b.svm", "new/0.svm", "late.svm"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
@@ -371,38 +304,27 @@ def _touch(place: Path, name: str) -> None:
     ids=["added", "touched", "written anew", "added to a fit", "removed", "renamed", "settings",
          "ignored", "elsewhere"],
 )  # fmt: skip
-def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(
-    night: Path, change: Callable[[Path], Any], jobs: list[str]
-) -> None:
+def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(night, change, jobs):
     change(night)
     assert _started(night, NIGHT) == jobs
     assert set(_states(night).values()) == {"done"}
     assert _started(night, NIGHT) == []
 
 
-PROOF = """
-[[job]]
-name = "prove"
-command = "certify"
-model = "m.run"
-"""
+def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(night):
+    streamtron.fit(str(night / "data" / "a.svm"), model=night / "m")
+    proof = text_of("prove", "certify", model="m.run")
+    for change in (
+        lambda: None,
+        lambda: _touch(night, "data/a.svm"),
+        lambda: streamtron.update(night / "m", night / "data" / "b.svm"),
+    ):
+        change()
+        assert _started(night, proof) == ["prove"]
+        assert _started(night, proof) == []
 
 
-def test_a_proof_of_a_run_is_made_again_where_its_shards_or_its_witness_have_changed(
-    night: Path,
-) -> None:
-    shard = str(night / "data" / "a.svm")
-    streamtron.fit(shard, model=night / "m")
-    assert _started(night, PROOF) == ["prove"]
-    assert _started(night, PROOF) == []
-    _touch(night, "data/a.svm")
-    assert _started(night, PROOF) == ["prove"]
-    streamtron.update(night / "m", night / "data" / "b.svm")
-    assert _started(night, PROOF) == ["prove"]
-    assert _started(night, PROOF) == []
-
-
-def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> None:
+def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night):
     _add(night, "late.svm")
 
     def meanwhile(batch: Batch, job: Job, _: object) -> Ended:
@@ -413,7 +335,7 @@ def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night: Path) -> 
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night: Path) -> None:
+def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night):
     words: list[str] = []
 
     def cut_off(batch: Batch, job: Job, *_: Any) -> Ended:
@@ -431,9 +353,7 @@ def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night:
 
 
 @pytest.mark.slow
-def test_workers_tell_what_the_inputs_were_when_their_job_began(
-    night: Path, guest: Workers
-) -> None:
+def test_workers_tell_what_the_inputs_were_when_their_job_began(night, guest):
     _add(night, "new/1.svm")
     _run(night, NIGHT, workers=guest)
     assert _started(night, NIGHT) == []
@@ -443,11 +363,11 @@ def test_workers_tell_what_the_inputs_were_when_their_job_began(
 
 # --- what is killed ------------------------------------------------------------------------------
 
-LONG = '[[job]]\nname="long"\ncommand="generate"\ndirectory="long"\nrows=30000000\nafter="make"\n'
+LONG = text_of("long", "generate", directory="long", rows=30000000, after="make")
 
 
 @pytest.fixture
-def under_way(tmp_path: Path) -> Iterator[Process]:
+def under_way(tmp_path):
     """A batch whose second job, which takes minutes, has begun to write."""
     assert _started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
@@ -462,8 +382,8 @@ def under_way(tmp_path: Path) -> Iterator[Process]:
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
 def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
-    under_way: Process, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+    under_way, tmp_path, number, code
+):
     under_way.send_signal(number)
     ended = under_way.end()
     assert (ended.returncode, number.name in ended.stderr) == (code, True)
@@ -473,8 +393,8 @@ def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
 
 
 def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
-    under_way: Process, tmp_path: Path
-) -> None:
+    under_way, tmp_path
+):
     under_way.kill()
     assert under_way.end().returncode == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
@@ -486,93 +406,48 @@ def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_a
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
 
 
-DEAF = """
-import signal, subprocess, sys
-child = '''
-import signal
-from streamtron.cluster.jobs import follow_parent
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-follow_parent()
-print("ready", flush=True)
-while True:
-    signal.pause()
-'''
-subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE).wait()
-"""
-
-
-@pytest.mark.slow
-def test_a_job_that_does_not_obey_sigterm_ends_too_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "ready\n"
-    parent.kill()
-    parent.wait()
-    assert parent.stdout.read() == ""  # ends when the last process that could write has ended
-    parent.stdout.close()
-
-
-def test_a_job_whose_parent_died_before_it_looked_ends_at_once() -> None:
-    child = "from streamtron.cluster.jobs import follow_parent; follow_parent(); import signal; "
-    words = [sys.executable, "-c", child + "signal.pause()"]
-    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+@pytest.mark.parametrize(("deaf", "number"), [
+    ("", signal.SIGTERM),
+    pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN); ", signal.SIGKILL,
+                 marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_job_whose_parent_has_died_ends_though_it_may_not_obey_sigterm(deaf, number):
+    child = f"import signal; from streamtron.cluster.jobs import follow_parent; {deaf}"
+    child += "follow_parent()\nwhile True: signal.pause()"
+    process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE)
     process.stdin.close()
-    assert process.wait() == -signal.SIGTERM
+    assert process.wait() == -number
 
 
 # --- changes of a run ----------------------------------------------------------------------------
 
-CHANGES = """
-[[job]]
-name = "fit"
-command = "fit"
-shards = ["data/0.svm"]
-model = "m"
-
-[[job]]
-name = "add"
-command = "update"
-run = "m"
-shards = "data/1.svm"
-report = "add.json"
-after = "fit"
-
-[[job]]
-name = "take"
-command = "forget"
-run = "m"
-shards = "0.svm"
-after = "add"
-"""
+FIRST, SECOND = "part-00000.svm", "part-00001.svm"
+CHANGES = (
+    text_of("fit", "fit", shards=[f"data/{FIRST}"], model="m")
+    + text_of("add", "update", run="m", shards=f"data/{SECOND}", report="add.json", after="fit")
+    + text_of("take", "forget", run="m", shards=FIRST, after="add")
+)
 OF_CHANGES = ["fit", "add", "take"]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with three shards in ``data``."""
-    write_corpus(tmp_path / "data", rows=3000, columns=60, noise=0.1)
-    for number, shard in enumerate(sorted((tmp_path / "data").iterdir())):
-        shard.rename(tmp_path / "data" / f"{number}.svm")
+def place(tmp_path):
+    """A directory with two shards in ``data``."""
+    generate(str(tmp_path / "data"), rows=2000, columns=80, seed=0, shards=2)
     return tmp_path
 
 
-def _shards_of(place: Path) -> list[str]:
-    """The shards that the run has, by name."""
-    manifest = json.loads((place / "m.run" / "manifest.json").read_text())
-    return [shard["name"] for shard in manifest["shards"]]
-
-
 def _all_done(place: Path, expected: list[str], text: str = CHANGES, **how: Any) -> None:
-    """One call starts these jobs, the next one none; the run has the shards that are wanted."""
+    """One call starts these jobs, the next one none; the run has the shard that is wanted."""
     for names in (expected, []):
         assert _started(place, text, **how) == names
         assert {*_states(place).values()} == {"done"}
-        assert _shards_of(place) == ["1.svm"]
+        manifest = json.loads((place / "m.run" / "manifest.json").read_text())
+        assert [shard["name"] for shard in manifest["shards"]] == [SECOND]
         how.pop("again", None)
 
 
-def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(
-    place: Path,
-) -> None:
+def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(place):
     _all_done(place, OF_CHANGES)
     _all_done(place, OF_CHANGES, again=True)
     _all_done(place, OF_CHANGES, CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1))
@@ -601,8 +476,8 @@ sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
 @pytest.mark.parametrize("job", OF_CHANGES)
 @pytest.mark.parametrize("when", ["has begun", "has ended"])
 def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_called_again(
-    place: Path, job: str, when: str
-) -> None:
+    place, job, when
+):
     (place / "night.toml").write_text(CHANGES)
     done = Process(KILLED_BATCH, job, when, cwd=place).end()
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -613,23 +488,18 @@ def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_cal
 
 
 @pytest.mark.slow
-def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
-    tmp_path: Path, workers: Workers, guest: Workers
-) -> None:
+def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, workers, guest):
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()
     text = MAKE + LONG.replace("30000000", "-1")
-    text += '[[job]]\nname="last"\ncommand="inspect"\npaths="long"\nafter="long"\n'
+    text += text_of("last", "inspect", paths="long", after="long")
     here = _run(one, text, execute=in_process)
     there = _run(many, text, workers=workers)
-    assert {name: status.state for name, status in there.items()} == {
-        "make": "done", "long": "failed", "last": "skipped",
-    }  # fmt: skip
+    assert [status.state for status in there.values()] == ["done", "failed", "skipped"]
     for name, status in here.items():
-        assert (status.state, status.exit_code, status.sentence) == (
-            there[name].state, there[name].exit_code, there[name].sentence,
-        )  # fmt: skip
+        for part in ("state", "exit_code", "sentence"):
+            assert getattr(there[name], part) == getattr(status, part)
     shard = Path("train") / "part-00000.svm"
     assert (many / shard).read_bytes() == (one / shard).read_bytes()
 
@@ -637,7 +507,7 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(
         if status.state == "done":
             raise _Enough
 
-    text = LONG.replace('after="make"', "") + MAKE.replace("train", "t2")
+    text = LONG.replace('after = "make"\n', "") + MAKE.replace("train", "t2")
     with pytest.raises(_Enough):
         _run(many, text, workers=guest, tell=stop_when_one_is_done)
     assert _states(many) == {"long": "stopped", "make": "done"}

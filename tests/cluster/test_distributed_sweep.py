@@ -17,7 +17,6 @@ import pytest
 
 from streamtron import sweep
 from streamtron.cluster import sweep as distributed_sweep
-from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.cluster.sweep import checkpoints_of, fit_on_worker, sweep_executor
 from streamtron.core import files
@@ -28,7 +27,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.memory import DataSize, memory_needed
+from streamtron.runs.memory import memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
@@ -95,7 +94,7 @@ ROWS, LATE, WIDTH = 4600, 4200, 30
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards to fit (train, four of them) and to measure on (held-out), of two
     classes and of many."""
     directory = tmp_path_factory.mktemp("trainer")
@@ -124,31 +123,20 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
 # --- the same as one process ---------------------------------------------------------------------
 
 
+SLOW = pytest.mark.slow
+THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")}
+
+
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        ("two", {}),
-        pytest.param("two", {"halving": True}, marks=pytest.mark.slow),
-        (
-            "two",
-            {
-                "valid": False,
-                "halving": True,
-                "C": (0.01, 1.0),
-                "loss": ("squared_hinge", "log_loss", "hinge"),
-            },
-        ),
-        pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=pytest.mark.slow),
-        pytest.param("many", LONG["many"], marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize(
-    "count", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)]
-)
-def test_workers_find_the_table_and_the_model_of_one_process(
-    place: Path, tmp_path: Path, kind: str, how: dict[str, Any], count: int
-) -> None:
+@pytest.mark.parametrize(("kind", "how"), [
+    ("two", {}),
+    pytest.param("two", {"halving": True}, marks=SLOW),
+    ("two", {"valid": False, "halving": True, **THREE_LOSSES}),
+    pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=SLOW),
+    pytest.param("many", LONG["many"], marks=SLOW),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [2, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW)])
+def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, kind, how, count):
     told: list[Event] = []
     with connect(count) as workers:
         workers.client.wait_for_workers(count)
@@ -161,27 +149,21 @@ def test_workers_find_the_table_and_the_model_of_one_process(
     if not how:
         assert sorted(trials) == sorted(map(describe_candidate, CANDIDATES))
     if "two_stage" in how:
-        assert [name[-3:] == "0.1" for name in trials] == sorted(
-            name[-3:] == "0.1" for name in trials
-        )
-    fit_alone(
-        place / kind / "train", found.best.settings, model=tmp_path / "fit", machine=Machine()
-    )
+        ends = [name.endswith("0.1") for name in trials]
+        assert ends == sorted(ends)
+    settings, machine = found.best.settings, Machine()
+    fit_alone(place / kind / "train", settings, model=tmp_path / "fit", machine=machine)
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("how", "expected"),
-    [
-        pytest.param({}, [2], marks=pytest.mark.slow),
-        ({"halving": True}, [0, 0, 2]),
-        pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
-    ],
-    ids=["one iteration", "halving", "two-stage"],
-)
+@pytest.mark.parametrize(("how", "expected"), [
+    pytest.param({}, [2], marks=pytest.mark.slow),
+    ({"halving": True}, [0, 0, 2]),
+    pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
+], ids=["one iteration", "halving", "two-stage"])  # fmt: skip
 def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
-    place: Path, workers: Workers, how: dict[str, Any], expected: list[int]
-) -> None:
+    place, workers, how, expected
+):
     came: list[int] = []
 
     def counted(*given: Any) -> Iterator[Any]:
@@ -195,14 +177,12 @@ def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them
     assert came == expected
 
 
-def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(
-    place: Path, workers: Workers, task_names: list[str]
-) -> None:
+def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place, workers, task_names):
     swept(place, C=1.0, rho=1.0, two_stage=True, stage="1,0.1", **by(workers))
     assert task_names == ["sweep: C 1, rho 1, stage 1", "sweep: C 1, rho 1, stage 0.1"]
 
 
-def test_an_error_of_a_fold_is_the_sentence_of_one_process(tmp_path: Path, guest: Workers) -> None:
+def test_an_error_of_a_fold_is_the_sentence_of_one_process(tmp_path, guest):
     for number, text in enumerate(("1 1:1\n-1 2:1\n", "1 1:1\n-1 1:x\n")):
         (tmp_path / f"{number}.svm").write_text(text)
     sentences = []
@@ -213,9 +193,7 @@ def test_an_error_of_a_fold_is_the_sentence_of_one_process(tmp_path: Path, guest
     assert sentences[0] == sentences[1]
 
 
-def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
-    place: Path, guest: Workers, tmp_path: Path
-) -> None:
+def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, tmp_path):
     (tmp_path / "wide.svm").write_text("1 2000000000:1\n-1 1:1\n")
     large: Any = {"valid": place / "two" / "held-out", "machine": Machine(memory=1 << 60)}
     with pytest.raises(MachineError, match="memory"):
@@ -225,19 +203,15 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(
 # --- what is killed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "reading", "chunks", "shared"),
-    [
-        ("two", 2, 0, True),
-        pytest.param("two", 2, 0, False, marks=pytest.mark.slow),
-        pytest.param("many", 0, 1, True, marks=pytest.mark.slow),
-        pytest.param("many", 2, 1, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reading", "chunks", "shared"), [
+    ("two", 2, 0, True),
+    pytest.param("two", 2, 0, False, marks=pytest.mark.slow),
+    pytest.param("many", 0, 1, True, marks=pytest.mark.slow),
+    pytest.param("many", 2, 1, True, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is_shared(
-    place: Path, workers: Workers, tmp_path: Path, kind: str,
-    reading: int, chunks: int, shared: bool, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    place, workers, tmp_path, kind, reading, chunks, shared, monkeypatch
+):
     dying = Dying(str(tmp_path), (reading, chunks), shared)
     monkeypatch.setattr(distributed_sweep, "fit_on_worker", dying)
     workers.client.wait_for_workers(2)
@@ -251,7 +225,7 @@ def test_a_dead_workers_candidates_go_on_from_their_checkpoint_where_the_disk_is
     assert not [path for path in cache.iterdir() if path.is_dir()]  # no checkpoint is left
 
 
-def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) -> None:
+def test_a_task_begins_anew_where_another_process_is_still_at_it(place):
     task = Task(Fold([], [], None), {0: CANDIDATES[0]}, "", str(place / "scratch" / "task"))
     assert checkpoints_of(task) is None, "the disk is another one"
     Path(task.run_dir).parent.mkdir()
@@ -261,33 +235,28 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place: Path) ->
     assert checkpoints_of(task) == task.run_dir
 
 
-def tight() -> Machine:
-    """A machine on which three learners of many classes fit and four do not."""
-    needs = memory_needed(
-        Settings(active_set=120_000), DataSize(ROWS, WIDTH + 1), learners=3, threads=1,
-        shared=False,
-    )  # fmt: skip
-    return Machine(memory=sum(need.size for need in needs), threads=1, checkpoint_every=0.0)
-
-
 def bits(outcome: Outcome) -> tuple[Any, ...]:
     counts = [[part.tolist() for part in own.entries()] for own in outcome.counts]
     proven = [own["certificate"] for own in outcome.report["learners"]]
     return outcome.model, counts, proven, outcome.report["readings"]
 
 
-@pytest.mark.parametrize(
-    ("machine", "cut"),
-    [(Machine(checkpoint_every=0.0), 1), (Machine(checkpoint_every=0.0), 5), (tight(), 10)],
-    ids=["before a class is born", "in a later reading", "in a later group"],
+THREE_LEARNERS = memory_needed(
+    Settings(active_set=120_000), rows=ROWS, columns=WIDTH + 1, learners=3, threads=1, shared=False
 )
+TIGHT = {"memory": sum(need.size for need in THREE_LEARNERS), "threads": 1}
+"""A machine on which three learners of many classes fit and four do not."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "cut"), [({}, 1), ({}, 5), (TIGHT, 10)],
+    ids=["before a class is born", "in a later reading", "in a later group"],
+)  # fmt: skip
 def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
-    place: Path, tmp_path: Path, machine: Machine, cut: int
-) -> None:
-    how = {
-        name: value for name, value in LONG["many"].items() if name not in ("metric", "C", "rho")
-    }
-    candidates = candidates_of(Settings(**how), {"C": (0.01,), "rho": (0.0, 1.0)})
+    place, tmp_path, machine, cut
+):
+    how = LONG["many"] | {"C": 0.01}
+    settings = Settings(**{name: how[name] for name in how if name not in ("metric", "rho")})
     told: list[Event] = []
 
     def fitted(last: float, **more: Any) -> list[tuple[Any, ...]]:
@@ -296,8 +265,10 @@ def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
             if isinstance(event, ChunkDone) and digested() > last:
                 raise Cut
 
-        more |= {"machine": machine, "cache_dir": str(tmp_path / "cache"), "listen": listen}
-        return [bits(one) for one in fit_many(place / "many" / "train", candidates, **more)]
+        more |= {"cache_dir": str(tmp_path / "cache"), "listen": listen}
+        more["machine"] = Machine(checkpoint_every=0.0, **machine)
+        candidates = candidates_of(settings, {"rho": (0.0, 1.0)})
+        return [bits(outcome) for outcome in fit_many(place / "many" / "train", candidates, **more)]
 
     def digested() -> int:
         return sum(isinstance(event, ChunkDone) for event in told)
@@ -312,7 +283,7 @@ def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Path) -> None:
+def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place):
     cache = place / "stopped.run" / "cache"
     words = ["sweep", "two/train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers",
              "2", "--model", "stopped", "--max-epochs", "1000000"]  # fmt: skip
@@ -328,9 +299,7 @@ def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place: Pat
     assert not cache.exists()
 
 
-def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(
-    place: Path, workers: Workers
-) -> None:
+def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(place, workers):
     words = ["two/train", "--valid", "two/held-out", "--C", "0.01,0.1", "--rho", "0,1", "-v"]
     done = here(place, "sweep", *words, "--scheduler", workers.client.scheduler.address)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ def needed(parts: int, at_once: int, settings: Settings = PART, columns: int = 0
     return sum(need.size for need in needs)
 
 
-def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do() -> None:
+def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do():
     enough = needed(4, 2)
     check_worker(PART, "w", enough, parts=4, at_once=2)
     with pytest.raises(MachineError) as refused:
@@ -31,7 +31,7 @@ def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do() -> None:
         assert words in str(refused.value)
 
 
-def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features() -> None:
+def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features():
     assert needed(2, 1) < needed(3, 1) < needed(3, 2) < needed(3, 2, columns=1000)
     assert needed(1, 1) == needed(1, 8)  # it has but one part
     limit = needed(2, 1) + 10**6
@@ -40,7 +40,7 @@ def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features(
         check_worker(PART.but(hash_bits=20), "w", limit, parts=2, at_once=1)
 
 
-def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read() -> None:
+def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read():
     columns = check_worker(PART, "w", needed(2, 1, columns=500), parts=2, at_once=1)
     assert columns == 500
     assert check_worker(PART, "w", None, parts=2, at_once=1) == COLUMN_MAX + 1
@@ -64,24 +64,14 @@ class Fake:
             raise TimeoutError
 
 
-@pytest.mark.parametrize(
-    ("ours", "nannies", "waits"),
-    [
-        (True, ["running"], 3),  # it takes long, and comes
-        (True, ["starting"], 3),
-        (True, ["closed"], 1),  # it will not come
-        (False, [], 1),  # who knows
-    ],
-)
-def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(
-    ours: bool, nannies: list[str], waits: int
-) -> None:
-    fake = Fake(3, nannies)
-    Workers(cast(Any, fake), cast(Any, fake) if ours else None, None).wait_for(1)
+@pytest.mark.parametrize(("after", "nannies", "waits"), [
+    (3, ["running"], 3),  # it takes long, and comes
+    (3, ["starting"], 3),
+    (3, ["closed"], 1),  # it will not come
+    (3, None, 1),  # not ours: who knows
+    (10**6, ["running"], cluster_client.PATIENCE),
+])  # fmt: skip
+def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(after, nannies, waits):
+    fake: Any = Fake(after, nannies or [])
+    Workers(fake, None if nannies is None else fake, None).wait_for(1)
     assert fake.waits == waits
-
-
-def test_a_worker_of_ours_that_never_comes_is_given_up() -> None:
-    fake = Fake(10**6, ["running"])
-    Workers(cast(Any, fake), cast(Any, fake), None).wait_for(1)
-    assert fake.waits == cluster_client.PATIENCE

@@ -44,7 +44,7 @@ SHARDS, COLUMNS = 7, 400
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("trainer")
     generate(str(directory / "train"), rows=1050, columns=COLUMNS, seed=1, shards=SHARDS)
@@ -61,21 +61,19 @@ def trained(
 
 
 @pytest.fixture(scope="module", params=[ALL, BLOCKS])
-def active_set(request: pytest.FixtureRequest) -> int:
+def active_set(request):
     """Bytes that hold all rows, and bytes that hold some of those that matter."""
     return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def alone(place: Path, active_set: int) -> bytes:
+def alone(place, active_set):
     """The model of one process."""
     trained(place, place / f"alone-{active_set}", None, active_set)
     return (place / f"alone-{active_set}").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+def test_workers_find_the_bits_of_one_process(place, workers, alone, active_set, tmp_path):
     found = trained(place, tmp_path / "m", parts_on(workers), active_set)
     assert (tmp_path / "m").read_bytes() == alone
     assert holds_optimum(found.report, sorted((place / "train").glob("*.svm")))
@@ -85,8 +83,8 @@ def test_workers_find_the_bits_of_one_process(
     ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 // 2)]
 )
 def test_a_round_sends_a_vector_of_the_columns_each_way_or_half_a_square_of_few(
-    workers: Workers, tmp_path: Path, kind: str, rows: int, d: int, square: int
-) -> None:
+    workers, tmp_path, kind, rows, d, square
+):
     generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
     found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
     report = found.report
@@ -149,8 +147,8 @@ def disturbed(workers: Workers, kind: type[WorkerParts], **how: Any) -> OpenPart
 
 
 def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     for at, within in [(1, True), (5, False)] if active_set == ALL else [(5, True)]:
         model, mark = tmp_path / f"{at}", tmp_path / f"dead-{at}"
         killing = disturbed(workers, Killing, at=at, mark=mark if within else None)
@@ -213,25 +211,22 @@ def become(status: str, dask_worker: Any) -> None:
 
 
 def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     pausing = disturbed(workers, Paused)
     trained(place, tmp_path / "m", pausing, active_set)
     assert pausing.last.paused
     assert (tmp_path / "m").read_bytes() == alone
 
 
-@pytest.mark.parametrize(
-    ("kind", "at"),
-    [
-        pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
-        (KilledInTurn, 3),
-        (KilledOnceMade, None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "at"), [
+    pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
+    (KilledInTurn, 3),
+    (KilledOnceMade, None),
+])  # fmt: skip
 def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
-    place: Path, workers: Workers, tmp_path: Path, kind: Any, at: int | None
-) -> None:
+    place, workers, tmp_path, kind, at
+):
     killing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
     trained(place, tmp_path / "alone", None)
     trained(place, tmp_path / "m", killing)
@@ -239,9 +234,7 @@ def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_chan
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
-    workers: Workers, tmp_path: Path
-) -> None:
+def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(workers, tmp_path):
     X, scores = many.rows_of(many.CLASSES)
     (tmp_path / "one").mkdir()
     many.written(tmp_path / "one", X, [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)])
@@ -254,9 +247,7 @@ def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(
 
 
 @pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
-def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(
-    place: Path, workers: Workers, tmp_path: Path, penalty: Any
-) -> None:
+def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(place, workers, tmp_path, penalty):
     settings = Settings(C=2.0, tol=1e-3, parts=SHARDS, penalty=penalty, class_weight="balanced")
     machine = Machine()
     alone = fit([place / "train"], settings, model=tmp_path / "alone", machine=machine)
@@ -267,11 +258,8 @@ def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
-    place: Path, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
-    if active_set == BLOCKS:
-        return  # the same, in more readings
+@pytest.mark.parametrize("active_set", [ALL], indirect=True)
+def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(place, alone, tmp_path):
     mark = tmp_path / "stopped"
     with connect(2, worker_timeout=12.0) as workers:
         stopping = disturbed(workers, Killing, at=3, mark=mark, number=signal.SIGSTOP)
@@ -281,26 +269,6 @@ def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(
     assert found.report["seconds"] > 10.0
 
 
-class Command:
-    """``streamtron fit`` on the workers of a scheduler, as a process with a log of its events."""
-
-    def __init__(self, place: Path, model: Path, scheduler: str, active_set: int = BLOCKS) -> None:
-        self.log = model.with_suffix(".log")
-        self.process = Process(
-            COMMAND, "fit", "train", "--model", model, "--scheduler", scheduler, "--C", 2, "--tol",
-            0.02, "--active-set", f"{active_set}B", "--log", self.log, "--resume", cwd=place,
-        )  # fmt: skip
-
-    def readings(self) -> int:
-        """How many readings have been done, in all calls."""
-        text = self.log.read_text() if self.log.exists() else ""
-        return text.count('"reading_done"')
-
-    def wait_for(self, readings: int) -> None:
-        """Wait until so many readings are done, or the process has ended."""
-        until(lambda: self.readings() >= readings or self.process.poll() is not None)
-
-
 def left_on(scheduler: str) -> tuple[list[str], list[int]]:
     """The tasks that a scheduler knows, and how many runs have parts in each worker."""
     with connect(scheduler=scheduler) as found:
@@ -308,26 +276,25 @@ def left_on(scheduler: str) -> tuple[list[str], list[int]]:
         return tasks, [*found.client.run(lambda: len(cluster_parts._held)).values()]
 
 
-def test_an_interrupt_leaves_nothing_on_the_cluster(
-    place: Path, scheduler: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_clients_that_are_interrupted_or_killed_leave_nothing_on_the_cluster(
+    place, scheduler, tmp_path, number
+):
+    words = ("fit", "train", "--scheduler", scheduler, "--C", 2, "--tol", 0.02)
     with dask_worker(scheduler):
-        command = Command(place, tmp_path / "m", scheduler)
-        command.wait_for(1)
-        command.process.send_signal(signal.SIGINT)
-        assert command.process.end().returncode == 130
-        assert left_on(scheduler) == ([], [0])
-
-
-def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
-    place: Path, scheduler: str, tmp_path: Path
-) -> None:
-    with dask_worker(scheduler):
-        for number in range(2):
-            command = Command(place, tmp_path / f"{number}", scheduler)
-            command.wait_for(1)
-            command.process.kill()
-            assert command.process.end().returncode == -signal.SIGKILL
+        for turn in range(2):
+            log, model = tmp_path / f"{turn}.log", tmp_path / f"{turn}"
+            how = ("--active-set", f"{BLOCKS}B", "--log", log, "--model", model)
+            client = Process(COMMAND, *words, *how, cwd=place)
+            until(
+                lambda log=log, client=client: (
+                    client.poll() is not None
+                    or (log.exists() and '"reading_done"' in log.read_text())
+                )
+            )
+            client.send_signal(number)
+            assert client.end().returncode == (130 if number == signal.SIGINT else -number)
+            assert number == signal.SIGKILL or left_on(scheduler) == ([], [0])
         until(lambda: left_on(scheduler) == ([], [0]))
 
 
@@ -335,8 +302,8 @@ def test_a_client_that_is_killed_leaves_no_parts_in_the_memory_of_a_worker(
     "active_set", [ALL, pytest.param(BLOCKS, marks=pytest.mark.slow)], indirect=True
 )
 def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
-    place: Path, guest: Workers, active_set: int, tmp_path: Path
-) -> None:
+    place, guest, active_set, tmp_path
+):
     shards = sorted((place / "train").glob("*.svm"))
     settings = Settings(C=2.0, parts=5, active_set=active_set)
     fit(shards[:5], settings, model=tmp_path / "m", machine=Machine())
@@ -357,54 +324,44 @@ def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
     assert holds_optimum(gone.report, shards[1:])
 
 
-def test_a_client_that_is_open_gives_its_workers_and_stays_open(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
-    if active_set == BLOCKS:
-        return  # the same
+@pytest.mark.parametrize("active_set", [ALL], indirect=True)
+def test_a_client_that_is_open_gives_its_workers_and_stays_open(place, workers, alone, tmp_path):
     trained(place, tmp_path / "m", parts_on(workers.client))
     assert (tmp_path / "m").read_bytes() == alone
-    found = StreamtronClassifier(C=2.0, tol=0.02).fit_shards(
-        place / "train", workers=workers.client
-    )
-    model = LinearModel.load(tmp_path / "m")
-    assert np.array_equal(found.coef_[0], model.weights)
+    fitted = StreamtronClassifier(C=2.0, tol=0.02)
+    fitted.fit_shards(place / "train", workers=workers.client)
+    assert np.array_equal(fitted.coef_[0], LinearModel.load(tmp_path / "m").weights)
     assert workers.client.status == "running"
 
 
+@pytest.mark.parametrize("active_set", [BLOCKS], indirect=True)  # else it ends with its first scan
 def test_a_run_begun_in_one_process_is_resumed_on_workers(
-    place: Path, workers: Workers, alone: bytes, active_set: int, tmp_path: Path
-) -> None:
+    place, workers, alone, active_set, tmp_path
+):
     def stop(event: Event) -> None:
         if isinstance(event, ReadingDone) and event.reading == 2:
             raise InterruptedError
 
-    if active_set == ALL:
-        return  # it ends with its first scan
     with pytest.raises(InterruptedError):
         trained(place, tmp_path / "m", None, active_set, listen=stop)
     trained(place, tmp_path / "m", parts_on(workers), active_set, resume=True)
     assert (tmp_path / "m").read_bytes() == alone
 
 
-def test_an_error_of_a_part_is_its_own_sentence(
-    place: Path, guest: Workers, tmp_path: Path
-) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n-1 x\n")
+def two_parts(place: Path, last: str, open_parts: OpenParts) -> None:
+    """Fit two shards, the last of which ends with a row that is given."""
+    (place / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    (place / "b.svm").write_text(f"1 1:1\n{last}\n")
+    settings, machine = Settings(parts=2), Machine()
+    fit([place], settings, model=place / "m", machine=machine, open_parts=open_parts)
+
+
+def test_an_error_of_a_part_is_its_own_sentence(guest, tmp_path):
     with pytest.raises(DataError, match=r"b\.svm.*line 2"):
-        fit(
-            [tmp_path], Settings(parts=2), model=tmp_path / "m", machine=Machine(),
-            open_parts=parts_on(guest),
-        )  # fmt: skip
+        two_parts(tmp_path, "-1 x", parts_on(guest))
 
 
-def test_a_worker_that_does_not_see_a_shard_is_named(
-    place: Path, guest: Workers, tmp_path: Path
-) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n-1 3:1\n")
-
+def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
     @contextmanager
     def unseen(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
         (tmp_path / "b.svm").rename(tmp_path / "away")
@@ -412,18 +369,15 @@ def test_a_worker_that_does_not_see_a_shard_is_named(
             yield parts
 
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
-        fit(
-            [tmp_path], Settings(parts=2), model=tmp_path / "m", machine=Machine(),
-            open_parts=unseen,
-        )  # fmt: skip
+        two_parts(tmp_path, "-1 3:1", unseen)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("active_set", [10**9, 600_000])
 def test_up_to_eight_workers_find_one_model_and_send_a_vector_or_two_a_round_each(
-    active_set: int, tmp_path: Path
-) -> None:
+    active_set, tmp_path
+):
     generate(str(tmp_path / "train"), rows=3000, columns=20_000, seed=1, shards=16)
     settings = Settings(parts=16, tol=0.02, active_set=active_set, max_epochs=6)
 

@@ -21,11 +21,12 @@ from streamtron.runs.fit import run as fit
 from tests.helpers.processes import COMMAND, Process, until
 
 SHARDS, C, TOL = 7, 20.0, 0.02
-HOLDS = {"all": 10**9, "some": 2_000_000}
-"""Bytes that hold all rows, in 2 readings; and bytes that hold some of those that matter, in 7."""
+HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
+"""Bytes that hold all rows, in 2 readings, and bytes that hold some of those that matter, in 7; and
+the kills of clients that are to hit parts in use."""
 
-WANTED = {"all": {"worker": 10, "client": 2}, "some": {"worker": 10, "client": 3}}
-"""Kills that are to hit parts in use."""
+WORKERS = 10
+"""Kills of workers that are to hit parts in use."""
 
 SECONDS = (0.1, 0.3, 3.0)
 """Between two kills, at most: few seconds end while parts are opened or in their start."""
@@ -72,7 +73,7 @@ class Fit:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards (train)."""
     directory = tmp_path_factory.mktemp("kills")
     generate(str(directory / "train"), rows=10_000, columns=5000, seed=1, shards=SHARDS)
@@ -82,20 +83,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("holds", HOLDS)
 def test_workers_and_clients_killed_at_random_moments_change_no_bit(
-    place: Path, holds: str, workers: Workers, tmp_path: Path
-) -> None:
-    settings = Settings(C=C, tol=TOL, parts=SHARDS, active_set=HOLDS[holds])
+    place, holds, workers, tmp_path
+):
+    active_set, clients = HOLDS[holds]
+    settings = Settings(C=C, tol=TOL, parts=SHARDS, active_set=active_set)
     fit([place / "train"], settings, model=place / holds, machine=Machine())
-    pick, pause, left = random.Random(7), threading.Event(), Counter(WANTED[holds])
+    pick, pause, left = random.Random(7), threading.Event(), Counter(worker=WORKERS, client=clients)
     for number in count():
         if not +left:
             break
         model = tmp_path / f"{number}"
-        one = Fit(place, model, workers, HOLDS[holds])
+        killed = Fit(place, model, workers, active_set)
         for _ in range(MOST):
             pause.wait(pick.uniform(0.0, pick.choice(SECONDS)))
             kind = pick.choice([*(+left)] or ["worker"])
-            left[kind] -= one.kill(kind, pick)
-        ended = one.process.end()
+            left[kind] -= killed.kill(kind, pick)
+        ended = killed.process.end()
         assert ended.returncode == 0, ended.stderr
         assert model.read_bytes() == (place / holds).read_bytes()

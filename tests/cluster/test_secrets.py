@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -65,9 +64,7 @@ def _context(stranger: str) -> ssl.SSLContext | None:
 
 
 @pytest.mark.parametrize("stranger", ["without a certificate", "with another", "without TLS"])
-def test_a_client_without_the_certificate_reaches_none_of_our_processes(
-    workers: Workers, stranger: str
-) -> None:
+def test_a_client_without_the_certificate_reaches_none_of_our_processes(workers, stranger):
     addresses = _addresses(workers)
     assert len(addresses) == 5
     assert {address.partition("://")[0] for address in addresses} == {"tls"}
@@ -92,7 +89,7 @@ async def _reach(address: str, context: ssl.SSLContext | None, timeout: float) -
         await found.close()
 
 
-def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers: Workers) -> None:
+def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
     info = workers.client.scheduler_info()
     ports = [info["services"]["dashboard"]]
     ports += [worker["services"]["dashboard"] for worker in info["workers"].values()]
@@ -105,37 +102,45 @@ def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers: Workers)
 # --- schedulers of others ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("tls://127.0.0.1:1", "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
-        ("wss://127.0.0.1:1", "there are none"),
-        ("inproc://x", "not an address"),
-        ("inproc://127.0.0.1/1/1", "not an address"),
-        ("ucx://127.0.0.1:1", "not an address|no scheduler answered"),
-        ("tcp://127.0.0.1", "missing port"),
-        ("tcp://127.0.0.1:x", "not an address"),
-    ],
-)
-def test_an_address_that_cannot_be_used_is_a_sentence_at_once(address: str, words: str) -> None:
+CLOSED = "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(("asked", "words"), [
+    ({}, "give one of them"),
+    ({"workers": 2, "scheduler": CLOSED}, "give one of them"),
+    ({"workers": 0}, "wanted at least 1"),
+    ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
+    ({"scheduler": "no-such-file.json"}, "neither an address"),
+    ({"scheduler": __file__}, "not a scheduler file"),
+    ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": "http://127.0.0.1:1"}, "not an address that dask knows"),
+    ({"scheduler": "tls://127.0.0.1:1"}, "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
+    ({"scheduler": "wss://127.0.0.1:1"}, "there are none"),
+    ({"scheduler": "inproc://x"}, "not an address"),
+    ({"scheduler": "inproc://127.0.0.1/1/1"}, "not an address"),
+    ({"scheduler": "ucx://127.0.0.1:1"}, "not an address|no scheduler answered"),
+    ({"scheduler": "tcp://127.0.0.1"}, "missing port"),
+    ({"scheduler": "tcp://127.0.0.1:x"}, "not an address"),
+    ({"scheduler": CLOSED}, r"no scheduler answered within 0\.5 s"),
+    ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
+])  # fmt: skip
+def test_what_cannot_be_a_cluster_is_a_sentence_at_once(asked, words):
     """A client of Dask's that fails so waits a minute, and leaves a traceback."""
     begin = time.monotonic()
-    with (
-        _with_certificate(None),
-        pytest.raises((SettingsError, MachineError), match=words),
-        connect(scheduler=address, timeout=0.5),
-    ):
+    machine = asked.get("scheduler") in (CLOSED, "ucx://127.0.0.1:1") or "dashboard" in asked
+    kinds = (SettingsError, MachineError) if machine else SettingsError
+    with _with_certificate(None), pytest.raises(kinds, match=words), connect(**asked, timeout=0.5):
         pass
     assert time.monotonic() - begin < 30.0
 
 
-def test_an_address_that_cannot_be_used_leaves_one_sentence_of_a_command(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_used_leaves_one_sentence_of_a_command(tmp_path):
     words = ["generate", "data", "--rows", 9, "--columns", 99, "--scheduler", "inproc://x"]
     done = Process(COMMAND, *words, cwd=tmp_path).end(timeout=50.0)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-def test_certificates_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_read_are_a_sentence(tmp_path):
     lost = {f"{TLS}.ca-file": str(tmp_path / "ca"), f"{TLS}.client.cert": str(tmp_path / "cert")}
     with (
         dask.config.set(lost),
@@ -146,8 +151,8 @@ def test_certificates_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None
 
 
 def test_a_scheduler_with_certificates_takes_a_command_that_has_them_in_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     made = Security.temporary()
     for name, content in (("cert", made.tls_ca_file), ("key", made.tls_client_key)):
         (tmp_path / name).write_text(content)
@@ -169,7 +174,7 @@ def test_a_scheduler_with_certificates_takes_a_command_that_has_them_in_its_envi
 
 
 @pytest.mark.slow  # Dask looks for its scheduler for half a minute when it is closed
-def test_whoever_asks_a_scheduler_that_is_gone_is_told_what_to_do(scheduler: str) -> None:
+def test_whoever_asks_a_scheduler_that_is_gone_is_told_what_to_do(scheduler):
     soon = {"distributed.comm.timeouts.connect": "200 ms"}
     with dask.config.set(soon), dask_worker(scheduler), connect(scheduler=scheduler) as workers:
         os.kill(workers.client.run_on_scheduler(os.getpid), signal.SIGKILL)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from liblinear import liblinearutil
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.model.linear_model import LinearModel
@@ -31,11 +29,6 @@ def random_matrix(rows=50, columns=20, seed=0):
     dense = rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < 0.3)
     dense[[0, 7, rows - 1]] = 0
     return dense.astype(np.float32), rng.normal(size=columns)
-
-
-def liblinear_decisions(model, dense):
-    labels, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), model, "-q")
-    return np.array(labels), np.array(values)[:, 0]
 
 
 def evaluate(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
-from collections.abc import Iterator
-from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -24,120 +22,110 @@ matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards, more shards, and topics of three classes."""
     place = tmp_path_factory.mktemp("display")
     streamtron.generate(str(place / "train"), rows=800, columns=400, seed=5, shards=2)
     streamtron.generate(str(place / "more"), rows=60, columns=400, seed=5, first_row=800)
     rng = np.random.default_rng(0)
-    (place / "topics.svm").write_text(
-        "".join(f"{k % 3} {1 + k % 3}:1 {4 + rng.integers(9)}:{rng.random():.3f}\n"
-                for k in range(90))
-    )  # fmt: skip
+    rows = (f"{k % 3} {1 + k % 3}:1 {4 + rng.integers(9)}:{rng.random():.3f}\n" for k in range(90))
+    (place / "topics.svm").write_text("".join(rows))
     return place
 
 
+@pytest.fixture(scope="module")
+def outcome(place):
+    """A fit of the shards, with its report."""
+    settings = streamtron.Settings(tol=1e-3)
+    return streamtron.run(place / "train", settings, report=place / "report.json")
+
+
+@pytest.fixture(scope="module")
+def topics(place):
+    """A fit of the topics."""
+    return streamtron.run(place / "topics.svm", streamtron.Settings(multiclass=True))
+
+
+@pytest.fixture(scope="module")
+def swept(place):
+    """A sweep of two candidates."""
+    return streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
+
+
 @pytest.fixture(autouse=True)
-def _no_figure_is_left() -> Iterator[None]:
+def _no_figure_is_left():
     yield
     plt.close("all")
-
-
-def _report(place: Path, shards: str, **names: Any) -> dict[str, Any]:
-    settings = streamtron.Settings.from_dict(names)
-    streamtron.run(place / shards, settings, report=place / "report.json")
-    return dict(json.loads((place / "report.json").read_text()))
 
 
 # --- history -------------------------------------------------------------------------------------
 
 
-def test_the_report_has_bounds_gap_and_seconds_of_every_reading_and_names_estimates(
-    place: Path,
-) -> None:
-    report = _report(place, "train", tol=1e-3)
+def test_report_and_model_have_bounds_and_gap_of_every_reading_and_the_report_its_seconds(
+    place, outcome
+):
+    report = json.loads((place / "report.json").read_text())
     history, certificate = report["history"], report["certificate"]
-    assert [each["reading"] for each in history] == list(range(1, round(report["readings"]) + 1))
-    seconds = [each["seconds"] for each in history]
-    assert 0 < seconds[0] < seconds[-1] <= report["seconds"]
-    last = history[-1]
-    assert last["proven"]
-    assert (last["lower"], last["upper"], last["gap"]) == (
-        certificate["primal_margin"], certificate["upper_bound"],
-        certificate["relative_duality_gap"],
-    )  # fmt: skip
+    assert [row["reading"] for row in history] == list(range(1, round(report["readings"]) + 1))
+    [first, last] = history
+    assert 0 < first["seconds"] < last["seconds"] <= report["seconds"]
+    assert (first["proven"], last["proven"]) == (False, True)
+    assert last["lower"] == certificate["primal_margin"]
+    assert last["upper"] == certificate["upper_bound"]
+    assert last["gap"] == certificate["relative_duality_gap"]
     assert "history" not in certificate
-    [first, second] = history
-    assert (first["proven"], second["proven"]) == (False, True)
     # all rows were in memory, and solved: what the scan then proves is known but for rounding
     for name in ("lower", "upper"):
-        assert first[name] == pytest.approx(second[name], rel=1e-3)
+        assert first[name] == pytest.approx(last[name], rel=1e-3)
     assert first["gap"] == 1 - (first["lower"] / first["upper"]) ** 2
+    untimed = [{name: row[name] for name in row if name != "seconds"} for row in history]
+    assert outcome.model.certificate["history"] == untimed
 
 
 @pytest.mark.parametrize(
     "settings", [{"stage": "1.5,1,0.5", "active_set": 20_000}, {"active_set": 20_000}, {}]
 )
-def test_a_reading_is_called_proven_where_it_made_a_certificate(
-    place: Path, settings: dict[str, Any]
-) -> None:
-    done: list[streamtron.events.ReadingDone] = []
-
-    def listen(event: streamtron.events.Event) -> None:
-        if isinstance(event, streamtron.events.ReadingDone):
-            done.append(event)
-
-    model = streamtron.fit(place / "train", tol=1e-3, max_epochs=30, listen=listen, **settings)
-    history = model.certificate["history"]
-    assert [each["proven"] for each in history] == [one.certificate is not None for one in done]
+def test_a_reading_is_called_proven_where_it_made_a_certificate(place, settings):
+    told: list[streamtron.events.Event] = []
+    how = {"tol": 1e-3, "max_epochs": 30, "listen": told.append}
+    history = streamtron.fit(place / "train", **how, **settings).certificate["history"]
+    done = [event for event in told if isinstance(event, streamtron.events.ReadingDone)]
+    assert [row["proven"] for row in history] == [event.certificate is not None for event in done]
     assert len(history) > 1
     if "active_set" in settings:  # P is not known where not all rows are in memory
-        assert {each["lower"] for each in history if not each["proven"]} == {None}
+        assert {row["lower"] for row in history if not row["proven"]} == {None}
     assert history[0]["upper"] > 0
 
 
-def test_the_model_has_the_same_history_but_for_time(place: Path) -> None:
-    settings = streamtron.Settings(tol=1e-3)
-    first, second = (streamtron.run(place / "train", settings) for _ in range(2))
-    timed = [
-        {name: value for name, value in each.items() if name != "seconds"}
-        for each in first.report["history"]
-    ]
-    assert first.model.certificate["history"] == timed
-    assert first.model.to_bytes() == second.model.to_bytes()
-
-
-def test_an_update_begins_a_history_of_its_own(place: Path) -> None:
+def test_an_update_begins_a_history_of_its_own(place):
     model = streamtron.fit(place / "train", model=place / "updated.st", tol=1e-3)
-    before = model.certificate["history"]
-    changed = streamtron.update(place / "updated.st", place / "more")
-    history = changed.report["history"]
+    changed = streamtron.update(place / "updated.st", place / "more").report
+    history = changed["history"]
     assert history[-1]["proven"]
-    assert history[-1]["gap"] == changed.report["certificate"]["relative_duality_gap"]
-    assert before[-1]["upper"] not in [each["upper"] for each in history]
-    assert history[-1]["seconds"] <= changed.report["seconds"]
+    assert history[-1]["gap"] == changed["certificate"]["relative_duality_gap"]
+    earlier = model.certificate["history"][-1]["upper"]
+    assert earlier not in [row["upper"] for row in history]
+    assert history[-1]["seconds"] <= changed["seconds"]
     again = streamtron.update(place / "updated.st", place / "more")  # has them already
     assert again.report["history"] == history
 
 
-def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place: Path) -> None:
-    def fitted(**names: Any) -> dict[str, Any]:
-        settings = streamtron.Settings(active_set=30_000, tol=1e-6).but(**names)
-        path = place / "resumed.st"
-        return streamtron.run(place / "train", settings, model=path, resume=True).report
-
-    first = fitted(max_epochs=2)
-    streamtron.fit(place / "train", tol=1e-9)  # time that is not the run's
-    second = fitted(max_epochs=4)
-    before, after = first["history"], second["history"]
+def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
+    reports = []
+    for most in (2, 4):
+        settings = streamtron.Settings(active_set=30_000, tol=1e-6, max_epochs=most)
+        how = {"model": place / "resumed.st", "resume": True}
+        reports.append(streamtron.run(place / "train", settings, **how).report)
+        streamtron.fit(place / "train", tol=1e-9)  # time that is not the run's
+    before, after = (report["history"] for report in reports)
     assert after[: len(before)] == before
     assert len(after) > len(before)
-    seconds = [each["seconds"] for each in after]
+    seconds = [row["seconds"] for row in after]
     assert seconds == sorted(seconds)
-    assert seconds[-1] <= second["seconds"]
+    assert seconds[-1] <= reports[1]["seconds"]
 
 
-def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place: Path) -> None:
+def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place):
     streamtron.fit(place / "train", model=place / "few.st", tol=0.2)
     changed = streamtron.update(place / "few.st", place / "more").report
     assert changed["readings"] < 1
@@ -153,45 +141,33 @@ def _points(line: Any) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
 
 
-def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estimate(
-    place: Path,
-) -> None:
-    model = streamtron.fit(place / "train", tol=1e-3)
-    top, bottom = model.plot_certificate()
-    history = model.certificate["history"]
+def test_the_plot_of_the_certificate_has_every_bound_and_marks_what_is_an_estimate(place, outcome):
+    top, bottom = outcome.model.plot_certificate()
+    history = outcome.model.certificate["history"]
     drawn = {line.get_label(): _points(line) for line in (*top.lines, *bottom.lines)}
-    for name in ("upper", "lower"):
-        assert drawn[f"{name} bound"] == [(each["reading"], each[name]) for each in history]
-    assert drawn["gap"] == [(each["reading"], each["gap"]) for each in history]
+    for name, label in (("upper", "upper bound"), ("lower", "lower bound"), ("gap", "gap")):
+        assert drawn[label] == [(row["reading"], row[name]) for row in history]
     assert [y for _, y in drawn["tol = 0.001"]] == [1e-3, 1e-3]
-    hollow = [line for line in top.lines if line.get_markerfacecolor() == "white"]
-    assert [_points(line) for line in hollow[:2]] == [
-        [(1.0, history[0][name])] for name in ("upper", "lower")
-    ]
+    hollow = [_points(line) for line in top.lines if line.get_markerfacecolor() == "white"]
+    assert hollow[:2] == [[(1.0, history[0][name])] for name in ("upper", "lower")]
     top.figure.savefig(place / "certificate.png")
     own = plt.figure().subplots(2, 1)
-    assert model.plot_certificate(axes=own)[0] is own[0]
+    assert outcome.model.plot_certificate(axes=own)[0] is own[0]
 
 
-def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the_widest_gap(
-    place: Path,
-) -> None:
-    settings = streamtron.Settings(multiclass=True)
-    outcome = streamtron.run(place / "topics.svm", settings)
-    learners = outcome.model.certificate["learners"]
-    gaps = [each["relative_duality_gap"] for each in learners]
-    assert [each["history"][-1]["gap"] for each in learners] == gaps
-    assert [each["history"][-1]["gap"] for each in outcome.report["learners"]] == gaps
+def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the_widest_gap(topics):
+    proven = topics.model.certificate["learners"]
+    gaps = [learner["relative_duality_gap"] for learner in proven]
+    for learners in (proven, topics.report["learners"]):
+        assert [learner["history"][-1]["gap"] for learner in learners] == gaps
     for label, gap in ((None, max(gaps)), (1.0, gaps[1])):
-        _, bottom = outcome.model.plot_certificate(label=label)
+        _, bottom = topics.model.plot_certificate(label=label)
         assert _points(bottom.lines[0])[-1][1] == gap
     with pytest.raises(SettingsError, match="label 7"):
-        outcome.model.plot_certificate(label=7)
+        topics.model.plot_certificate(label=7)
 
 
-def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(place, monkeypatch):
     with pytest.raises(SettingsError, match="no history"):
         make_model().plot_certificate()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
@@ -199,7 +175,7 @@ def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(
         make_model().plot_margins(np.eye(3), [-1, 1, 1])
 
 
-def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place: Path) -> None:
+def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place):
     model = make_model(weights=(1.0, -2.0), bias=0.5, classes=("ham", "spam"))
     X = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [4.0, 0.0]])
     ax = model.plot_margins(X, ["spam", "spam", "ham", "spam"])  # 1.5, −1.5, −0.5, 4.5
@@ -216,7 +192,7 @@ def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place: Pat
         model.plot_margins(X, ["spam"])
 
 
-def test_the_margin_of_many_classes_is_that_to_the_next_one() -> None:
+def test_the_margin_of_many_classes_is_that_to_the_next_one():
     reading = {"index_base": 0}
     model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, reading)
     ax = model.plot_margins(np.array([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), ["a", "b"])  # 2, −2
@@ -232,117 +208,96 @@ def test_the_margin_of_many_classes_is_that_to_the_next_one() -> None:
 # --- text and HTML -------------------------------------------------------------------------------
 
 
-def test_a_model_and_a_certificate_are_short_in_text_and_true(place: Path) -> None:
-    model = streamtron.fit(place / "train")
-    gap = model.certificate["relative_duality_gap"]
-    assert repr(model).startswith("LinearModel(classes -1, 1; columns 400; relative duality gap 0.")
+def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
+    proven = outcome.model.certificate
+    assert repr(outcome.model).startswith(
+        "LinearModel(classes -1, 1; columns 400; relative duality gap 0."
+    )
     told = re.fullmatch(
         r"ModelCertificate\(relative duality gap (.*), primal objective (.*), dual objective (.*), "
         r"lower bound (.*), upper bound (.*), rows 800\)",
-        repr(model.certificate),
+        repr(proven),
     )
-    assert told
-    assert float(told[1]) >= gap
-    assert float(told[2]) >= model.certificate["primal_objective"]
-    assert float(told[3]) <= model.certificate["dual_objective"]
-    assert float(told[4]) <= model.certificate["primal_margin"]
-    assert float(told[5]) >= model.certificate["upper_bound"]
-    many = LinearModel(np.zeros((40, 2)), np.zeros(40), tuple(map(float, range(40))), {}, {},
-                       {"index_base": 0})  # fmt: skip
+    gap, primal, dual, lower, upper = map(float, told.groups())
+    assert gap >= proven["relative_duality_gap"]
+    assert primal >= proven["primal_objective"]
+    assert dual <= proven["dual_objective"]
+    assert lower <= proven["primal_margin"]
+    assert upper >= proven["upper_bound"]
+    classes, reading = tuple(map(float, range(40))), {"index_base": 0}
+    many = LinearModel(np.zeros((40, 2)), np.zeros(40), classes, {}, {}, reading)
     assert repr(many) == (
         "LinearModel(classes 0, 1, 2, … (40 in all); kind multiclass; columns 2; no certificate)"
     )
 
 
-def test_what_the_functions_return_is_short_in_text(place: Path) -> None:
-    settings = streamtron.Settings(multiclass=True)
-    outcome = streamtron.run(place / "topics.svm", settings)
-    assert repr(outcome).startswith("Outcome(certified; LinearModel(classes 0, 1, 2; kind multi")
-    proof = streamtron.certify(outcome.model, place / "topics.svm")
-    gap = max(each.certificate.relative_duality_gap for _, each in proof.classes)
+def test_what_the_functions_return_is_short_in_text(place, topics, swept):
+    assert repr(topics).startswith("Outcome(certified; LinearModel(classes 0, 1, 2; kind multi")
+    proof = streamtron.certify(topics.model, place / "topics.svm")
+    gap = max(bound.certificate.relative_duality_gap for _, bound in proof.classes)
     told = re.fullmatch(
         r"Proof\(relative duality gap (.*), rows 90, classes 3, readings (.*)\)", repr(proof)
     )
-    assert told
     assert gap <= float(told[1]) < 1.01 * gap
     assert float(told[2]) == pytest.approx(proof.readings, rel=1e-2)
     assert "<th>rows</th><td>90</td>" in proof._repr_html_()
-    found = streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
-    best = f"C {found.best.settings.C:g}, rho 1 with accuracy {found.best.metrics['accuracy']:.4g}"
-    assert repr(found) == f"Sweep(best of 2: {best})"
+    best = f"C {swept.best.settings.C:g}, rho 1 with accuracy {swept.best.metrics['accuracy']:.4g}"
+    assert repr(swept) == f"Sweep(best of 2: {best})"
 
 
-def test_a_notebook_shows_tables_in_which_labels_are_escaped(place: Path) -> None:
+def test_a_notebook_shows_tables_in_which_labels_are_escaped(outcome):
     model = make_model(classes=("<a>", "b"), settings={"C": 0.5, "rho": 1.0})
     assert "<td>&lt;a&gt;, b</td>" in model._repr_html_()
     assert "<th>C</th><td>0.5</td>" in model._repr_html_()
-    fitted = streamtron.fit(place / "train")
-    assert fitted.certificate._repr_html_() in fitted._repr_html_()
-    assert "<th>upper bound</th>" in fitted.certificate._repr_html_()
+    shown = outcome.model.certificate._repr_html_()
+    assert shown in outcome.model._repr_html_()
+    assert "<th>upper bound</th>" in shown
 
 
-class Cells(HTMLParser):
-    """Reads the cells of tables, a list a row."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
+def cells(page: str) -> list[list[str]]:
+    """The cells of tables, a list a row."""
+    rows = (re.findall(r"<t[hd][^>]*>(.*?)</t", row) for row in re.findall(r"<tr>(.*?)</tr>", page))
+    return [[html.unescape(cell) for cell in row] for row in rows]
 
 
-def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(place: Path) -> None:
+def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(place, outcome, swept):
     (place / "odd.svm").write_text("<b> 1:1\n<b> 2:1\nc 3:1\nd 4:1\n" * 9)
     model = streamtron.fit(place / "odd.svm", multiclass=True)
     measured = streamtron.evaluate(model, place / "odd.svm")
     frame = measured.to_frame()
     assert frame["class"].tolist() == ["<b>", "c", "d"]
     assert frame["recall"].tolist() == [row["recall"] for row in measured.classes]
-    rows = Cells(measured._repr_html_()).rows
+    rows = cells(measured._repr_html_())
     assert ["accuracy", "1"] in rows
     assert [row[0] for row in rows[-3:]] == ["<b>", "c", "d"]
-    two = streamtron.evaluate(streamtron.fit(place / "train"), place / "more")
+    two = streamtron.evaluate(outcome.model, place / "more")
     assert dict(two.to_frame().values)["accuracy"] == two.accuracy
-    assert ["accuracy", f"{two.accuracy:.4g}"] in Cells(two._repr_html_()).rows
+    assert ["accuracy", f"{two.accuracy:.4g}"] in cells(two._repr_html_())
 
-    for explained in (
-        streamtron.explain(model, most=2),
-        streamtron.explain(model, place / "odd.svm", row=0),
-    ):
+    for where in ({"most": 2}, {"shards": place / "odd.svm", "row": 0}):
+        explained = streamtron.explain(model, **where)
         listed = [f["weight"] for d in explained["directions"] for f in d["features"]]
         assert explained.to_frame()["weight"].tolist() == listed
-        cells = Cells(explained._repr_html_()).rows
-        assert [row[cells[0].index("weight")] for row in cells[1:]] == [
-            f"{weight:.4g}" for weight in listed
-        ]
+        heads, *rows = cells(explained._repr_html_())
+        weights = [row[heads.index("weight")] for row in rows]
+        assert weights == [f"{weight:.4g}" for weight in listed]
 
-    found = streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
-    assert found.to_frame().to_dict("records") == found.rows()
-    cells = Cells(found._repr_html_()).rows
-    assert sorted(row[cells[0].index("best")] for row in cells[1:]) == ["", "yes"]
-    assert "worker" not in cells[0]
-    gaps = [float(row[cells[0].index("relative duality gap")]) for row in cells[1:]]
-    assert all(
-        shown >= row["relative_duality_gap"] for shown, row in zip(gaps, found.rows(), strict=True)
-    )
+    assert swept.to_frame().to_dict("records") == swept.rows()
+    heads, *rows = cells(swept._repr_html_())
+    assert sorted(row[heads.index("best")] for row in rows) == ["", "yes"]
+    assert "worker" not in heads
+    for row, exact in zip(rows, swept.rows(), strict=True):
+        gap = float(row[heads.index("relative duality gap")])
+        assert gap >= exact["relative_duality_gap"]
 
 
-def test_a_data_frame_without_pandas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_frame_without_pandas_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(SettingsError, match="Install pandas"):
         streamtron.explain(make_model()).to_frame()
 
 
-def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do() -> None:
+def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do():
     model = make_model(certificate={})
     assert not model.certificate
     assert repr(model.certificate) == "ModelCertificate(nothing proven)"

@@ -6,24 +6,34 @@ import json
 import re
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
+import streamtron
 from streamtron.cli.evaluate import metric_lines
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import evaluate
 
 EXACT = {"rel": 0, "abs": 1e-12}
+NAMES = ("ant", "bee", "cow", "doe", "elk")
 
 
-def scored(signs, decisions, weights=None, *, chunk=37, **limit) -> Evaluation:
-    scores = Scores(**limit)
+def scored(signs, decisions, weights=None, *, chunk=37, classes=(), **how) -> Evaluation:
+    """The metrics of rows that come in chunks; ``how`` : limits, and what else a chunk has."""
+    limits = {name: how.pop(name) for name in ("limit_rows", "ranking") if name in how}
+    scores = Scores(classes, **limits)
     for at in range(0, len(signs), chunk):
         part = slice(at, at + chunk)
-        scores.add(signs[part] > 0, decisions[part], None if weights is None else weights[part])
+        cut = {name: rows[part] for name, rows in how.items()}
+        scores.add(
+            signs[part] > 0, decisions[part], None if weights is None else weights[part], **cut
+        )
     return scores.evaluation()
 
 
@@ -158,14 +168,11 @@ def test_decisions_at_the_ends_of_the_floats_are_ranked_without_overflow(limit):
     assert np.isfinite(scores.records()).all()
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "sentence"),
-    [
-        (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
-        (([1], [np.inf]), DataError, "row 3: decision inf"),
-        (([1, 1], [1.0]), ValueError, "cannot reshape"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "kind", "sentence"), [
+    (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
+    (([1], [np.inf]), DataError, "row 3: decision inf"),
+    (([1, 1], [1.0]), ValueError, "cannot reshape"),
+])  # fmt: skip
 def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     scores = Scores()
     scores.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
@@ -178,3 +185,171 @@ def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
 def test_a_limit_below_one_is_refused():
     with pytest.raises(SettingsError, match="limit_rows: 0"):
         Scores(limit_rows=0)
+
+
+# --- many classes --------------------------------------------------------------------------------
+
+
+def rows_of_many(*, multilabel, seed=0):
+    """Truth (rows, 5), decisions, choice and weights; no row has or is given ``elk``."""
+    rng = np.random.default_rng(seed)
+    decisions = np.round(rng.normal(size=(700, 5)) * 4) / 4  # with ties
+    decisions[:, 4] = -9.0
+    noise = decisions + rng.normal(size=(700, 5))
+    if multilabel:
+        truth, chosen = noise > 0.8, decisions > 0
+    else:
+        truth = noise.argmax(axis=1)[:, None] == np.arange(5)
+        chosen = decisions.argmax(axis=1)[:, None] == np.arange(5)
+    truth[:, 4] = False
+    weights = rng.exponential(size=700) * (rng.random(700) > 0.1)
+    return truth, decisions, chosen, weights
+
+
+def scored_many(truth, decisions, chosen, weights=None, **how) -> Evaluation:
+    return scored(truth, decisions, weights, classes=NAMES, chosen=chosen, **how)
+
+
+def means_of_sklearn(truth, chosen, weights, average) -> list:
+    how = {"average": average, "sample_weight": weights, "zero_division": 0.0}
+    return list(metrics.precision_recall_fscore_support(truth, chosen, **how))
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_metrics_of_each_class_their_means_and_those_of_rows_are_sklearns(multilabel, weighted):
+    truth, decisions, chosen, weights = rows_of_many(multilabel=multilabel)
+    weights = weights if weighted else None
+    found = scored_many(truth, decisions, chosen, weights)
+    theirs = means_of_sklearn(truth, chosen, weights, None)
+    for k, ours in enumerate(found.classes):
+        names = ("precision", "recall", "f1", "support")
+        assert ours["label"] == NAMES[k]
+        expected = [each[k] for each in theirs]
+        assert [ours[name] or 0.0 for name in names] == pytest.approx(expected, rel=1e-13)
+    for mean in ("micro", "macro"):
+        expected = means_of_sklearn(truth, chosen, weights, mean)[:3]
+        ours = [getattr(found, f"{mean}_{name}") for name in ("precision", "recall", "f1")]
+        assert ours == pytest.approx(expected, **EXACT)
+    accuracy = metrics.accuracy_score(truth, chosen, sample_weight=weights)
+    hamming = metrics.hamming_loss(truth, chosen, sample_weight=weights)
+    assert found.accuracy == pytest.approx(accuracy, **EXACT)
+    assert found.hamming_loss == pytest.approx(hamming, **EXACT)
+    assert 0.1 < found.accuracy < 0.9
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("limit", [10_000, 20, 4])
+def test_rankings_of_classes_and_their_means_are_sklearns_or_brackets_of_them(multilabel, limit):
+    truth, decisions, chosen, weights = rows_of_many(multilabel=multilabel)
+    found = scored_many(truth, decisions, chosen, weights, limit_rows=limit)
+    assert ("macro_roc_auc_bracket" in found.to_dict()) == (limit < 10_000)
+    scores = {
+        "roc_auc": metrics.roc_auc_score,
+        "average_precision": metrics.average_precision_score,
+    }
+    for name, score_of in scores.items():
+        theirs = [score_of(truth[:, k], decisions[:, k], sample_weight=weights) for k in range(4)]
+        for figures, figure, wanted in (
+            *zip(found.classes[:4], [name] * 4, theirs, strict=True),
+            (found.to_dict(), f"macro_{name}", np.mean(theirs)),
+        ):
+            value = figures[figure]
+            low, high = figures.get(f"{figure}_bracket", (value, value))
+            assert low - 1e-12 <= wanted <= high + 1e-12
+
+
+def test_a_class_without_rows_is_left_out_of_the_mean_auc_and_counts_0_in_macro_f1():
+    truth, decisions, chosen, _ = rows_of_many(multilabel=True)
+    found = scored_many(truth, decisions, chosen)
+    elk = found.classes[4]
+    assert [elk[name] for name in ("precision", "recall", "f1", "roc_auc")] == [None] * 4
+    known = found.classes[:4]
+    assert found.macro_f1 == pytest.approx(sum(each["f1"] for each in known) / 5, **EXACT)
+    assert found.macro_roc_auc == pytest.approx(sum(each["roc_auc"] for each in known) / 4, **EXACT)
+
+
+def test_without_ranking_no_decision_is_kept_and_the_counts_are_the_same():
+    rows = rows_of_many(multilabel=True)
+    found, ranked = scored_many(*rows, ranking=False), scored_many(*rows)
+    assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
+    assert ranked.macro_roc_auc is not None
+    assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
+
+
+def test_rows_of_other_classes_are_counted_and_never_right():
+    truth, decisions, chosen, weights = rows_of_many(multilabel=True)
+    others = np.arange(700) % 3 == 0
+    found = scored_many(truth, decisions, chosen, weights, others=others)
+    wide = [
+        np.column_stack([each, column])
+        for each, column in ((truth, others), (chosen, False * others))
+    ]
+    accuracy = metrics.accuracy_score(*wide, sample_weight=weights)
+    assert found.rows_of_other_classes == np.count_nonzero(others)
+    assert found.accuracy == pytest.approx(accuracy, **EXACT)
+    assert found.accuracy < scored_many(truth, decisions, chosen, weights).accuracy
+
+
+# --- from shards ---------------------------------------------------------------------------------
+
+
+def written(path, X, labels):
+    """A shard of text, whose rows may have several labels."""
+    columns = (" ".join(f"{j}:{x!r}" for j, x in enumerate(row)) for row in X.tolist())
+    path.write_text("".join(f"{own} {row}\n" for own, row in zip(labels, columns, strict=True)))
+    return path
+
+
+def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:
+    rng = np.random.default_rng(1)
+    weights, X = rng.normal(size=(len(classes), 6)), rng.normal(size=(300, 6)).astype(np.float32)
+    bias, reading = rng.normal(size=len(classes)), {"index_base": 0, **more}
+    return LinearModel(weights, bias, classes, {}, None, reading), X
+
+
+def test_rows_of_label_sets_are_judged_whatever_the_order_of_their_labels(tmp_path):
+    model, X = random_model(("a", "b", "c"), multilabel=True)
+    decisions, rng = model.decision_function(X), np.random.default_rng(2)
+    truth, chosen = decisions + rng.normal(size=(300, 3)) > 0, decisions > 0
+    sets = [",".join(np.array(["a", "b", "c"])[row][::-1]) for row in truth]
+    assert "" in sets
+    sets[7] += ",zoo" if sets[7] else "zoo"
+    found = streamtron.evaluate(model, written(tmp_path / "rows.svm", X, sets))
+    f1 = metrics.f1_score(truth, chosen, average="micro")
+    assert found.micro_f1 == pytest.approx(f1, **EXACT)
+    auc = metrics.roc_auc_score(truth, decisions, average="macro")
+    assert found.macro_roc_auc == pytest.approx(auc, **EXACT)
+    right = (truth == chosen).all(axis=1)
+    right[7] = False
+    assert found.accuracy == pytest.approx(right.mean(), **EXACT)
+    assert (found.rows, found.rows_of_other_classes) == (300, 1)
+
+
+def test_rows_of_one_label_each_are_judged_by_the_highest_decision(tmp_path):
+    model, X = random_model((1.0, 2.0, 5.0))
+    y = np.random.default_rng(3).choice([5, 9, 1, 2], 300)
+    predicted = model.predict(X)
+    y[:150] = predicted[:150]
+    found = streamtron.evaluate(model, written(tmp_path / "rows.svm", X, y))
+    for mean in ("micro", "macro"):
+        expected = metrics.f1_score(y, predicted, average=mean, labels=[1.0, 2.0, 5.0])
+        assert getattr(found, f"{mean}_f1") == pytest.approx(expected, **EXACT)
+    assert found.accuracy == pytest.approx(metrics.accuracy_score(y, predicted), **EXACT)
+    assert found.rows_of_other_classes == np.count_nonzero(y == 9) > 0
+
+
+def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_lists(tmp_path):
+    model, X = random_model(("1", "2", "3"))
+    for labels, shown in ((["x", "y", "z"], "'x'"), ([1, 2, 3], "1.0")):
+        path = written(tmp_path / "rows.svm", X, labels * 100)
+        with pytest.raises(DataError, match="no row has a class of the model") as caught:
+            streamtron.evaluate(model, path)
+        assert shown in str(caught.value)
+        assert "the classes '1', '2', '3'" in str(caught.value)
+    model, X = random_model((0.0, 1.0, 2.0))  # which Python says that booleans equal
+    rows = {"indices": [[*range(6)]] * 300, "values": X.tolist(), "label": [True, False] * 150}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="no row has a class"):
+        streamtron.evaluate(model, tmp_path / "rows.parquet")

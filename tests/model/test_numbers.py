@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def _measured(targets: Any, predictions: Any, weights: Any, cut: int = 7, **how:
     return residuals
 
 
-def test_the_metrics_are_scikit_learn_s_however_far_from_0_the_numbers_lie() -> None:
+def test_the_metrics_are_scikit_learn_s_however_far_from_0_the_numbers_lie():
     rng = np.random.default_rng(0)
     for origin in (0.0, 1e8):
         targets = origin + rng.normal(size=500)
@@ -64,7 +63,7 @@ def test_the_metrics_are_scikit_learn_s_however_far_from_0_the_numbers_lie() -> 
         assert metrics["worst"][0]["residual"] == (targets - predictions)[order[0]]
 
 
-def test_equal_numbers_have_the_r2_of_scikit_learn_and_one_row_has_none() -> None:
+def test_equal_numbers_have_the_r2_of_scikit_learn_and_one_row_has_none():
     same, ones = np.full(9, 0.1), np.ones(9)
     assert _measured(same, same, ones).metrics()["r2"] == r2_score(same, same) == 1.0
     assert _measured(same, same + 1, ones).metrics()["r2"] == r2_score(same, same + 1) == 0.0
@@ -72,7 +71,7 @@ def test_equal_numbers_have_the_r2_of_scikit_learn_and_one_row_has_none() -> Non
     assert _measured(same, same, 0 * ones).metrics()["rmse"] is None
 
 
-def test_tenths_and_bars_hold_all_rows() -> None:
+def test_tenths_and_bars_hold_all_rows():
     rng = np.random.default_rng(1)
     targets = rng.normal(size=40_000)
     residuals = _measured(targets, 0.5 * targets, np.ones(40_000), cut=4096)
@@ -90,7 +89,7 @@ def test_tenths_and_bars_hold_all_rows() -> None:
 
 
 @pytest.mark.parametrize("loss", REGRESSION)
-def test_every_program_predicts_the_numbers_that_we_predict(tmp_path: Path, loss: str) -> None:
+def test_every_program_predicts_the_numbers_that_we_predict(tmp_path, loss):
     extra = {"epsilon": 0.5} if loss == "squared_epsilon_insensitive" else {}
     model, dense = _model(loss, **extra)
     wanted = model.predict(dense)
@@ -120,9 +119,7 @@ def test_every_program_predicts_the_numbers_that_we_predict(tmp_path: Path, loss
 
 @pytest.mark.parametrize("solver", [11, 12, 13])
 @pytest.mark.parametrize("bias", [-1, 2])
-def test_a_liblinear_model_of_numbers_is_read_with_its_loss(
-    tmp_path: Path, solver: int, bias: int
-) -> None:
+def test_a_liblinear_model_of_numbers_is_read_with_its_loss(tmp_path, solver, bias):
     dense, weights = random_matrix()
     rows = sparse.csr_matrix(dense)
     theirs = liblinearutil.train(dense @ weights + 1.0, rows, f"-s {solver} -B {bias} -q")
@@ -134,7 +131,7 @@ def test_a_liblinear_model_of_numbers_is_read_with_its_loss(
     assert (ours.kind, ours.classes, ours.settings["intercept"]) == ("regression", (), "penalised")
 
 
-def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_path: Path) -> None:
+def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_path):
     np.save(tmp_path / "w.npy", [1.0, -2.0, 0.5])
     model = streamtron.load(tmp_path / "w.npy", index_base=0, bias_last=True, loss="huber")
     assert model.predict(np.eye(2)).tolist() == [1.5, -1.5]

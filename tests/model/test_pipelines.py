@@ -18,7 +18,7 @@ ROWS, CITIES = 1500, [0.4, 0.3, 0.28, 0.01, 0.01]
 
 
 @pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
+def table():
     """Typed rows, with nulls."""
     rng = np.random.default_rng(0)
     seconds = rng.integers(-(10**9), 10**9, ROWS)
@@ -60,43 +60,26 @@ def of_onnx(path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
 # of a truth value there is one bin
 NUMBERS = ["clicks:number,scale=max_abs", "income:number,bins=5", "premium:number,bins=2"]
 
-
-@pytest.mark.parametrize(
-    "columns",
-    [
+RECIPES = {
+    "both": [
         ["age:number,null=column,scale=standard", *NUMBERS],
         ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
         ["age:number,null=0", "city:category,null=0", "premium:category", "code:category"],
-        [*NUMBERS, "note:text,ngrams=1-2,tfidf=true"],
+        ["age:number,null=0", "premium:category", "note:text,ngrams=1-2,tfidf,sublinear_tf"],
         ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
-        ["day:date,null=0", "clicks:number"],
-        ["note:category,hash_bits=3", "premium:category,hash_bits=2", "code:category,hash_bits=5"],
-        ["tags:list,min_count=700", "places:list,null=0", "point:vector"],
+        ["day:date,null=0,parts=month", "note:text,binary,norm=l1,lowercase=false"],
     ],
-    ids=lambda columns: columns[0],
-)
-def test_a_pipeline_gives_the_decisions_of_raw_rows_and_meets_unknown_categories(
-    table: pd.DataFrame, columns: list[str], tmp_path: Path
-) -> None:
-    model = streamtron.fit(table, columns=columns, label="label")
-    streamtron.export(model, tmp_path / "m.skops", "sklearn")
-    trusted = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
-    pipeline = skops.io.load(tmp_path / "m.skops", trusted=trusted)
-    rows = table.drop(columns="label").copy()
-    rows.loc[:5, "city"] = "Atlantis"
-    rows.at[7, "tags"] = ["7.0", "x", "never"]
-    assert pipeline.decision_function(rows) == pytest.approx(
-        model.decision_function(rows), abs=1e-6
-    )
-    assert (pipeline.predict(rows) == model.predict(rows)).all()
-    if "code:category" in columns:  # as pandas reads whole numbers beside a null
-        floats = rows.assign(code=rows.code.astype(float))
-        assert np.array_equal(pipeline.predict(floats), pipeline.predict(rows))
+    "sklearn": [
+        ["day:date,null=0", "note:category,hash_bits=3", "premium:category,hash_bits=2"],
+        ["tags:list,min_count=700", "places:list,null=0", "point:vector"],
+        ["code:category,hash_bits=5", "clicks:number"],
+    ],
+    "onnx": [["age:number,null=column,bins=4", "city:category,null=0", "code:category"]],
+}
+"""Formats → recipes that they hold."""
 
 
-def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
-    table: pd.DataFrame,
-) -> None:
+def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(table):
     model = streamtron.fit(table.dropna(), columns=["day:date"], label="label")
     pipeline, written = model.to_sklearn(), table.assign(day=table.day.astype(object))
     assert len(pipeline.predict(written.dropna())) == len(table.dropna())
@@ -104,17 +87,12 @@ def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(
         pipeline.predict(table)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "note", "note,hash_bits=12,tfidf=true", "note,hash_bits=10,alternate_sign=true",
-        "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
-        "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
-    ],
-)  # fmt: skip
-def test_a_pipeline_of_documents_takes_them_as_they_are(
-    table: pd.DataFrame, text: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("text", [
+    "note", "note,hash_bits=12,tfidf=true", "note,hash_bits=10,alternate_sign=true",
+    "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
+    "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
+])  # fmt: skip
+def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     model = streamtron.fit(table[["note", "label"]], text=text, label="label", loss="log_loss")
     documents = [*table.note[:20], "Free café", ""]
     ours = model.predict_proba(documents)
@@ -126,56 +104,37 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(
 
 
 @pytest.mark.parametrize(
-    ("column", "part"),
-    [
-        ("city:category,hash_bits=4,null=0", "'city' has categories that are hashed and may be"),
-        ("tags:list,hash_bits=4", "'tags' has lists that are hashed"),
-        ("point:vector,null=0", "'point' has lists of numbers that may be missing"),
-        ("none:category,null=0", "'none' has no category"),
-        ("odd:category,null=0", "'odd' has the category 'nan' and a null"),
-        ("end:category", r"'end' has the category 'a\\x00' and .* another"),
-        ("age:number,bins=3,null=column", "'age' has bins and a feature of its own for nulls"),
-    ],
-)
-def test_a_column_that_scikit_learn_cannot_make_is_refused_by_name(
-    table: pd.DataFrame, column: str, part: str
-) -> None:
-    model = streamtron.fit(table.assign(none=None), columns=[column], label="label")
-    with pytest.raises(SettingsError, match=part):
-        model.to_sklearn()
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        ["age:number,null=column,scale=standard", *NUMBERS],
-        ["age:number,null=mean,scale=standard", "city:category,null=column,min_count=30"],
-        ["age:number,null=column,bins=4", "city:category,null=0", "code:category"],
-        ["age:number,null=0", "premium:category", "note:text,ngrams=1-2,tfidf,sublinear_tf"],
-        ["day:date,null=column,parts=age,weekday,hour,month,scale=standard", "clicks:number"],
-        ["day:date,null=0,parts=month", "note:text,binary,norm=l1,lowercase=false"],
-    ],
-    ids=lambda columns: columns[0],
-)
+    ("where", "columns"), [(where, c) for where in RECIPES for c in RECIPES[where]],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)  # fmt: skip
 @pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
-def test_onnxruntime_decides_raw_rows_as_we_do(
-    table: pd.DataFrame, columns: list[str], problem: dict[str, str], tmp_path: Path
-) -> None:
+def test_scikit_learn_and_onnxruntime_decide_raw_rows_as_we_do_and_meet_unknown_categories(
+    table, where, columns, problem, tmp_path
+):
     given = table.assign(kind=np.array(["a", "b", "c"])[table.code.to_numpy() % 3])
     model = streamtron.fit(given, columns=columns, **({"label": "label"} | problem))
-    streamtron.export(model, tmp_path / "m.onnx", "onnx")
     rows = table.drop(columns="label")
     rows.loc[:5, "city"], rows.loc[:5, "note"] = "Atlantis", "Free CAFÉ, x 12 lunch_"
-    made = of_onnx(tmp_path / "m.onnx", rows)
-    assert made["scores"] == pytest.approx(model.decision_function(rows), rel=1e-6, abs=1e-12)
-    assert (made["label"] == model.predict(rows)).all()
-    if problem:
-        assert made["probabilities"] == pytest.approx(model.predict_proba(rows), rel=1e-6)
+    rows.at[7, "tags"] = ["7.0", "x", "never"]
+    decisions, labels = model.decision_function(rows), model.predict(rows)
+    if where != "onnx":
+        streamtron.export(model, tmp_path / "m.skops", "sklearn")
+        trusted = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
+        pipeline = skops.io.load(tmp_path / "m.skops", trusted=trusted)
+        assert pipeline.decision_function(rows) == pytest.approx(decisions, abs=1e-6)
+        assert (pipeline.predict(rows) == labels).all()
+        floats = rows.assign(code=rows.code.astype(float))  # as pandas reads them beside a null
+        assert "code:category" not in columns or (pipeline.predict(floats) == labels).all()
+    if where != "sklearn":
+        streamtron.export(model, tmp_path / "m.onnx", "onnx")
+        made = of_onnx(tmp_path / "m.onnx", rows)
+        assert made["scores"] == pytest.approx(decisions, rel=1e-6, abs=1e-12)
+        assert (made["label"] == labels).all()
+        if problem:
+            assert made["probabilities"] == pytest.approx(model.predict_proba(rows), rel=1e-6)
 
 
-def test_in_onnx_a_null_that_is_refused_has_no_decision(
-    table: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     columns = ["age:number", "city:category", "day:date"]
     given = table.dropna(subset=["age", "city", "day"])
     model = streamtron.fit(given, columns=columns, label="label")
@@ -184,28 +143,34 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(
     assert np.array_equal(np.isnan(scores), ~table.index.isin(given.index))
 
 
-@pytest.mark.parametrize(
-    ("column", "part"),
-    [
-        ("note:text,hash_bits=8", "'note' has hash_bits"),
-        ("note:text,analyzer=char", "'note' has analyzer"),
-        ("note:text,strip_accents=unicode", "'note' has strip_accents"),
-        ("note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
-        ("note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
-        ("city:category,hash_bits=4,null=0", "'city' has hash_bits"),
-        ("odd:category,null=0", "'odd' has the category '' and a null"),
-        ("scores:number", "'scores' is called as an output is"),
-    ],
-)
-def test_a_column_that_onnx_cannot_make_is_refused_by_name(
-    table: pd.DataFrame, column: str, part: str, tmp_path: Path
-) -> None:
-    model = streamtron.fit(table.assign(scores=table.clicks), columns=[column], label="label")
-    with pytest.raises(SettingsError, match=f"^format onnx: column {part}.*(again|json|sklearn).$"):
-        streamtron.export(model, tmp_path / "m.onnx", "onnx")
+@pytest.mark.parametrize(("where", "column", "part"), [
+    ("sklearn", "city:category,hash_bits=4,null=0", "'city' has categories that are hashed and"),
+    ("sklearn", "tags:list,hash_bits=4", "'tags' has lists that are hashed"),
+    ("sklearn", "point:vector,null=0", "'point' has lists of numbers that may be missing"),
+    ("sklearn", "none:category,null=0", "'none' has no category"),
+    ("sklearn", "odd:category,null=0", "'odd' has the category 'nan' and a null"),
+    ("sklearn", "end:category", r"'end' has the category 'a\\x00' and .* another"),
+    ("sklearn", "age:number,bins=3,null=column", "'age' has bins and a feature of its own"),
+    ("onnx", "note:text,hash_bits=8", "'note' has hash_bits"),
+    ("onnx", "note:text,analyzer=char", "'note' has analyzer"),
+    ("onnx", "note:text,strip_accents=unicode", "'note' has strip_accents"),
+    ("onnx", "note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
+    ("onnx", "note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
+    ("onnx", "city:category,hash_bits=4,null=0", "'city' has hash_bits"),
+    ("onnx", "odd:category,null=0", "'odd' has the category '' and a null"),
+    ("onnx", "scores:number", "'scores' is called as an output is"),
+])  # fmt: skip
+def test_a_column_that_a_format_cannot_make_is_refused_by_name(
+    table, where, column, part, tmp_path
+):
+    table = table.assign(scores=table.clicks, none=None)
+    model = streamtron.fit(table, columns=[column], label="label")
+    match = f"^format onnx: column {part}.*(again|json|sklearn).$" if where == "onnx" else part
+    with pytest.raises(SettingsError, match=match):
+        streamtron.export(model, tmp_path / "m", where)
 
 
-def test_an_export_without_the_recipe_says_so(table: pd.DataFrame, tmp_path: Path) -> None:
+def test_an_export_without_the_recipe_says_so(table, tmp_path):
     numbered = table.assign(label=table.clicks % 2)
     streamtron.fit(numbered, columns=["clicks:number"], label="label").save(tmp_path / "m")
     done = here(tmp_path, "export", "m", "--format", "liblinear", "-o", "m.txt")

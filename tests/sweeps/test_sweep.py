@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -31,14 +30,14 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
-from tests.helpers.processes import COMMAND, Process, Run, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
 TRAIN, HELD = 1200, 400
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
     directory = tmp_path_factory.mktemp("sweep")
     corpora = (("train", TRAIN, 0, 4), ("held-out", HELD, TRAIN, 2))
@@ -49,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def swept(run: Run, place: Path) -> Rows:
+def swept(run, place):
     """The table of a sweep over six candidates, which has written everything it can write."""
     done = run(
         "sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table",
@@ -69,13 +68,13 @@ def the_best(rows: Rows) -> dict[str, Any]:
 # --- candidates ----------------------------------------------------------------------------------
 
 
-def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round() -> None:
+def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round():
     assert candidates_of(Settings(delta=2.0), {"C": (3.0,)}) == [Settings(C=3.0)]
     assert candidates_of(Settings(C=3.0), {"delta": (2.0,)}) == [Settings(delta=2.0)]
     assert candidates_of(Settings(C=3.0), {"rho": (0.0,)}) == [Settings(C=3.0, rho=0.0)]
 
 
-def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more() -> None:
+def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more():
     values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0)}
     many = candidates_of(Settings(), values, random=40)
     assert candidates_of(Settings(tol=0.5), values, random=7) == [
@@ -85,7 +84,7 @@ def test_draws_depend_on_the_seed_alone_and_fewer_are_the_first_of_more() -> Non
     assert {one.C for one in other}.isdisjoint(one.C for one in many)
 
 
-def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list() -> None:
+def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list():
     values = {"C": Range(0.01, 100.0), "rho": (0.0, 1.0, 3.0)}
     drawn = candidates_of(Settings(), values, random=3000)
     assert all(float(f"{one.C:.6g}") == one.C for one in drawn)
@@ -103,55 +102,49 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     assert narrow.low <= min(close) <= max(close) <= narrow.high
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("--C 1,x", "C is '1,x'"),
-        ("--C=", "C is ''"),
-        ("--rho 1,,2", "rho is '1,,2'"),
-        ("--C 1,2,1.0", "the value 1 twice"),
-        ("--C 0,1", "C is 0.0"),
-        ("--rho -1", "rho is -1.0"),
-        ("--C 1 --delta 1", "C and delta"),
-        ("--C 0.1..10", "C is the range 0.1..10: a grid wants a list"),
-        ("--C 10..0.1 --random 3", "0 < LOW < HIGH"),
-        ("--delta 0..1 --random 3", "0 < LOW < HIGH"),
-        ("--rho 0..1 --random 3", "rho is the range 0..1"),
-        ("--C 0.1,1 --random 3", "random draws from a range"),
-        ("--C 0.1..1 --random 0", "random is 0"),
-        ("--metric beauty", "beauty"),
-        ("--folds 1", "folds is 1, and there are 4 shards"),
-        ("--folds 5", "folds is 5, and there are 4 shards"),
-        ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
-        ("--halving --faithful", "halving"),
-        ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
-        ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
-        ("--loss=", "loss is ''"),
-        ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
-        ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
-    ],
-)
+@pytest.mark.parametrize(("words", "part"), [
+    ("--C 1,x", "C is '1,x'"),
+    ("--C=", "C is ''"),
+    ("--rho 1,,2", "rho is '1,,2'"),
+    ("--C 1,2,1.0", "the value 1 twice"),
+    ("--C 0,1", "C is 0.0"),
+    ("--rho -1", "rho is -1.0"),
+    ("--C 1 --delta 1", "C and delta"),
+    ("--C 0.1..10", "C is the range 0.1..10: a grid wants a list"),
+    ("--C 10..0.1 --random 3", "0 < LOW < HIGH"),
+    ("--delta 0..1 --random 3", "0 < LOW < HIGH"),
+    ("--rho 0..1 --random 3", "rho is the range 0..1"),
+    ("--C 0.1,1 --random 3", "random draws from a range"),
+    ("--C 0.1..1 --random 0", "random is 0"),
+    ("--metric beauty", "beauty"),
+    ("--folds 1", "folds is 1, and there are 4 shards"),
+    ("--folds 5", "folds is 5, and there are 4 shards"),
+    ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
+    ("--halving --faithful", "halving"),
+    ("--loss log_loss,log_loss", "loss has the value log_loss twice"),
+    ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
+    ("--loss=", "loss is ''"),
+    ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
+    ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
+])  # fmt: skip
 def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
-    words: str, part: str, run: Run, place: Path
-) -> None:
+    words, part, run, place
+):
     one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
     assert not list(place.glob("refused*"))
 
 
-@pytest.mark.parametrize(
-    ("how", "part"),
-    [
-        ({"rho": []}, "rho is an empty list"),
-        ({"loss": ()}, "loss is an empty list: wanted names"),
-        ({"metric": "beauty"}, "beauty"),
-    ],
-)
-def test_what_cannot_be_swept_is_a_settings_error_in_python(how: dict[str, Any], part: str) -> None:
+@pytest.mark.parametrize(("how", "part"), [
+    ({"rho": []}, "rho is an empty list"),
+    ({"loss": ()}, "loss is an empty list: wanted names"),
+    ({"metric": "beauty"}, "beauty"),
+])  # fmt: skip
+def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
     with pytest.raises(SettingsError, match=part):
         streamtron.sweep("train", **how)
 
 
-def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many() -> None:
+def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many():
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
     words += ["--loss", "hinge, log_loss"]
     with sweep_command.make_context("sweep", words) as context:
@@ -167,9 +160,7 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
 # --- the table and the best ----------------------------------------------------------------------
 
 
-def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
-    run: Run, place: Path, swept: Rows
-) -> None:
+def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
     best = the_best(swept)
     words = ("--C", best["C"], "--rho", best["rho"], "--report", "alone.json", "--witness", "w")
     assert run("fit", "train", "--model", "alone", *words).returncode == 0
@@ -181,8 +172,8 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(
 
 
 def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_alone(
-    run: Run, place: Path, swept: Rows
-) -> None:
+    run, place, swept
+):
     assert [(row["C"], row["rho"]) for row in swept] == [
         (C, rho) for C in (0.01, 0.1, 1.0) for rho in (0.0, 1.0)
     ]
@@ -199,8 +190,8 @@ def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_a
     [(10**9, (0.1, 0.3, 1.0, 3.0)), pytest.param(20_000, (0.3, 1.0), marks=pytest.mark.slow)],
 )
 def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_does_alone(
-    place: Path, tmp_path: Path, active_set: int, prices: tuple[float, ...]
-) -> None:
+    place, tmp_path, active_set, prices
+):
     losses = ("squared_hinge", "log_loss", "hinge")
     swept = streamtron.sweep(
         place / "train", valid=place / "held-out", loss=losses, C=prices, active_set=active_set,
@@ -214,7 +205,7 @@ def test_candidates_of_several_losses_learn_from_the_same_readings_what_each_doe
     assert LinearModel.load(tmp_path / "best").settings["loss"] == swept.best.settings.loss
 
 
-def test_the_loss_stands_in_the_lines_where_there_are_several(run: Run) -> None:
+def test_the_loss_stands_in_the_lines_where_there_are_several(run):
     words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--loss")
     told = run(*words, "hinge,log_loss").stdout
     assert told.split()[:2] == ["loss", "C"]
@@ -222,21 +213,18 @@ def test_the_loss_stands_in_the_lines_where_there_are_several(run: Run) -> None:
     assert "loss" not in run(*words, "hinge").stdout
 
 
-def test_the_best_has_the_highest_metric_whichever_is_asked_for(
-    run: Run, place: Path, swept: Rows
-) -> None:
+def test_the_best_has_the_highest_metric_whichever_is_asked_for(place, swept):
     assert the_best(swept)["accuracy"] == max(row["accuracy"] for row in swept)
-    words = ("--valid", "held-out", "--C", "0.01,0.1,1", "--rho", "0,1", "--table", "t.csv")
+    how = {"valid": place / "held-out", "C": "0.01,0.1,1", "rho": (0, 1)}
     chosen = set()
     for metric in METRICS:
-        assert run("sweep", "train", *words, "--metric", metric).returncode == 0
-        rows = table(place / "t.csv")
+        rows = streamtron.sweep(place / "train", metric=metric, **how).rows()
         assert the_best(rows)[metric] == max(row[metric] for row in rows)
         chosen.add(the_best(rows)["candidate"])
     assert len(chosen) > 1  # else the option might do nothing
 
 
-def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path: Path) -> None:
+def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path):
     shard = tmp_path / "easy.svm"
     shard.write_text("1 1:1\n-1 1:-1\n1 1:2\n-1 1:-2\n")
     found = streamtron.sweep(shard, valid=shard, C=[10, 0.1, 1], rho=[1, 0])
@@ -246,31 +234,29 @@ def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path: Path) 
     assert (by_delta.best.settings.delta, by_delta.best.settings.rho) == (3.0, 0.0)
 
 
-def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(
-    run: Run, place: Path
-) -> None:
-    words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2)
+def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, place):
+    words = ("--valid", "held-out", "--delta", "0,1", "--max-epochs", 2, "--table")
+    tables = []
     for name in ("same.csv", "same.parquet"):
-        assert run("sweep", "train", *words, "--table", name).returncode in (0, 4)
-    text, binary = (table(place / name) for name in ("same.csv", "same.parquet"))
+        assert run("sweep", "train", *words, name).returncode in (0, 4)
+        tables.append(table(place / name))
+    text, binary = tables
     of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class", *OF_PENALTIES} - {*METRICS}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]
     assert lasting(text) == lasting(binary)
-    assert text[0]["C"] is None  # the hard margin has no C
-    assert text[1]["C"] == 0.5
+    assert [row["C"] for row in text] == [None, 0.5]  # the hard margin has no C
 
 
-def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swept: Rows) -> None:
-    for row in swept:
-        assert row["started"] < row["finished"]
-        assert row["seconds"] > 0
-        assert row["worker"] == "local"
+def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place, swept):
     lines = (place / "stdout.txt").read_text().splitlines()
     body = lines[1 : 1 + len(swept)]
     assert len({len(line.split()) for line in body if not line.startswith("*")}) == 1
     for row, line in zip(swept, body, strict=True):
+        assert row["started"] < row["finished"]
+        assert row["seconds"] > 0
+        assert row["worker"] == "local"
         assert line.startswith("*" if row["best"] else " ")
         assert f"{row['roc_auc']:.5g}" in line.split()
     assert not lines[1 + len(swept)]
@@ -279,9 +265,7 @@ def test_stdout_has_a_line_a_candidate_with_a_star_at_the_best(place: Path, swep
     assert lines[-1].startswith("next")
 
 
-def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
-    run: Run, place: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(run, place, tmp_path):
     words = ("--C", "0.1,1", "--tol", 0.5, "--table", tmp_path / "t.csv")
     before = set(place.iterdir())
     for valid in ([], ["--valid", "held-out"]):
@@ -290,9 +274,7 @@ def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
-def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
-    run: Run, place: Path
-) -> None:
+def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, place):
     # one reading proves tiny C and nothing of large C; neither calls a row positive yet
     words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--valid", "held-out")
     done = run("sweep", "train", *words, "--C", "0.01,0.0001", "--table", "ends.csv")
@@ -312,19 +294,16 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(
 # --- validation shards ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("train", "valid", "parts"),
-    [
-        ("train", "strange.svm", ("strange.svm", "label 3.0")),
-        ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
-        ("train", "late.svm", ("late.svm, line 5001", "3.0")),
-        ("train", "nonesuch", ("nonesuch",)),
-        ("nonesuch", "held-out", ("nonesuch", "no such file")),
-    ],
-)
+@pytest.mark.parametrize(("train", "valid", "parts"), [
+    ("train", "strange.svm", ("strange.svm", "label 3.0")),
+    ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
+    ("train", "late.svm", ("late.svm, line 5001", "3.0")),
+    ("train", "nonesuch", ("nonesuch",)),
+    ("nonesuch", "held-out", ("nonesuch", "no such file")),
+])  # fmt: skip
 def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wrong(
-    train: str, valid: str, parts: tuple[str, ...], run: Run, place: Path
-) -> None:
+    train, valid, parts, run, place
+):
     (place / "strange.svm").write_text("1 1:1\n3 1:1\n")
     (place / "late.svm").write_text("1 1:1\n" * 5000 + "3 1:1\n")
     convert(place / "train", place / "tables", to="parquet", overwrite=True)
@@ -335,25 +314,23 @@ def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wr
     shutil.rmtree(place / "refused.run", ignore_errors=True)
 
 
-def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(
-    run: Run, place: Path
-) -> None:
+def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(place):
     convert(place / "held-out", place / "held-out.tables", to="parquet")
-    words = ("--C", "0.1,1", "--index-base", 1, "--table")
-    assert run("sweep", "train", "--valid", "held-out", *words, "of-text.csv").returncode == 0
-    tables = run("sweep", "train", "--valid", "held-out.tables", *words, "of-tables.csv")
-    assert tables.returncode == 0
-    assert lasting(table(place / "of-text.csv")) == lasting(table(place / "of-tables.csv"))
+    of_text, of_tables = (
+        streamtron.sweep(place / "train", valid=place / name, C=(0.1, 1.0), index_base=1)
+        for name in ("held-out", "held-out.tables")
+    )
+    assert lasting(of_text) == lasting(of_tables)
 
 
-def test_a_metric_that_no_validation_row_defines_is_refused(run: Run, place: Path) -> None:
+def test_a_metric_that_no_validation_row_defines_is_refused(run, place):
     (place / "positives.svm").write_text("1 1:1\n1 2:1\n")
     words = ("sweep", "train", "--valid", "positives.svm", "--tol", 0.5)
     one_sentence(run(*words, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
     assert run(*words, "--metric", "recall").returncode == 0
 
 
-def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: Path) -> None:
+def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path):
     shard = tmp_path / "few-positives.svm"
     shard.write_text("1 1:1\n" + "-1 2:1\n" * 9)
     found = streamtron.sweep(shard, valid=shard, C=[0.001, 100], metric="precision")
@@ -362,7 +339,7 @@ def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path: 
     assert found.best.settings.C == 100
 
 
-def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(place: Path) -> None:
+def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(place):
     models = [streamtron.fit(place / "train", index_base=base, tol=0.5) for base in (0, 1)]
     with pytest.raises(SettingsError, match="one by one"):
         evaluate_many(models, place / "held-out")
@@ -374,9 +351,7 @@ def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(p
 @pytest.mark.parametrize(
     ("count", "folds", "wanted"), [(4, None, 4), (4, 2, 2), (4, 3, 3), (7, None, 5), (7, 7, 7)]
 )
-def test_without_validation_shards_every_shard_is_held_out_once(
-    count: int, folds: int | None, wanted: int, tmp_path: Path
-) -> None:
+def test_without_validation_shards_every_shard_is_held_out_once(count, folds, wanted, tmp_path):
     generate(str(tmp_path), rows=70, columns=80, seed=0, shards=count)
     shards = [str(path) for path in sorted(tmp_path.iterdir())]
     splits = folds_of(tmp_path, None, folds, Settings())
@@ -385,30 +360,25 @@ def test_without_validation_shards_every_shard_is_held_out_once(
         assert sorted(split.shards + split.valid) == shards
 
 
-def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run: Run, place: Path) -> None:
+def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run, place):
     shard = next((place / "held-out").iterdir())
     one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
 
 
 @pytest.fixture(scope="module")
-def folded(run: Run, place: Path) -> Rows:
+def folded(run, place):
     """The table of a sweep over two folds."""
     words = ("--C", "0.1,1,10", "--folds", 2, "--model", "folded", "--table", "folded.csv")
     assert run("sweep", "train", *words).returncode == 0
     return table(place / "folded.csv")
 
 
-def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(
-    run: Run, place: Path, folded: Rows
-) -> None:
-    shards = [f"train/{path.name}" for path in sorted((place / "train").iterdir())]
-    by_hand = []
-    for fold in range(2):
-        fit_on, held = shards[1 - fold :: 2], shards[fold::2]
-        valid = [word for shard in held for word in ("--valid", shard)]
-        words = (*fit_on, *valid, "--C", "0.1,1,10", "--table", "fold.csv")
-        assert run("sweep", *words).returncode == 0
-        by_hand.append(table(place / "fold.csv"))
+def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(place, folded):
+    shards = sorted((place / "train").iterdir())
+    by_hand = [
+        streamtron.sweep(shards[1 - k :: 2], valid=shards[k::2], C=(0.1, 1.0, 10.0)).rows()
+        for k in range(2)
+    ]
     for row, one, two in zip(folded, *by_hand, strict=True):
         for metric in METRICS:
             assert row[metric] == (one[metric] + two[metric]) / 2
@@ -419,9 +389,7 @@ def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(
             assert row[bound] == worst[bound]
 
 
-def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
-    run: Run, place: Path, folded: Rows
-) -> None:
+def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(run, place, folded):
     best = the_best(folded)
     assert run("fit", "train", "--model", "whole", "--C", best["C"]).returncode == 0
     assert run_files(place / "folded") == run_files(place / "whole")
@@ -430,14 +398,14 @@ def test_with_folds_the_best_is_fitted_on_all_shards_as_fit_does_it(
     assert [path.name for path in caches[0]] == [path.name for path in caches[1]]
 
 
-def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place: Path) -> None:
+def test_with_folds_and_no_model_asked_for_nothing_is_fitted_on_all_shards(place):
     found = streamtron.sweep(place / "train", C=[0.1, 1], folds=2, settings=Settings(tol=0.5))
     assert found.outcome is None
     assert found.report is None
     assert found.exit_code == found.best.exit_code == 0
 
 
-def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path: Path) -> None:
+def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_path):
     texts = ("1 0:1 1:1\n-1 2:1\n", "1 1:1\n-1 2:2\n", "1 1:3\n-1 2:1 3:1\n")
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
@@ -446,37 +414,30 @@ def test_column_0_in_a_single_shard_does_not_disturb_the_fold_without_it(tmp_pat
     assert found.best.settings.index_base == "auto"
 
 
-def test_a_metric_that_one_fold_lacks_is_not_a_mean_of_the_others(run: Run, tmp_path: Path) -> None:
+def test_a_metric_that_one_fold_lacks_is_not_a_mean_and_a_fold_of_one_label_is_named(run, tmp_path):
     for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
         (tmp_path / name).write_text(text)
     trial = streamtron.sweep(tmp_path).best
     assert trial.metrics["accuracy"] == 1.0
     assert trial.metrics["roc_auc"] is None
     one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
-
-
-def test_a_fold_with_one_label_only_is_refused_by_its_number(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "b.svm").write_text("1 1:2\n1 2:1\n")
+    (tmp_path / "b").unlink()
     one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
 
 
 # --- successive halving --------------------------------------------------------------------------
 
-HALVED = ("--valid", "held-out", "--C", "0.001,0.01,0.1,1,10,100", "--rho", "0,1")
+TWELVE = {"C": (0.001, 0.01, 0.1, 1.0, 10.0, 100.0), "rho": (0.0, 1.0)}
 
 
 @pytest.fixture(scope="module")
-def halved(run: Run, place: Path) -> Rows:
+def halved(place):
     """The table of a sweep of twelve candidates by successive halving."""
-    words = (*HALVED, "--halving", "--model", "halved", "--table", "halved.csv")
-    assert run("sweep", "train", *words).returncode == 0
-    return table(place / "halved.csv")
+    how = {"valid": place / "held-out", "halving": True, **TWELVE}
+    return streamtron.sweep(place / "train", **how).rows()
 
 
-def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(
-    run: Run, place: Path, halved: Rows
-) -> None:
+def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tighter(place, halved):
     at_least = [sum(row["iteration"] >= iteration for row in halved) for iteration in range(4)]
     assert at_least == [12, 6, 3, 0]
     last = [row for row in halved if row["iteration"] == 2]
@@ -485,15 +446,15 @@ def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tigh
     assert {row["iteration"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
     running = {row["candidate"] for row in halved}
     for iteration, tolerance in enumerate((0.16, 0.04)):
-        words = (*HALVED, "--tol", tolerance, "--table", "iteration.csv")
-        run("sweep", "train", *words)
-        rows = [row for row in table(place / "iteration.csv") if row["candidate"] in running]
+        how = {"valid": place / "held-out", "tol": tolerance, **TWELVE}
+        rows = streamtron.sweep(place / "train", **how).rows()
+        rows = [row for row in rows if row["candidate"] in running]
         rows.sort(key=lambda row: (-row["accuracy"], row["C"], row["candidate"]))
         running = {row["candidate"] for row in rows[: len(rows) // 2]}
         assert running == {row["candidate"] for row in halved if row["iteration"] > iteration}
 
 
-def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(place: Path) -> None:
+def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(place):
     def disappointing(*given: Any) -> Iterator[Any]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
         for trial in serial(*given):
@@ -508,23 +469,14 @@ def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(pla
     assert found.best.settings.C == 0.75
 
 
-def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place: Path) -> None:
-    def kept(count: int) -> list[int]:
-        found = streamtron.sweep(
-            place / "train", valid=place / "held-out", C=[0.1 * 2**k for k in range(count)],
-            halving=True, settings=Settings(tol=0.01),
-        )  # fmt: skip
-        last = max(trial.iteration for trial in found.trials)
-        return [
-            sum(trial.iteration >= iteration for trial in found.trials)
-            for iteration in range(last + 1)
-        ]
-
-    assert kept(1) == [1]
-    assert kept(3) == [3, 2, 1]
+@pytest.mark.parametrize(("prices", "kept"), [([0.1], [1]), ([0.1, 0.2, 0.4], [3, 2, 1])])
+def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place, prices, kept):
+    how = {"valid": place / "held-out", "halving": True, "tol": 0.01}
+    ends = [trial.iteration for trial in streamtron.sweep(place / "train", C=prices, **how).trials]
+    assert [sum(end >= rung for end in ends) for rung in range(max(ends) + 1)] == kept
 
 
-def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None:
+def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is():
     halving = Halving(2, "accuracy")
     loose = [halving.settings(iteration, Settings(tol=0.0), None).tol for iteration in range(3)]
     assert loose == [0.016, 0.004, 0.0]
@@ -536,9 +488,7 @@ def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is() -> None
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
-    number: signal.Signals, place: Path
-) -> None:
+def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, place):
     words = ("sweep", "train", "--model", "stopped", "--tol", 0, "--stage", 0.01, "--table",
              "stopped.csv", "--max-epochs", 1_000_000)  # fmt: skip
     process = Process(COMMAND, *words, cwd=place)
@@ -550,19 +500,7 @@ def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(
     assert not list(place.glob("stopped*"))
 
 
-def test_settings_from_a_file_hold_for_all_candidates_and_lists_given_by_hand_win(
-    run: Run, place: Path
-) -> None:
-    (place / "settings.toml").write_text("delta = 9.0\nrho = 0.0\ntol = 0.25\n")
-    words = ("--config", "settings.toml", "--C", "0.1,1", "--table", "c.csv")
-    assert run("sweep", "train", "--valid", "held-out", *words).returncode == 0
-    rows = table(place / "c.csv")
-    assert [(row["C"], row["rho"], row["tol"]) for row in rows] == [(0.1, 0, 0.25), (1, 0, 0.25)]
-
-
-def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(
-    place: Path, swept: Rows
-) -> None:
+def test_sweep_in_python_gives_the_rows_and_the_model_of_the_command(place, swept):
     found = streamtron.sweep(place / "train", valid=place / "held-out", C="0.01,0.1,1", rho=[0, 1])
     assert lasting(found.rows()) == lasting(swept)
     assert found.outcome.model == LinearModel.load(place / "best")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
-from tests.helpers.processes import Ended, here, one_sentence
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.sweep_rows import lasting, run_files
 
 NAMES = ("ant", "bee", "cow", "dog")
@@ -41,7 +40,7 @@ def write_shard(path: Path, rows: int, chance: random.Random, several: bool) -> 
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Shards to fit on (train, three of them) and to measure on (held-out), of either kind."""
     directory = tmp_path_factory.mktemp("many")
     chance = random.Random(1)
@@ -55,13 +54,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Callable[..., Ended]:
+def run(place):
     """Run ``streamtron …`` in a directory of that place, within this process."""
-
     return lambda kind, *words: here(place / kind, *words)
 
-
-Run = Callable[..., Ended]
 
 GRID = {"C": (0.01, 0.3, 30.0), "rho": (0.0, 1.0)}
 
@@ -74,7 +70,7 @@ def swept(place: Path, kind: str, *, valid: bool = True, **how: Any) -> Sweep:
 
 
 @pytest.fixture(scope="module")
-def alone(place: Path) -> dict[str, Sweep]:
+def alone(place):
     """A sweep of either kind in one process, without a model."""
     return {kind: swept(place, kind) for kind in KINDS}
 
@@ -85,8 +81,8 @@ def alone(place: Path) -> dict[str, Sweep]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [{}, {"halving": True}, {"valid": False, "folds": 3}], ids=str)
 def test_the_best_is_byte_for_byte_the_model_and_witness_of_all_classes_that_fit_writes(
-    place: Path, tmp_path: Path, kind: str, how: dict[str, Any]
-) -> None:
+    place, tmp_path, kind, how
+):
     found = swept(place, kind, model=tmp_path / "best", **how)
     fit_alone(
         place / kind / "train", found.best.settings, model=tmp_path / "fit", machine=Machine()
@@ -97,8 +93,8 @@ def test_the_best_is_byte_for_byte_the_model_and_witness_of_all_classes_that_fit
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(
-    place: Path, alone: dict[str, Sweep], kind: str
-) -> None:
+    place, alone, kind
+):
     for row in alone[kind].rows()[1:5:3]:
         model = streamtron.fit(place / kind / "train", C=row["C"], rho=row["rho"], **{kind: True})
         measured = streamtron.evaluate(model, place / kind / "held-out").to_dict()
@@ -114,9 +110,7 @@ def test_every_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_clas
     assert len({row["class"] for row in alone[kind].rows()}) > 1, "not always the same class"
 
 
-def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(
-    place: Path, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(place, run, caplog):
     words = ("--valid", "held-out", "--C", "1,10", "--table", "t.parquet")  # names need no flag
     assert run("multiclass", "sweep", "train", *words).returncode == 0
     assert "More than two classes" in caplog.text
@@ -127,9 +121,7 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(
     assert best["best"] != other["best"]
 
 
-def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
-    place: Path, tmp_path: Path
-) -> None:
+def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(place, tmp_path):
     shards = sorted((place / "multiclass" / "train").iterdir())
     train = tmp_path / "train.svm"  # one block: all is known when it is told that not all fit
     train.write_text("".join(shard.read_text() for shard in shards))
@@ -151,19 +143,12 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(
 # --- what is said --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def said(run: Run) -> list[str]:
-    """What a sweep of many classes prints."""
+def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
     words = ("--multilabel", "--valid", "held-out", "--C", "0.01,1", "--metric", "macro_roc_auc")
     files = ("--model", "m", "--overwrite", "--report", "r.json")
     done = run("multilabel", "sweep", "train", *words, *files)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(
-    place: Path, said: list[str]
-) -> None:
+    said = done.stdout.splitlines()
     assert said[0].split()[:4] == ["C", "rho", "macro", "ROC"]
     assert "macro avg. prec." in said[0]
     assert len({len(line.split("certified")[0]) for line in said[1:3]}) == 1
@@ -175,7 +160,7 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(
     assert [learner["label"] for learner in report["learners"]] == list(NAMES)
 
 
-def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run: Run) -> None:
+def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run):
     words = ("--multiclass", "--valid", "held-out", "--C", "30", "--max-epochs", 1)
     tight = ("--active-set", "4kB", "--tol", 1e-9)
     done = run("multiclass", "sweep", "train", *words, *tight)
@@ -186,20 +171,17 @@ def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run
 # --- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shards", "words", "code", "part"),
-    [
-        ("train held-out", "--multiclass --metric f1", 2,
-         "metric 'f1': of many classes, wanted one of accuracy, micro"),
-        ("two.svm two.svm", "--metric macro_f1", 2,
-         "metric 'macro_f1': of two classes, wanted one of accuracy, prec"),
-        ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
-        ("two.svm two.svm", "--multilabel", 0, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shards", "words", "code", "part"), [
+    ("train held-out", "--multiclass --metric f1", 2,
+     "metric 'f1': of many classes, wanted one of accuracy, micro"),
+    ("two.svm two.svm", "--metric macro_f1", 2,
+     "metric 'macro_f1': of two classes, wanted one of accuracy, prec"),
+    ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
+    ("two.svm two.svm", "--multilabel", 0, ""),
+])  # fmt: skip
 def test_metrics_and_classes_that_do_not_fit_are_refused_in_a_sentence(
-    place: Path, run: Run, shards: str, words: str, code: int, part: str
-) -> None:
+    place, run, shards, words, code, part
+):
     (place / "multiclass" / "two.svm").write_text("ant 1:1\nbee 2:1\n" * 20)
     train, valid = shards.split()
     done = run("multiclass", "sweep", train, "--valid", valid, *words.split())
@@ -208,9 +190,7 @@ def test_metrics_and_classes_that_do_not_fit_are_refused_in_a_sentence(
     assert done.returncode == code
 
 
-def test_validation_rows_of_classes_that_are_not_fitted_are_never_right(
-    place: Path, tmp_path: Path
-) -> None:
+def test_validation_rows_of_classes_that_are_not_fitted_are_never_right(place, tmp_path):
     one: Any = {"C": 0.3, "rho": 0.0, "multiclass": True}
     train, held = (place / "multiclass" / name for name in ("train", "held-out"))
     [known] = streamtron.sweep(train, valid=held, **one).trials
@@ -223,14 +203,14 @@ def test_validation_rows_of_classes_that_are_not_fitted_are_never_right(
         streamtron.sweep(train, valid=strange, **one)
 
 
-def test_a_fold_without_a_class_that_weights_name_says_which_fold(tmp_path: Path) -> None:
+def test_a_fold_without_a_class_that_weights_name_says_which_fold(tmp_path):
     for number, label in enumerate(("ant", "bee", "cow")):
         (tmp_path / f"{number}.svm").write_text(f"{label} {number + 1}:1\ndog 4:1\nelk 5:1\n" * 5)
     with pytest.raises(streamtron.errors.SettingsError, match=r"^fold 2 of 3: .*label 'bee'"):
         streamtron.sweep(tmp_path, multiclass=True, class_weight={"bee": 2.0}, folds=3)
 
 
-def test_classes_are_found_behind_a_shard_that_is_left_out(tmp_path: Path) -> None:
+def test_classes_are_found_behind_a_shard_that_is_left_out(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "0.svm").write_text("no row\n")
     rows = "".join(f"{'abc'[k % 3]} {1 + k % 3}:1\n" for k in range(30))
