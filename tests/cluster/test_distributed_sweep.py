@@ -27,7 +27,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.memory import memory_needed
+from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.outcome import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
@@ -242,7 +242,7 @@ def bits(outcome: Outcome) -> tuple[Any, ...]:
 
 
 THREE_LEARNERS = memory_needed(
-    Settings(active_set=120_000), rows=ROWS, columns=WIDTH + 1, learners=3, threads=1, shared=False
+    Settings(active_set=120_000), DataSize(ROWS, WIDTH + 1), learners=3, threads=1, shared=False
 )
 TIGHT = {"memory": sum(need.size for need in THREE_LEARNERS), "threads": 1}
 """A machine on which three learners of many classes fit and four do not."""
