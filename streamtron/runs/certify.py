@@ -161,13 +161,10 @@ def certify(
     with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir
         with open_shards(
-            as_paths(shards),
-            reading_from_model(model),
-            cache_dir=cache,
-            classes=model.classes or None,
-            allow_duplicate=problem.allow_duplicate,
+            as_paths(shards), reading_from_model(model), cache_dir=cache,
+            classes=model.classes or None, allow_duplicate=problem.allow_duplicate,
             threads=machine.threads,
-        ) as source:
+        ) as source:  # fmt: skip
             if known is not None:
                 source.exclude(known.deletions)
             scans = Scans(

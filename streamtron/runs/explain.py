@@ -173,10 +173,9 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
 
 
 def _explain_row(
-    model: LinearModel, paths: Iterable[str | os.PathLike[str]], number: int, most: int,
-    names: ColumnNames | None,
-) -> Explanation:  # fmt: skip
-    shard, rows = _find_row(model, as_paths([*paths]), number)
+    model: LinearModel, paths: list[str], number: int, most: int, names: ColumnNames | None
+) -> Explanation:
+    shard, rows = _find_row(model, paths, number)
     decisions, out_of_range = model.decision_rows(rows)
     label = None if model.regression else labels_of(model, decisions)[0]
     start, stop = rows.indptr.tolist()

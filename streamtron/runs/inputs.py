@@ -127,20 +127,12 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
     elif settings.hash_bits is not None:
         names = Hashing(settings.hash_bits, settings.hash_seed)
     return ReaderConfig(
-        index_base=settings.index_base,
-        labels="required" if labels_required else "optional",
-        weights_in_label=settings.weights_in_label,
-        multiclass=settings.multiclass,
-        multilabel=settings.multilabel,
-        numbers=settings.regression,
-        label_column=settings.label,
-        weight_column=settings.weight,
-        features=settings.features,
-        values_column=settings.values,
-        recipe=recipe_of(settings),
-        names=names,
-        share=(settings.held_out, 1.0),
-    )
+        index_base=settings.index_base, labels="required" if labels_required else "optional",
+        weights_in_label=settings.weights_in_label, multiclass=settings.multiclass,
+        multilabel=settings.multilabel, numbers=settings.regression, label_column=settings.label,
+        weight_column=settings.weight, features=settings.features, values_column=settings.values,
+        recipe=recipe_of(settings), names=names, share=(settings.held_out, 1.0),
+    )  # fmt: skip
 
 
 def reading_from_model(model: LinearModel) -> ReaderConfig:

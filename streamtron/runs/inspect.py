@@ -145,15 +145,10 @@ def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
             rows, steps = rows + len(counts), steps + int(counts.sum(dtype=np.int64))
             largest = max(largest, int(counts.max(initial=0)))
     return {
-        "kind": "witness",
-        "bytes": os.path.getsize(path),
-        "rows": sum(loaded.shard_rows),
-        "learners": len(loaded.counts),
-        "support_rows": rows,
-        "steps": steps,
-        "largest_count": largest,
-        "shards": [shard._asdict() for shard in loaded.shards],
-    }
+        "kind": "witness", "bytes": os.path.getsize(path), "rows": sum(loaded.shard_rows),
+        "learners": len(loaded.counts), "support_rows": rows, "steps": steps,
+        "largest_count": largest, "shards": [shard._asdict() for shard in loaded.shards],
+    }  # fmt: skip
 
 
 def _run_of(path: str) -> str:
@@ -170,15 +165,12 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     counts, manifest = directory / "witness", manifest_of(directory)
     state, process = _state(directory, progress, manifest)
     facts: dict[str, Any] = {
-        "kind": "run",
-        "state": state,
-        "process": process,
+        "kind": "run", "state": state, "process": process,
         "next": _NEXT[state].format(run=os.fspath(path)),
-        "settings": None if record is None else settled(record.settings),
-        "progress": progress,
+        "settings": None if record is None else settled(record.settings), "progress": progress,
         "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
-    }
+    }  # fmt: skip
     if manifest is None:
         stamps = record.stamps if record else []
         shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
@@ -223,13 +215,10 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     if checkpoint is None:
         return None
     facts: dict[str, Any] = {
-        "reading": checkpoint.state.reading + 1,
-        "seconds": checkpoint.seconds,
-        "nonzeros_read": checkpoint.nonzeros_read,
-        "bytes_read": checkpoint.bytes_read,
-        "labels": len(checkpoint.labels),
-        "finished": None,
-    }
+        "reading": checkpoint.state.reading + 1, "seconds": checkpoint.seconds,
+        "nonzeros_read": checkpoint.nonzeros_read, "bytes_read": checkpoint.bytes_read,
+        "labels": len(checkpoint.labels), "finished": None,
+    }  # fmt: skip
     try:
         settings = Settings.from_dict(record.settings)
         learners = restore_finished(checkpoint.state, settings, checkpoint.labels, None)
@@ -352,13 +341,9 @@ def _plan(
     at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
     needs = needed(at_once, active_set)
     return {
-        "active_set": active_set,
-        "learners": learners,
-        "learners_at_once": at_once,
-        "items": dict(needs),
-        "total": sum(need.size for need in needs),
-        "limit": limit,
-    }
+        "active_set": active_set, "learners": learners, "learners_at_once": at_once,
+        "items": dict(needs), "total": sum(need.size for need in needs), "limit": limit,
+    }  # fmt: skip
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

@@ -16,15 +16,8 @@ import numpy as np
 
 from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.errors import DataError
-from streamtron.core.events import (
-    ChunkDone,
-    Listener,
-    ReadingDone,
-    ReadingStarted,
-    SolveStarted,
-    ignore,
-)
-from streamtron.core.executor import Executor, serial
+from streamtron.core.events import ChunkDone, Listener, ReadingDone, ReadingStarted, SolveStarted
+from streamtron.core.executor import Executor
 from streamtron.core.rows import Label, freeze
 from streamtron.data import (
     ReaderConfig,
@@ -53,8 +46,8 @@ class Scans:
     """
 
     def __init__(
-        self, source: ShardSource, executor: Executor = serial, cache_dir: str | None = None,
-        threads: int | None = None, allow_duplicate: bool = False, listen: Listener = ignore,
+        self, source: ShardSource, executor: Executor, cache_dir: str | None, threads: int | None,
+        allow_duplicate: bool, listen: Listener,
     ) -> None:  # fmt: skip
         self.source, self._executor, self.listen = source, executor, listen
         self._cache_dir = None if cache_dir is None else os.path.abspath(cache_dir)

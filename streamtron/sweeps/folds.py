@@ -111,12 +111,8 @@ def _beginning(
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
     with open_shards(
-        paths,
-        reader,
-        cache_dir=None,
-        most_labels=most,
-        allow_duplicate=True,
+        paths, reader, cache_dir=None, most_labels=most, allow_duplicate=True,
         on_bad_shard=on_bad_shard,
-    ) as source:
+    ) as source:  # fmt: skip
         next(source.chunks())
         return list(source.labels), source.reading
