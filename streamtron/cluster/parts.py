@@ -316,10 +316,10 @@ def _open_parts(
     name = str(worker.name)
     with _open:
         held = _held.setdefault(token, {})
-        others = sum(len(parts) for parts in _held.values() if parts is not held)
+        of_other_runs = sum(len(parts) for parts in _held.values() if parts is not held)
     here = {*held, *numbers}
     most_columns = check_worker(
-        plans[0].settings, name, usable_memory(), parts=others + len(here),
+        plans[0].settings, name, usable_memory(), parts=of_other_runs + len(here),
         at_once=worker.state.nthreads,
         nonzeros=max(sum(shard.most_nonzeros for shard in plans[n].shards) for n in here),
     )  # fmt: skip
@@ -358,9 +358,9 @@ def _run_step(
     if not all(number in held for number in numbers):
         return None
     parts, threads = [held[number] for number in numbers], get_worker().state.nthreads
-    with mapped(step, parts, arguments, threads) as found:
+    with mapped(step, parts, arguments, threads) as results:
         return [
-            (first, height, sum_over_tree(plus, islice(found, 1 << height)))
+            (first, height, sum_over_tree(plus, islice(results, 1 << height)))
             for run in _runs(numbers)
             for first, height in trees_of(run[0], run[-1] + 1)
         ]

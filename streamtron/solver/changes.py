@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
-from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
+from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted
 from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.checkpoint import densify
-from streamtron.solver.duals import Counts
+from streamtron.solver.duals import Counts, Pieces
 from streamtron.solver.learner import (
     Learner,
     begin_again,
@@ -35,7 +35,7 @@ from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
 
-def begin_change(learner: Learner, *, only_more: bool = False) -> None:
+def begin_change(learner: Learner, *, only_more: bool) -> None:
     """Prepare a finished learner for more rows, or fewer: its vectors are whole, nothing is proven
     any more, and no rows are in memory. ``only_more`` : rows are only added, and no weight of a row
     changes, so that the last scan still holds for the rows that it read."""
@@ -68,7 +68,7 @@ def add_rows(
     learners: Sequence[Learner],
     settings: Settings,
     first_row: int,
-    listen: Listener = ignore,
+    listen: Listener,
 ) -> None:
     """Maximise the dual over the counts of new rows, those of all others being fixed: one reading
     of the new rows alone. Where the last scan of the others holds, a second one continues it: a
@@ -146,9 +146,7 @@ def _end_or_train(learner: Learner) -> None:
         train_next(learner)
 
 
-def take_counts(
-    learner: Learner, pieces: Iterable[tuple[NDArray[np.int64], NDArray[np.int32]]]
-) -> None:
+def take_counts(learner: Learner, pieces: Pieces) -> None:
     """Replace the counts of a changed learner by those of the rows that it has now, by their
     numbers. Nothing of the other rows stays: the next reading sums a afresh from these."""
     counts = Counts()

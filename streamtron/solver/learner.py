@@ -377,7 +377,7 @@ def leave_counts(learner: Learner, counts: Counts) -> None:
     learner.counts = counts
 
 
-def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None = None) -> None:
+def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None) -> None:
     """Set the running weights (columns as the shards number them) and the bias weight, and counts
     if there are any, which need not make these weights; the next reading scans them."""
     learner.running.w = w

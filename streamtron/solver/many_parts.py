@@ -32,7 +32,7 @@ import numpy as np
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, ManyClasses
-from streamtron.core.events import Listener, ignore
+from streamtron.core.events import Listener
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
@@ -76,9 +76,9 @@ class ManyParts(Data):
         learners: list[Learner],
         settings: Settings,
         labels: list[Label],
-        listen: Listener = ignore,
-        checkpointer: Checkpointer | None = None,
-        ended: Callable[[], object] = lambda: None,
+        listen: Listener,
+        checkpointer: Checkpointer | None,
+        ended: Callable[[], object],
     ) -> None:
         super().__init__(learners, settings, listen, checkpointer)
         self._parts, self._labels, self._ended = parts, labels, ended
@@ -124,7 +124,9 @@ class ManyParts(Data):
         chunks: int,
     ) -> None:
         """Run a solve of every learner, in lockstep."""
-        self._solve(self._numbered(learners), begin)
+        numbered = self._numbered(learners)
+        solves = {number: begin(learner) for number, learner in numbered.items()}
+        in_lockstep(self._parts, solves, _longest(learners))
         visited = [learner for learner in learners if learner.finished and learner.mode == "train"]
         if visited:  # their certificate is of the counts before the visits
             for learner in visited:
@@ -136,11 +138,6 @@ class ManyParts(Data):
     def _numbered(self, learners: Sequence[Learner]) -> dict[int, Learner]:
         """Return learners by their numbers in the parts."""
         return {self.learners.index(learner): learner for learner in learners}
-
-    def _solve(self, learners: Mapping[int, Learner], begin: Callable[[Learner], Solve]) -> None:
-        columns = max((len(learner.running.w) for learner in learners.values()), default=0) + 1
-        solves = {number: begin(learner) for number, learner in learners.items()}
-        in_lockstep(self._parts, solves, columns)
 
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner
@@ -195,7 +192,8 @@ class ManyParts(Data):
         self._take_moves(learners)
         for learner in learners.values():
             enter(learner, Regime.BLOCKS)
-        self._solve(learners, solve_block)
+        solves = {number: solve_block(learner) for number, learner in learners.items()}
+        in_lockstep(self._parts, solves, _longest(learners.values()))
         steps = [
             (PartProblem.start_visits, (learner.running.dual_point,))
             for learner in learners.values()
@@ -217,6 +215,11 @@ class ManyParts(Data):
 def first_mean(source: ChunkSource) -> float:
     """Return the mean of the labels, which are numbers, of the first rows; 0 without rows."""
     return next((float(chunk.codes.mean()) for chunk in source.chunks()), 0.0)
+
+
+def _longest(learners: Iterable[Learner]) -> int:
+    """The length of the longest vector of a solve."""
+    return 1 + max((len(learner.running.w) for learner in learners), default=0)
 
 
 def _plan(number: int, learner: Learner) -> ReadingPlan:

@@ -96,18 +96,17 @@ class Part:
     def start(self, center: float) -> LabelsAndWidths:
         """Train on the part's rows alone: one reading and the solution of the rows in memory.
         ``center`` : is taken off labels that are numbers."""
-        labels, classes = self.source.labels, None
-        if self.settings.one_vs_rest:
-            classes = Classes(self.settings, labels, self.class_weights, self.pool)
-            learners = [classes.placeholder]
+        labels, settings = self.source.labels, self.settings
+        if settings.one_vs_rest:
+            self._classes = Classes(settings, labels, self.class_weights, self.pool)
+            learners = [self._classes.placeholder]
         else:
-            learners = [Learner(self.settings, labels, self.class_weights, None, self.pool)]
+            learners = [Learner(settings, labels, self.class_weights, None, self.pool)]
             self.problems = [PartProblem(learners[0])]
         learners[0].fix_center(center)
-        self._classes = classes
         begin_reading(learners[0], 0)
         for chunk in self.source.chunks():
-            learners += classes.new_learners() if classes else []
+            learners += self._classes.new_learners() if self._classes else []
             for take in show_chunk(chunk, learners):
                 solve_blocks(take)
         for learner in learners:
@@ -224,13 +223,13 @@ class Part:
     def _begin_reading(self, number: int, plans: Sequence[ReadingPlan]) -> None:
         """Prepare a reading of several problems."""
         self._reading, self._numbers = number, [plan.problem for plan in plans]
-        for plan in plans:
-            problem = self.problems[plan.problem]
+        problems = [self.problems[plan.problem] for plan in plans]
+        for problem, plan in zip(problems, plans, strict=True):
             problem.begin_reading(number, plan)
             if problem.learner.regime == Regime.FEW_COLUMNS:
                 few_columns.begin(problem.learner)
         self._waits, self._ended = True, False
-        self._chunks = self._take([self.problems[plan.problem] for plan in plans])
+        self._chunks = self._take(problems)
 
     def _take(self, problems: Sequence[PartProblem]) -> Iterator[list[int]]:
         """Have problems take all chunks; yields the places of those whose memory is full, and none

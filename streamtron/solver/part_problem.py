@@ -143,9 +143,8 @@ class PartProblem(PartLoss):
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None
-        learner.keepers = np.sort(learner.active.numbers)
-        if learner.regime == Regime.BLOCKS:
-            learner.keepers = learner.keepers[:0]
+        blocks = learner.regime == Regime.BLOCKS
+        learner.keepers = np.sort(learner.active.numbers[: 0 if blocks else None])
         if plan.start is not None:
             learner.mode = "train"
             self.start_visits(plan.start)

@@ -103,20 +103,20 @@ def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def margins(rows: Rows, signs: NDArray[np.int8], rho: float, v: Vector) -> Vector:
     """l_i (x_i, ρ)·v of every row, shape (rows,)."""
-    found, threads = np.empty(len(signs)), opened_threads()
+    products, threads = np.empty(len(signs)), opened_threads()
     threads.work(
         lambda part: kernels.margins(part[0], part[1], rho, v, part[2]),
-        [*parts(rows, signs, found, threads=threads.number)],
+        [*parts(rows, signs, products, threads=threads.number)],
     )
-    return found
+    return products
 
 
 def add(
     kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any, share: int = 1
 ) -> None:
     """Call a kernel that sums over rows, each times its factor, into its last argument in place."""
-    for some, own in parts(rows, factors, share=share):
-        kernel(some, own, *arguments)
+    for some, their_factors in parts(rows, factors, share=share):
+        kernel(some, their_factors, *arguments)
 
 
 def occurring(rows: Rows) -> int:

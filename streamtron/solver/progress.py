@@ -58,12 +58,6 @@ class StageReport:
         """``"1"``, ``"0.1"`` … or ``"ascent"``."""
         return self.epsilon if isinstance(self.epsilon, str) else f"{self.epsilon:g}"
 
-    @classmethod
-    def begin(cls, stage: Stage, settings: Settings, b: float, updates: int) -> StageReport:
-        """The report of a stage that begins now."""
-        name = "ascent" if stage.ascent else stage.epsilon
-        return cls(name, settings.variant, b, _updates_before=updates)
-
     def restart_clock(self) -> None:
         """Count seconds from now on: the report comes from another process."""
         self._began = time.perf_counter() - self.seconds
@@ -132,15 +126,6 @@ class ReadingBounds:
     active_rows: int = 0
     newton_steps: int = 0
 
-    @classmethod
-    def estimated(
-        cls, reading: int, primal: float, upper: float | None, seconds: float
-    ) -> ReadingBounds:
-        """Bounds of a reading that proves none; ``primal`` is ∞ where P is not known."""
-        lower = 1.0 / math.sqrt(2.0 * primal) if 0.0 < primal < math.inf else None
-        gap = None if lower is None or not upper else max(0.0, 1.0 - (lower / upper) ** 2)
-        return cls(reading, lower, upper, gap, False, seconds)
-
     def to_dict(self, *, timed: bool = True) -> dict[str, Any]:
         """Plain values; without the seconds they depend on the data and the settings alone."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
@@ -204,16 +189,18 @@ class Progress:
         self, certificate: Certificate | None, upper: float | None, active_rows: int
     ) -> None:
         """Add the reading to the history, with the bounds of a certificate, or estimates."""
-        seconds = self.read_clock()
-        bounds = ReadingBounds.estimated(self.readings, self.primal, upper, seconds)
+        lower = 1.0 / math.sqrt(2.0 * self.primal) if 0.0 < self.primal < math.inf else None
+        gap = None if lower is None or not upper else max(0.0, 1.0 - (lower / upper) ** 2)
         if certificate is not None:
-            proven = certificate.to_dict()
-            lower, upper, gap = (proven[name] for name in BOUNDS)
-            bounds = ReadingBounds(self.readings, lower, upper, gap, True, seconds)
+            plain = certificate.to_dict()
+            lower, upper, gap = (plain[name] for name in BOUNDS)
         steps = sum(report.newton_steps for report in self.reports)
-        counted = sum(reading.newton_steps for reading in self.history)
+        steps -= sum(reading.newton_steps for reading in self.history)
+        proven, seconds = certificate is not None, self.read_clock()
         self.history.append(
-            replace(bounds, active_rows=active_rows, newton_steps=max(0, steps - counted))
+            ReadingBounds(
+                self.readings, lower, upper, gap, proven, seconds, active_rows, max(0, steps)
+            )
         )
 
     def finish(self, reason: str | None) -> None:
@@ -227,7 +214,8 @@ class Progress:
     def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
         """Begin the stage at ``stage_number`` with this b, after so many updates."""
         self.b = b
-        self.reports.append(StageReport.begin(self.stage, settings, b, updates))
+        name = "ascent" if self.stage.ascent else self.stage.epsilon
+        self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
 
     def begin_reading(self, number: int, mode: str) -> None:
         """Begin a reading."""

@@ -170,7 +170,7 @@ def _longest(learner: Learner) -> float:
     return longest if learner.loss.quadratic else longest * extent.rows
 
 
-def drift_by_rounding(updates: int, scan_sums: ScanSums, longest: float = 0.0) -> float:
+def drift_by_rounding(updates: int, scan_sums: ScanSums, longest: float) -> float:
     """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains, and of a sum over
     the rows with a count, with which Newton's method begins: each rounds the coordinates of its row
     by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that they move w by at most

@@ -66,7 +66,7 @@ def relax_counts(
     factor: float,
     largest: NDArray[np.float64],
     *,
-    signed: bool = False,
+    signed: bool,
 ) -> NDArray[np.int32]:
     """Return counts moved ``factor`` times as far as to those of a solution, rounded; not below 0,
     unless ``signed``."""
