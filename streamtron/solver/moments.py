@@ -24,12 +24,12 @@ from streamtron.core.config import Settings
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.rows import Chunk
-from streamtron.solver.preconditioner import HEAD
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.hessian import HEAD, Outside
+from streamtron.solver.row_store import ColumnSubset
 from streamtron.solver.scan import Frozen, margins_at
 from streamtron.solver.stages import LARGEST_B
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import ColumnSubset, resized
+from streamtron.solver.weights import resized
 
 SOLVES = 3
 """Solves with one factor: the later ones refine what rounding has left of the first."""

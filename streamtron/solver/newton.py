@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
-from streamtron.solver.preconditioner import Preconditioner
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.hessian import Outside, Preconditioner
 
 STEPS = 100
 """Newton steps of one call at most; ten are usual."""

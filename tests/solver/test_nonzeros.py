@@ -12,7 +12,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.one_part import train_here as train
 from streamtron.solver.partial_fit import EarlierData
 from streamtron.solver.scan import Frozen
-from streamtron.solver.vectors import SparseVector, cut, dense
+from streamtron.solver.weights import SparseVector, cut, dense
 from tests.helpers.learners import COLUMNS, source_of
 
 
