@@ -33,8 +33,8 @@ from streamtron.solver.learner import (
     take_proof,
 )
 from streamtron.solver.moments import Moments
-from streamtron.solver.newton import HeldObjective, HeldPoint
-from streamtron.solver.proximal_newton import HeldOptimum, HeldPenalised
+from streamtron.solver.newton import HeldObjective
+from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import ColumnSubset, NarrowRows, fitting, mark_columns
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
@@ -254,13 +254,13 @@ def minimise_held(
     narrow = NarrowRows.of(learner.active, subset)
     loss = HeldLoss(learner.loss, narrow, learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
-    best: HeldPoint | HeldOptimum
+    objective: HeldObjective | HeldPenalised
     if ratio:
         zeros = subset.find(learner.best.zeros)
         objective = HeldPenalised(loss, Penalty.of(ratio), none, zeros, outside=outside)
-        best = objective.minimise(start, precision)
     else:
-        best = HeldObjective(loss, none, outside).minimise(start, precision)
+        objective = HeldObjective(loss, none, outside)
+    best = objective.minimise(start, precision)
     return subset.widen(best.v), best.steps
     yield
 

@@ -66,6 +66,11 @@ def mirror(gram: Vector) -> None:
         row[k + 1 :] = gram[k + 1 :, k]
 
 
+def multiply(gram: Vector, v: Vector) -> Vector:
+    """Return G v, each number by a sum of its own."""
+    return np.array([kernels.dot(row, v) for row in gram])
+
+
 class Outside:
     """Σ C_k φ(l_k (x_k, ρ)·v) ≈ ½ uᵀ G u − g·u + c over rows that are not in memory, by the
     expansion of φ at the margins where they were added; u are the weights of the columns met so
@@ -141,7 +146,7 @@ class Outside:
 
     def product(self, u: Vector) -> Vector:
         """Return G u."""
-        return np.array([kernels.dot(row, u) for row in self.gram])
+        return multiply(self.gram, u)
 
     def value_and_gradient(self, u: Vector) -> tuple[float, Vector]:
         """Return the loss of these rows, and its gradient."""
