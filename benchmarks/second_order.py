@@ -5,7 +5,7 @@
 All rows in memory, from the weights 0 to P − D ≤ tol P. ``products`` counts products Hv with the
 data, and gradients, of which the descent before Newton's method needs one a step.
 ``nonzero`` is what a nonzero of a product takes in multiplications of the head's matrices: it
-chooses NONZERO in ``streamtron/solver/preconditioner.py``, as ``products`` without a head chooses
+chooses NONZERO in ``streamtron/solver/hessian.py``, as ``products`` without a head chooses
 PRODUCTS there. The second line of a data set is in nanoseconds a nonzero, of processor time: it
 chooses PASS, SUM and MULTIPLICATION in ``streamtron/solver/ascent.py``, and shows what
 ``passes.gathered`` saves. A tenth of the rows, drawn by chance, are inside the margin there.
@@ -26,7 +26,8 @@ from data import add_data_arguments, data_sets, load, need_data
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import make_rows
-from streamtron.solver import passes, preconditioner
+from streamtron.solver import hessian as preconditioner
+from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows

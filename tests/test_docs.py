@@ -28,7 +28,7 @@ import streamtron
 from streamtron.cli import main
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import memory
-from streamtron.solver.preconditioner import HEAD
+from streamtron.solver.hessian import HEAD
 from tests.helpers.processes import here
 
 ROOT = Path(__file__).resolve().parents[1]

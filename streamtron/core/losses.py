@@ -270,10 +270,10 @@ def rows_to_share(loss: Loss) -> int:
 
 
 def _at(loss: Loss, order: int, places: Vector, t: Vector = NO_NUMBERS) -> Vector:
-    found, threads = np.empty(len(places)), opened_threads()
+    results, threads = np.empty(len(places)), opened_threads()
 
     def look_up(span: slice) -> None:
-        kernels.loss_at(loss.phi, order, places[span], t[span], found[span])
+        kernels.loss_at(loss.phi, order, places[span], t[span], results[span])
 
     threads.work(look_up, threads.slices(len(places), rows_to_share(loss)))
-    return found
+    return results

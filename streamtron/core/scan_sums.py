@@ -121,20 +121,21 @@ class ScanSums:
         its exact rounding error in ``low``, or in the place after the sum. These errors have at
         most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
         """
-        total, width = copy.deepcopy(self), max(len(self.fresh), len(other.fresh))
+        total, addend = copy.deepcopy(self), other
+        width = max(len(self.fresh), len(other.fresh))
         if len(other.fresh) < width:
-            other = copy.deepcopy(other)
-            other.widen(width)
+            addend = copy.deepcopy(other)
+            addend.widen(width)
         if len(total.fresh) < width:
             total.widen(width)
         total.unfold()
-        total.fresh, off = _two_sum(total.fresh, other.fresh)
-        total.low += off if len(other.low) < len(off) else other.low + off
+        total.fresh, off = _two_sum(total.fresh, addend.fresh)
+        total.low += off if len(addend.low) < len(off) else addend.low + off
         if total.sq_columns is not None:
-            squares = other.sq_columns
+            squares = addend.sq_columns
             total.sq_columns = None if squares is None else total.sq_columns + squares
-        _add_compensated(total.bins, other.bins)
-        total._add_sums(other.sums, other.totals)
+        _add_compensated(total.bins, addend.bins)
+        total._add_sums(addend.sums, addend.totals)
         return total
 
     def _add_sums(self, block: Vector, totals: NDArray[np.int64]) -> None:

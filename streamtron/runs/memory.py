@@ -16,9 +16,9 @@ from streamtron.core.text import format_size
 from streamtron.solver import stages
 from streamtron.solver.duals import IN_MEMORY, PAGE
 from streamtron.solver.few_columns import SPARSE
+from streamtron.solver.hessian import HEAD
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
-from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.row_store import NONZERO_BYTES
 from streamtron.solver.row_store import ROW_BYTES as ACTIVE_ROW_BYTES
 

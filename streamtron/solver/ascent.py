@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver import newton
-from streamtron.solver.preconditioner import head_size, multiplications, solved_directly
+from streamtron.solver.hessian import head_size, multiplications, solved_directly
 from streamtron.solver.row_store import HeldRows, NarrowRows
 from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Turns, Vector
 from streamtron.solver.targets import largest_counts, relax_counts
-from streamtron.solver.weights import Rule, WeightState, estimated_primal
+from streamtron.solver.weights import Rule, WeightState
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
@@ -124,7 +124,7 @@ def solve(
         problem.rule = rule
         problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
     yield from ascent.finish()
-    if problem.rest is not None:
+    if problem.remainder is not None:
         _over_relax(problem, counts, objective)
     return ascent.solution
 
@@ -177,7 +177,7 @@ class _Ascent:
         self.solution = Solution(problem.rule.b)
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
-        self.direct = problem.rest is None and solved_directly(*self._size())
+        self.direct = problem.remainder is None and solved_directly(*self._size())
         self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
@@ -217,14 +217,14 @@ class _Ascent:
     def finish(self) -> Generator[Step, None, None]:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        if problem.rest is None and solution.v is not None and not self.refined:
+        if problem.remainder is None and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
-                v, alpha = problem.minimise_narrowed(solution.v, EXACT**2)
+                v, alpha = problem.minimise(solution.v, EXACT**2, narrow=True)
                 yield from self.consider(v, newton.FLAT)
                 if problem.loss.loss.zone:  # whose α the weights do not tell
                     problem.round_dual(alpha)
             elif self.target <= EXACT and problem.loss.loss.quadratic:
-                v, _ = problem.minimise(solution.v, EXACT**2, proven=True)
+                v, _ = problem.minimise(solution.v, EXACT**2)
                 yield from self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):
             self._measure()
@@ -244,7 +244,7 @@ class _Ascent:
         estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
         problem, running = self.problem, self.problem.running
         visited, updates = self.visited, running.updates
-        schedule = LIVE_VISITS if problem.rest is None else LIVE_VISITS[:1]
+        schedule = LIVE_VISITS if problem.remainder is None else LIVE_VISITS[:1]
         left = schedule[min(self.rounds, len(schedule) - 1)]
         self.rounds += 1
         problem.moved[:] = 0
@@ -256,7 +256,7 @@ class _Ascent:
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
             running.scalars[kernels.LOSS] = 0.0
             yield from self._mini_epoch(live)
-            if problem.rest is None and self._looks_solved(promise * self.target):
+            if problem.remainder is None and self._looks_solved(promise * self.target):
                 self.promised = True
                 break
             left -= 1
@@ -303,13 +303,16 @@ class _Ascent:
         return self.problem.objective >= (1.0 - target) * self._estimated_primal()
 
     def _estimated_primal(self) -> float:
+        """½ s₀² ‖w‖² + the loss of rows visited since that was set to 0: no bound, for a moved."""
         running = self.problem.running
-        return estimated_primal(running, self.problem.rule.scale(running))
+        weights = running.sq_norm - running.extension
+        loss = float(running.scalars[kernels.LOSS])
+        return 0.5 * self.problem.rule.scale(running) ** 2 * weights + loss
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
         knows too little of the rows that are not live, so it is rather too small."""
-        if self.problem.rest is not None or self._last_round():
+        if self.problem.remainder is not None or self._last_round():
             return False
         return not self._looks_solved((1.0 if self.solution.v is None else UNSOLVED) * self.target)
 
@@ -342,16 +345,16 @@ class _Ascent:
         """
         problem, solution = self.problem, self.solution
         assert solution.v is not None
-        small = problem.rest is None and problem.active.nonzeros <= SMALL
+        small = problem.remainder is None and problem.active.nonzeros <= SMALL
         self.refined = small and not problem.loss.loss.zone  # that of a hinge is smoothed anew
         proven = self.refined or self.exact or self.direct or solution.newton > 0
         precision = EXACT**2 if self.refined else 0.9 * self.target
-        v, margins = problem.minimise(solution.v, precision, proven=proven)
+        v, alpha = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
         yield from self.consider(v)
-        alpha = problem.loss.alpha(margins)
-        all_held = problem.rest is None
-        if all_held and problem.choose_resolution(alpha, self.target * solution.primal):
+        if problem.remainder is None and problem.choose_resolution(
+            alpha, self.target * solution.primal
+        ):
             self._forget_average()  # it was of another b
         problem.round_dual(alpha)
         if not self.visits:

@@ -27,15 +27,14 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.core.sealed import Streamed
 from streamtron.solver import order
 from streamtron.solver.duals import Counts
+from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.learner import Learner, enter
 from streamtron.solver.moments import Moments
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
-from streamtron.solver.rest_quadratic import Expansion, Outside
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
 from streamtron.solver.targets import Extent
-from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, smaller
-from streamtron.solver.weights import WeightState
+from streamtron.solver.weights import SparseVector, Vector, WeightState, dense, is_vector, smaller
 
 _KNOWN = (
     Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Moments, Outside, Progress,

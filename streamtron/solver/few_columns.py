@@ -22,6 +22,7 @@ from streamtron.core import kernels, losses
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Rows
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive_alone
+from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
 from streamtron.solver.learner import (
     Learner,
     begin_quadratic,
@@ -32,15 +33,12 @@ from streamtron.solver.learner import (
     take_proof,
 )
 from streamtron.solver.moments import Moments
-from streamtron.solver.newton import HeldObjective, HeldPoint
-from streamtron.solver.preconditioner import HEAD, solved_directly
-from streamtron.solver.proximal_newton import HeldOptimum, HeldPenalised
-from streamtron.solver.rest_quadratic import Expansion, Outside, mirror
-from streamtron.solver.row_store import NarrowRows, fitting
+from streamtron.solver.newton import HeldObjective
+from streamtron.solver.proximal_newton import HeldPenalised
+from streamtron.solver.row_store import ColumnSubset, NarrowRows, fitting, mark_columns
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
-from streamtron.solver.vectors import ColumnSubset, mark_columns
 
 KEPT = (0.5, 0.8)
 """The part of the memory budget that the rows nearest the margin keep when memory is full; the
@@ -86,8 +84,7 @@ def take_chunk(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
         leave_scan(learner)
         if learner.outside.add_chunk(chunk, targets, learner.augmentation):
             return True
-    end_quadratic(learner)
-    enter(learner, Regime.BLOCKS)
+    _go_on_with_blocks(learner)
     return learner.mode == "scan"
 
 
@@ -200,8 +197,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
     loss = learner.loss
     assert outside is not None
     if not outside.meet(rows, HEAD):
-        end_quadratic(learner)
-        enter(learner, Regime.BLOCKS)
+        _go_on_with_blocks(learner)
         return False
     cost = costs(targets.signs, targets.delta2)
     while first < number:
@@ -258,13 +254,13 @@ def minimise_held(
     narrow = NarrowRows.of(learner.active, subset)
     loss = HeldLoss(learner.loss, narrow, learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
-    best: HeldPoint | HeldOptimum
+    objective: HeldObjective | HeldPenalised
     if ratio:
         zeros = subset.find(learner.best.zeros)
         objective = HeldPenalised(loss, Penalty.of(ratio), none, zeros, outside=outside)
-        best = objective.minimise(start, precision)
     else:
-        best = HeldObjective(loss, none, outside).minimise(start, precision)
+        objective = HeldObjective(loss, none, outside)
+    best = objective.minimise(start, precision)
     return subset.widen(best.v), best.steps
     yield
 
@@ -317,18 +313,20 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
 def leave_if_stalled(learner: Learner) -> None:
     """Solve blocks instead of the quadratic where its steps have not come near the optimum; where
     the penalty has a 1-norm, if it has too few columns."""
-    readings, gap = STALLED
-    known, outside = learner.best.certificate, learner.outside
+    known, outside, (readings, gap) = learner.best.certificate, learner.outside, STALLED
     if learner.settings.ratio:
-        if outside is not None and outside.fixed and np.count_nonzero(outside.v) > FULL * SPARSE:
-            end_quadratic(learner)
-            enter(learner, Regime.BLOCKS)
-        return
-    if learner.regime != Regime.FEW_COLUMNS or known is None or learner.elsewhere is not None:
-        return
-    if learner.progress.reading >= readings and known.relative_duality_gap > gap:
-        end_quadratic(learner)
-        enter(learner, Regime.BLOCKS)
+        stalled = outside is not None and outside.fixed and _fills(outside.v)
+    else:
+        near = known is None or known.relative_duality_gap <= gap
+        near |= learner.regime != Regime.FEW_COLUMNS or learner.elsewhere is not None
+        stalled = not near and learner.progress.reading >= readings
+    if stalled:
+        _go_on_with_blocks(learner)
+
+
+def _go_on_with_blocks(learner: Learner) -> None:
+    end_quadratic(learner)
+    enter(learner, Regime.BLOCKS)
 
 
 def follow_blocks(learner: Learner) -> None:
@@ -336,9 +334,14 @@ def follow_blocks(learner: Learner) -> None:
     v = learner.best.candidate
     if not learner.settings.ratio or learner.regime != Regime.BLOCKS or v is None:
         return
-    if learner.certificate is not None and np.count_nonzero(v) <= FULL * SPARSE:
+    if learner.certificate is not None and not _fills(v):
         enter(learner, Regime.FEW_COLUMNS)
         choose_mode(learner, "scan")
+
+
+def _fills(v: NDArray[np.float64]) -> bool:
+    """Tell whether a model has nearly as many columns as the quadratic may have."""
+    return bool(np.count_nonzero(v) > FULL * SPARSE)
 
 
 def _close(v: NDArray[np.float64], scanned: NDArray[np.float64]) -> bool:

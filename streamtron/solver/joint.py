@@ -27,10 +27,10 @@ from streamtron.core.penalty import Penalty
 from streamtron.solver import newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.held_loss import GapEstimate, LossTerms, PartLoss, Rounds
+from streamtron.solver.hessian import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts, Outside, mirror
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import Objective, Point, Vector
 from streamtron.solver.part_problem import PartProblem
-from streamtron.solver.preconditioner import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts
 from streamtron.solver.proximal_newton import (
     Direction,
     Optimum,
@@ -40,7 +40,6 @@ from streamtron.solver.proximal_newton import (
     slope_along,
     slopes_of,
 )
-from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import Regime, finer_resolution, resolution_of
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
@@ -340,9 +339,9 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     just as far if D would fall."""
     running, b = learner.running, learner.progress.b
     held: DualPoint = yield PartProblem.sum_held, (len(running.w),)
-    rest = running.dual_point.plus(held, -1)
-    constant, zone = rest.objective_at(b), learner.loss.zone
-    objective = JointObjective(rest.a / b, constant=constant, zone=zone)
+    remainder = running.dual_point.plus(held, -1)
+    constant, zone = remainder.objective_at(b), learner.loss.zone
+    objective = JointObjective(remainder.a / b, constant=constant, zone=zone)
     solution = yield from objective.solve(running.augmented(1.0 / b), worthwhile_gap(learner))
     dual = running.objective_at(b)
     for relaxation in (RELAXATION, 1.0):

@@ -19,14 +19,13 @@ from streamtron.core.losses import PENALISED, Loss, loss_of, solved
 from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
+from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.progress import BestWeights, Progress
-from streamtron.solver.rest_quadratic import Expansion, Outside
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Extent, TargetRule, Targets
-from streamtron.solver.vectors import resized
-from streamtron.solver.weights import Rule, WeightState, consistent, restart
+from streamtron.solver.weights import Rule, WeightState, consistent, resized, restart
 
 Vector = NDArray[np.float64]
 

@@ -36,6 +36,7 @@ from streamtron.core.events import Listener
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed
+from streamtron.solver.hessian import Outside
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import (
     Learner,
@@ -48,7 +49,6 @@ from streamtron.solver.learner import (
 from streamtron.solver.part import LabelsAndWidths, Part
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import solve_block
-from streamtron.solver.rest_quadratic import Outside
 from streamtron.solver.stages import LARGEST_COUNT, Regime
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Extent

@@ -24,12 +24,12 @@ from streamtron.core.config import Settings
 from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.rows import Chunk
-from streamtron.solver.preconditioner import HEAD
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.hessian import HEAD, Outside, multiply
+from streamtron.solver.row_store import ColumnSubset
 from streamtron.solver.scan import Frozen, margins_at
 from streamtron.solver.stages import LARGEST_B
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import ColumnSubset, resized
+from streamtron.solver.weights import resized
 
 SOLVES = 3
 """Solves with one factor: the later ones refine what rounding has left of the first."""
@@ -158,15 +158,12 @@ class Ridge:
         if not kernels.factorise(factor, np.empty(len(delta))):
             return None
         for _ in range(SOLVES):
-            residual = self.linear - self.product(delta) - self.penalties * (self.origin + delta)
+            residual = self.linear - multiply(self.gram, delta)
+            residual -= self.penalties * (self.origin + delta)
             kernels.solve_factorised(factor, residual)
             delta += residual
         delta = (self.origin + delta) - self.origin  # that of the sum, rounded
         return delta if math.isfinite(kernels.square_sum(delta)) else None
-
-    def product(self, v: Vector) -> Vector:
-        """Return G v."""
-        return np.array([kernels.dot(row, v) for row in self.gram])
 
     def spread(self, delta: Vector) -> float:
         """Return Σ |δ_i| r_i + √c."""
@@ -174,7 +171,7 @@ class Ridge:
 
     def value(self, delta: Vector) -> tuple[float, float]:
         """Return the loss at δ, and what it may be off by."""
-        along = kernels.dot(delta, self.product(delta))
+        along = kernels.dot(delta, multiply(self.gram, delta))
         loss = 0.5 * (along + self.square) - kernels.dot(self.linear, delta)
         lost, blur = self.off * self.spread(delta) ** 2, self.blur
         return float(loss), lost + (math.sqrt(2.0 * (max(loss, 0.0) + lost)) + blur) * blur
@@ -193,7 +190,7 @@ class Ridge:
         off, roots, (loss, lost) = self.off, self.roots[:-1], self.value(delta)
         penalised = self.penalties * (self.origin + delta)
         size = 0.5 * kernels.dot(penalised, penalised)
-        gradient = np.abs(penalised + self.product(delta) - self.linear)
+        gradient = np.abs(penalised + multiply(self.gram, delta) - self.linear)
         gradient += self.errors(delta) + off * np.abs(penalised)
         above = max(loss, 0.0) + lost + self.cost * kernels.UNDERFLOW
         if self.rho:  # the model's bias is rounded
@@ -216,7 +213,7 @@ class Ridge:
         a scan of the rows sums. Their gains are Σ α_k t_k − α_k²/(2 C_k) = (v + δ)·Σ α_k z_k + the
         loss."""
         (loss, lost), v = self.value(delta), self.origin + delta
-        fresh, errors = self.linear - self.product(delta), self.errors(delta)
+        fresh, errors = self.linear - multiply(self.gram, delta), self.errors(delta)
         steps = math.sqrt(2.0 * self.cost * (max(loss, 0.0) + lost))
         if self.free:
             steps += errors[-1] / (self.rho * FEW)

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
-from streamtron.solver.preconditioner import Preconditioner
-from streamtron.solver.rest_quadratic import Outside
+from streamtron.solver.hessian import Outside, Preconditioner
 
 STEPS = 100
 """Newton steps of one call at most; ten are usual."""
@@ -255,7 +254,7 @@ class HeldObjective(Objective[HeldPoint]):
         """See ``Objective``. Where many rows are inside the margin, and not all columns are in the
         preconditioner's head, a descent comes first."""
         here, descended = self._look(v, self._held.margins_of(v), 0), 0
-        self._update(here)
+        self._hessian.update(self._held.curvatures(here.margins))
         inside = np.count_nonzero(here.margins < 1.0) if self._held.loss.quadratic else 0
         if not self._hessian.exact and inside >= INSIDE * len(here.margins):
             here = self._descend(here, max(precision, DESCENT))
@@ -268,7 +267,7 @@ class HeldObjective(Objective[HeldPoint]):
     def step(self, here: HeldPoint, enough: float, accuracy: float) -> Rounds[HeldPoint | None]:
         """Return where a Newton step with an exact line search leads."""
         if self._stale:
-            self._update(here)
+            self._hessian.update(self._held.curvatures(here.margins))
         self._stale = True
         direction = yield from conjugate_gradients(
             self._product, self._hessian.solve, here.gradient, accuracy
@@ -278,9 +277,6 @@ class HeldObjective(Objective[HeldPoint]):
     def _product(self, v: Vector) -> Rounds[Vector]:
         return self._hessian.product(v)
         yield
-
-    def _update(self, here: HeldPoint) -> None:
-        self._hessian.update(self._held.curvatures(here.margins))
 
     def _look(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
         """Return the point v, which has these margins."""

@@ -15,14 +15,13 @@ from streamtron.core.rows import Chunk, Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
+from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.learner import Learner, end_quadratic, enter
 from streamtron.solver.progress import BestWeights
-from streamtron.solver.rest_quadratic import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Extent, largest_counts, relax_counts, round_counts
-from streamtron.solver.vectors import resized
-from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState, restart
+from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState, resized, restart
 
 
 class LocalStart(NamedTuple):

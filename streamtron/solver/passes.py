@@ -23,7 +23,7 @@ NONZEROS_A_CALL = 1 << 25
 that Ctrl-C is obeyed."""
 
 MULTIPLICATIONS = 16
-"""Of a head's Gram matrix for each nonzero of its rows, about; see ``preconditioner.head_size``."""
+"""Of a head's Gram matrix for each nonzero of its rows, about; see ``hessian.head_size``."""
 
 GATHERED = 0.25
 """The part of the nonzeros that rows may have to be copied side by side: a product Hv over them

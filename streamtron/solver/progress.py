@@ -16,8 +16,7 @@ from streamtron.core.config import Settings
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
 from streamtron.solver.stages import ASCENT, Stage
-from streamtron.solver.vectors import SparseVector, dense
-from streamtron.solver.weights import WeightState
+from streamtron.solver.weights import SparseVector, WeightState, dense
 
 Vector = NDArray[np.float64]
 

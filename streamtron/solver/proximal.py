@@ -45,8 +45,8 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     )
     penalty, pull = _penalty_of(learner, blocks=blocks)
     pull, center, gains = narrowed.narrow_vector(pull), problem.center, 0.0
-    if problem.rest is not None:
-        gains = problem.rest.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
+    if problem.remainder is not None:
+        gains = problem.remainder.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
     if known is not None:
         start = narrowed.narrow(known)
     elif penalty.ridge:
@@ -57,7 +57,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.margins)
-    if problem.rest is None and (largest := float(np.abs(alpha).max(initial=0.0))):
+    if problem.remainder is None and (largest := float(np.abs(alpha).max(initial=0.0))):
         b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
         problem.rule = replace(problem.rule, b=b)
     problem.round_dual(alpha)

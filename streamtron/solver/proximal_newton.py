@@ -24,8 +24,7 @@ from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
-from streamtron.solver.preconditioner import solved_directly
-from streamtron.solver.rest_quadratic import Outside, mirror
+from streamtron.solver.hessian import Outside, mirror, multiply, solved_directly
 
 STEPS, SWEEPS, HALVINGS = 200, 100, 40
 """Newton steps of a solve, sweeps of a step and halvings of its length at most; on text 4 to 25,
@@ -270,7 +269,7 @@ def _jump(
         stays = lengths > theta if theta < 1.0 else lengths > 0.0
         move[chosen] = np.where(stays, theta * change, -weights)
         step += move
-        slopes += [kernels.dot(row, move) for row in hessian]
+        slopes += multiply(hessian, move)
         gained += theta * (2.0 - theta) * float(kernels.dot(downwards, change))
         chosen = chosen[stays]
     return gained

@@ -1,4 +1,5 @@
-"""The rows that mini-epochs visit, copied into memory within a byte budget."""
+"""The rows that mini-epochs visit, copied into memory within a byte budget, and their columns
+numbered anew."""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import NO_NUMBERS
-from streamtron.core.rows import Rows, freeze
+from streamtron.core.rows import Rows, freeze, make_rows
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import ColumnSubset
 
 NONZERO_BYTES, ROW_BYTES = 8, 24
 """What a nonzero and a row count against a budget."""
@@ -20,6 +20,9 @@ NONZERO_BYTES, ROW_BYTES = 8, 24
 GROWTH = 8
 """What room for nonzeros is multiplied by, within the budget: memory costs nothing before it is
 written to, and that of a large array comes in large pages (``benchmarks/certified.py``)."""
+
+AT_A_TIME = 1 << 22
+"""Nonzeros whose columns are numbered anew at a time: numpy copies them at 8 bytes."""
 
 
 class RowStore:
@@ -128,11 +131,7 @@ class Pool(RowStore):
         self._sharers = 0
 
     def offer(
-        self,
-        rows: Rows,
-        numbers: NDArray[np.int64],
-        squares: NDArray[np.float64],
-        budget: int,
+        self, rows: Rows, numbers: NDArray[np.int64], squares: NDArray[np.float64], budget: int
     ) -> bool:
         """Hold consecutive rows, all or none of them; whether they are held now. All sharers
         offer the same rows, and the first one's are taken."""
@@ -281,17 +280,59 @@ class ActiveSet:
     def _append(
         self, signs: NDArray[np.int8], delta2: NDArray[np.float64], t: NDArray[np.float64]
     ) -> None:
-        start, stop = self._rows, self._rows + len(signs)
-        if stop > len(self._signs):
-            room = max(stop, 2 * len(self._signs))
-            self._signs = _grown(self._signs, start, room)
-            self._delta2 = _grown(self._delta2, start, room)
-            self._t = _grown(self._t, start, room) if len(t) else self._t
-        self._signs[start:stop] = signs
-        self._delta2[start:stop] = delta2
-        if len(t):
-            self._t[start:stop] = t
-        self._rows = stop
+        self._signs = _appended(self._signs, self._rows, signs)
+        self._delta2 = _appended(self._delta2, self._rows, delta2)
+        self._t = _appended(self._t, self._rows if len(t) else 0, t)
+        self._rows += len(signs)
+
+
+class ColumnSubset:
+    """The ``columns`` (rising) of ``width`` ones, numbered anew in their order.
+
+    Sums over columns run from the first to the last, and one that is left out would add 0: a solve
+    on those that occur finds the same bits.
+    """
+
+    def __init__(self, columns: NDArray[np.int64], width: int) -> None:
+        self.columns, self.width = columns, width
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The places of these columns, and of the bias, in an augmented vector of all."""
+        return np.append(self.columns, self.width)
+
+    def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places among these of those that are in ``columns``."""
+        return np.flatnonzero(np.isin(self.columns, columns))
+
+    def widen(self, v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return an augmented vector on these columns as one on all, 0 elsewhere."""
+        wide = np.zeros(self.width + 1)
+        wide[self.places] = v
+        return wide
+
+    def renumber(self, rows: Rows) -> Rows:
+        """Return rows with these columns' new numbers, without any others that they have."""
+        numbers = np.full(self.width, len(self.columns), dtype=np.uint32)
+        numbers[self.columns] = np.arange(len(self.columns), dtype=np.uint32)
+        first, last = rows.indptr[0], rows.indptr[-1]
+        indices, values = np.empty(last - first, dtype=np.uint32), rows.values[first:last]
+        for start in range(0, len(indices), AT_A_TIME):
+            stretch = slice(start, start + AT_A_TIME)
+            indices[stretch] = numbers[rows.indices[first:last][stretch]]
+        inside, indptr = indices < len(self.columns), rows.indptr - first
+        if not inside.all():
+            indptr = np.append(0, np.cumsum(inside))[indptr]
+            indices, values = indices[inside], values[inside]
+        return make_rows(indptr, indices, values)
+
+
+def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:
+    """Set the marks of columns that occur in rows, in place."""
+    if marks.all():  # as they often are of dense rows
+        return
+    for start in range(int(rows.indptr[0]), int(rows.indptr[-1]), AT_A_TIME):
+        marks[rows.indices[start : min(start + AT_A_TIME, int(rows.indptr[-1]))]] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +381,15 @@ def place_of(rows: Rows) -> tuple[int, int]:
 def fitting(sizes: NDArray[np.int64], budget: float) -> int:
     """Return how many of the first sizes fit in a budget."""
     return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
+
+
+def _appended(array: NDArray, used: int, values: NDArray) -> NDArray:  # type: ignore[type-arg]
+    """The first ``used`` elements and these values, in place if there is room."""
+    stop = used + len(values)
+    if stop > len(array):
+        array = _grown(array, used, max(stop, 2 * len(array)))
+    array[used:stop] = values
+    return array
 
 
 def _grown(array: NDArray, used: int, room: int) -> NDArray:  # type: ignore[type-arg]

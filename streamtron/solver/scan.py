@@ -111,11 +111,11 @@ class Frozen:
 def length_of(w: NDArray[np.float64], bias: float) -> float:
     """Return ‖w‖; DataError if ‖(w, w_bias)‖ is neither 0 nor from 1 / LONGEST to LONGEST."""
     length = math.sqrt(kernels.square_sum(w))
-    both = math.hypot(length, bias)
-    if 1.0 / LONGEST <= both <= LONGEST or not (both or w.any()):
+    size = math.hypot(length, bias)
+    if 1.0 / LONGEST <= size <= LONGEST or not (size or w.any()):
         return length
     raise DataError(
-        f"the weights have the length {both:.3g}: wanted {1.0 / LONGEST:g} to {LONGEST:g}, so that "
+        f"the weights have the length {size:.3g}: wanted {1.0 / LONGEST:g} to {LONGEST:g}, so that "
         "no margin over- or underflows. Multiply weights and bias that are to be certified by a "
         "power of ten: the certificate is of their direction. In a fit the values spread over too "
         "many powers of ten: scale the columns, or the rows, to like sizes."
@@ -267,11 +267,7 @@ class _Scanner:
 
 
 def margins_at(
-    rows: Rows,
-    targets: Targets | ActiveSet,
-    rho: float,
-    v: NDArray[np.float64],
-    scale: float = 1.0,
+    rows: Rows, targets: Targets | ActiveSet, rho: float, v: NDArray[np.float64], scale: float = 1.0
 ) -> NDArray[np.float64]:
     """Return m_k of every row at weights ``scale`` · v, augmented, shape (rows,)."""
     return less_t(scale * passes.margins(rows, targets.signs, rho, v), targets.t)

@@ -15,10 +15,9 @@ from streamtron.solver.held_loss import HeldLoss, drive
 from streamtron.solver.newton import HeldObjective, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
-from streamtron.solver.row_store import ActiveSet, HeldRows, NarrowRows
+from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
 from streamtron.solver.stages import finer_resolution, resolution_of
 from streamtron.solver.targets import Targets, less_t, round_counts
-from streamtron.solver.vectors import ColumnSubset, mark_columns
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 RELAXATION = 1.25
@@ -82,16 +81,16 @@ class Subproblem:
         no_numbers = np.zeros(0, np.int64)  # visits need none
         facts = active.signs, active.delta2, active.squares, active.t
         self.targets = Targets(no_numbers, *facts)
-        self.rest: DualPoint | None = None  # of the rows outside memory
+        self.remainder: DualPoint | None = None  # of the rows outside memory
         if not whole:
-            self.rest = running.dual_point.plus(self._sums(), -1)
+            self.remainder = running.dual_point.plus(self._sums(), -1)
 
     @property
     def center(self) -> Vector:
         """v₀, shape (columns + 1,)."""
-        if self.rest is None:
+        if self.remainder is None:
             return np.zeros(len(self.running.w) + 1)
-        return self.rest.a / self.rule.b
+        return self.remainder.a / self.rule.b
 
     @property
     def weights(self) -> Vector:
@@ -102,7 +101,7 @@ class Subproblem:
     def objective(self) -> float:
         """D: at its best scale, t² / (2 ‖a‖²), or at 1/b where rows outside memory have a count, or
         the loss is not quadratic. An estimate: a drifts by rounding."""
-        at_best = self.rest is None and self.loss.loss.quadratic
+        at_best = self.remainder is None and self.loss.loss.quadratic
         return 0.5 * self.running.steps * self.running.scale if at_best else self.objective_at_b
 
     @property
@@ -118,34 +117,30 @@ class Subproblem:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count. ``margins`` :
         m_i at v."""
         loss = replace(self.loss.loss, zone=0.0)
-        at_best = self.rest is None and self.loss.loss.quadratic
+        at_best = self.remainder is None and self.loss.loss.quadratic
         theta = best_scale(self.loss, v, margins) if at_best else 1.0
-        off = theta * v if self.rest is None else theta * v - self.center
+        off = theta * v if self.remainder is None else theta * v - self.center
         primal = 0.5 * kernels.square_sum(off)
         primal += float(kernels.dot(self.loss.cost, losses.values(loss, theta * margins)))
-        if self.rest is not None:
-            primal += self.rest.objective_at(self.rule.b)
+        if self.remainder is not None:
+            primal += self.remainder.objective_at(self.rule.b)
         return primal, theta
 
-    def minimise(self, start: Vector, precision: float, *, proven: bool) -> tuple[Vector, Vector]:
-        """The best v and its margins by Newton's method; see ``HeldObjective``."""
-        self.loss.take_shares(self.counts, self.rule.b)
-        best = HeldObjective(self.loss, self.center).minimise(start, precision, proven=proven)
+    def minimise(
+        self, start: Vector, precision: float, *, proven: bool = True, narrow: bool = False
+    ) -> tuple[Vector, Vector]:
+        """The best v and its α by Newton's method, see ``HeldObjective``; ``narrow`` : where all
+        rows with a count are held, on the columns that occur, which is fast where few do."""
+        loss, center, subset = self.loss, self.center, None
+        loss.take_shares(self.counts, self.rule.b)
+        if narrow:
+            subset = occurring(self.active, len(start) - 1)
+            loss = HeldLoss(loss.loss, NarrowRows.of(self.active, subset), loss.rho)
+            loss.shares = self.loss.shares
+            start, center = start[subset.places], center[subset.places]
+        best = HeldObjective(loss, center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
-        return best.v, best.margins
-
-    def minimise_narrowed(self, start: Vector, precision: float) -> tuple[Vector, Vector]:
-        """The best v where all rows with a count are held, and its α, on the columns that occur:
-        fast where few do."""
-        subset = occurring(self.active, len(start) - 1)
-        self.loss.take_shares(self.counts, self.rule.b)
-        narrow = NarrowRows.of(self.active, subset)
-        loss = HeldLoss(self.loss.loss, narrow, self.rule.rho)
-        loss.shares = self.loss.shares
-        objective = HeldObjective(loss, np.zeros(len(subset.places)))
-        best = objective.minimise(start[subset.places], precision)
-        self.newton_steps += best.steps
-        return subset.widen(best.v), loss.alpha(best.margins)
+        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.margins)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
@@ -160,7 +155,7 @@ class Subproblem:
     def sum_afresh(self) -> None:
         """a and t from the counts."""
         sums = self._sums()
-        self.running.take(sums if self.rest is None else sums.plus(self.rest))
+        self.running.take(sums if self.remainder is None else sums.plus(self.remainder))
 
     def _sums(self) -> DualPoint:
         return self.loss.dual_point(self.counts, len(self.running.w), self.rule.b)
@@ -179,7 +174,7 @@ class Subproblem:
 
     def refine(self, factor: int) -> bool:
         """Counts, a and b times a whole number, nothing lost; whether that could be done."""
-        if self.rest is not None or not self.loss.loss.quadratic:
+        if self.remainder is not None or not self.loss.loss.quadratic:
             return False
         if not self.counts.any():
             self.sum_afresh()  # a finer b would only magnify what rounding has left of a

@@ -16,8 +16,8 @@ from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import Rows, make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
+from streamtron.solver.hessian import Outside, mirror
 from streamtron.solver.learner import Learner
-from streamtron.solver.rest_quadratic import Outside, mirror
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import minimise

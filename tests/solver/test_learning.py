@@ -19,8 +19,8 @@ from streamtron.runs.fit import fit_many, run
 from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.outcome import Outcome
+from streamtron.solver.hessian import HEAD
 from streamtron.solver.learner import Learner
-from streamtron.solver.preconditioner import HEAD
 from streamtron.solver.row_store import Pool
 
 COLUMNS = 3000

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.rows import Rows
-from streamtron.solver import preconditioner
-from streamtron.solver.preconditioner import (
+from streamtron.solver import hessian as preconditioner
+from streamtron.solver.hessian import (
     DIRECT,
     HEAD,
     NONZERO,
