@@ -66,14 +66,12 @@ def command_line(
     ['--b=5,0.1', '--model=m', '--', 'a']
     """
     command = commands[name]
-    parameters = {
-        max(parameter.opts, key=len).lstrip("-").replace("-", "_"): parameter
-        for parameter in command.params
-        if parameter.name != "help"
-    }
+    known = [parameter for parameter in command.params if parameter.name != "help"]
+    names = (max(parameter.opts, key=len).lstrip("-").replace("-", "_") for parameter in known)
+    parameters = dict(zip(names, known, strict=True))
     if unknown := sorted(set(values) - set(parameters)):
-        known = ", ".join(sorted(parameters))
-        raise SettingsError(f"{name} has no {', '.join(unknown)}; it knows {known}.")
+        listed = ", ".join(sorted(parameters))
+        raise SettingsError(f"{name} has no {', '.join(unknown)}; it knows {listed}.")
     words = []
     for key, value in sorted(values.items()):
         if isinstance(option := parameters[key], click.Option):

@@ -209,6 +209,8 @@ def _some(facts: Mapping[str, Any], *names: str) -> Lines:
 def _table(facts: Mapping[str, Any]) -> Lines:
     """Yield the columns of a table, and the file of settings that its recipe would be."""
     columns = facts["table"]
+    specs = [column["becomes"] or "left out" for column in columns]
+    reasons = [f" ({column['reason']})" if column["reason"] else "" for column in columns]
     yield from aligned([("rows", facts["rows"]), ("format", facts["format"])])
     cells = {
         "column": [_cut(column["name"], 24) for column in columns],
@@ -216,11 +218,8 @@ def _table(facts: Mapping[str, Any]) -> Lines:
         "nulls": [number(column["nulls"]) for column in columns],
         "distinct": [number(column["distinct"] or "many") for column in columns],
         "examples": [_cut(", ".join(column["examples"]), 30) for column in columns],
-        "becomes": [
-            f"{column['becomes'] or 'left out'}{reason and f' ({reason})'}"
-            for column in columns for reason in [column["reason"]]
-        ],
-    }  # fmt: skip
+        "becomes": [f"{spec}{why}" for spec, why in zip(specs, reasons, strict=True)],
+    }
     widths = [max(map(len, (head, *shown))) for head, shown in cells.items()][:-1]
     yield ""
     yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])

@@ -204,11 +204,8 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         smaller = ", or give a smaller --active-set" if command in ("fit", "sweep") else ""
         return f"out of memory. Use a machine with more{smaller}.", MachineError.exit_code
-    return (
-        f"an error that should not happen ({type(error).__name__}: {error}). "
-        "Run again with -v and report the traceback.",
-        1,
-    )
+    what = f"an error that should not happen ({type(error).__name__}: {error})"
+    return f"{what}. Run again with -v and report the traceback.", 1
 
 
 def _complain(sentence: str, code: int) -> int:

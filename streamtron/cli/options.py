@@ -236,12 +236,9 @@ class Grouped(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _GROUPS}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) and record[1]:
-                titles = (
-                    title
-                    for title, names in _GROUPS.items()
-                    if parameter.is_eager or parameter.name in names
-                )
-                groups[next(titles, "Research options")].append(record)
+                title = next((t for t, names in _GROUPS.items() if parameter.name in names), None)
+                title = title or "Research options"
+                groups["Common options" if parameter.is_eager else title].append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)

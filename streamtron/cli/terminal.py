@@ -86,10 +86,8 @@ def table(columns: Mapping[str, Sequence[str]], widths: Sequence[int]) -> Lines:
     columns : heading → cells. A heading that is wider than its column is left out.
     widths : of all columns but the last, which is as wide as its cells; negative = left-aligned.
     """
-    heads = [
-        head if len(head) <= abs(width) else ""
-        for head, width in zip(columns, (*widths, 99), strict=True)
-    ]
+    room = zip(columns, map(abs, (*widths, 99)), strict=True)
+    heads = [head if len(head) <= width else "" for head, width in room]
     rows = list(zip(*columns.values(), strict=True))
     lines = [_row(cells, widths) for cells in (heads, *rows)]
     width = columns_of()

@@ -37,8 +37,8 @@ class Workers:
     If ``cluster`` was started here, each of its workers may use ``memory_each`` bytes.
     """
 
-    def __init__(self, client: Client, cluster: LocalCluster | None, each: int | None) -> None:
-        self.client, self.memory_each, self._cluster = client, each, cluster
+    def __init__(self, client: Client, cluster: LocalCluster | None, limit: int | None) -> None:
+        self.client, self.memory_each, self._cluster = client, limit, cluster
 
     @property
     def threads(self) -> int:
@@ -175,8 +175,7 @@ def _identity(value: Result) -> Result:
 
 
 def still_wanted() -> Callable[[], bool]:
-    """Return a function that tells whether the running task is still wanted: it is not when it was
-    cancelled or its client is gone."""
+    """Return a function that tells whether the running task is not cancelled, its client there."""
     from distributed import get_worker
 
     worker = get_worker()

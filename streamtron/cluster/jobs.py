@@ -143,13 +143,10 @@ def _done(jobs: Iterable[Job], known: dict[str, JobStatus]) -> set[str]:
     done: set[str] = set()
     for job in jobs:
         status = known.get(job.name)
-        if (
-            status is not None
-            and (status.state, status.digest) == ("done", job.digest)
-            and done.issuperset(job.after)
-            and all(map(os.path.exists, job.outputs))
-            and status.inputs == state_of(job.inputs)
-        ):
+        if status is None or (status.state, status.digest) != ("done", job.digest):
+            continue
+        complete = done.issuperset(job.after) and all(map(os.path.exists, job.outputs))
+        if complete and status.inputs == state_of(job.inputs):
             done.add(job.name)
     return done
 

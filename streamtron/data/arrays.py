@@ -59,7 +59,6 @@ class MemorySource:
         )  # fmt: skip
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
-        self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.width = self._batch.width  # not the shape's, which may be larger
         self.blocks = tuple(
             Block(start, stop - start, int(indptr[stop] - indptr[start]))

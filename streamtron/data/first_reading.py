@@ -144,7 +144,12 @@ class _FirstReading:
         finally:
             if self._cache:
                 self._cache.save()  # what is complete serves the next run, whatever happened
-        yield self._event(None, self._bytes, self._all_known())
+        labels = _met(self._plan, self._table.labels)
+        unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
+        manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
+        blocks, lowest = tuple(self._blocks), self._lowest
+        info = DatasetInfo(manifest, blocks, lowest, self._slots, skipped, unseen)
+        yield self._event(None, self._bytes, _accepted(info, labels, self._plan))
 
     def _read_shard(self, shard: ShardFile) -> Iterator[ChunkEvent]:
         check_unchanged(shard)
@@ -273,7 +278,8 @@ class _FirstReading:
 
     def _admit(self, shard: ShardFile, fingerprint: str, blocks: Sequence[Block]) -> None:
         """Record a shard that has been read; refuse one read before, or changed since."""
-        rows, nonzeros = map(sum, ([b.rows for b in blocks], [b.nonzeros for b in blocks]))
+        rows = sum(block.rows for block in blocks)
+        nonzeros = sum(block.nonzeros for block in blocks)
         record = ShardRecord(
             shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
             fingerprint, rows, nonzeros, self._rows - rows,
@@ -284,14 +290,6 @@ class _FirstReading:
         if self._known and self._known.shards[len(self._records)] != record:
             raise changed(shard, "its contents differ from the first reading's")
         self._records.append(record)
-
-    def _all_known(self) -> DatasetInfo:
-        labels = _met(self._plan, self._table.labels)
-        unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
-        manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
-        blocks, lowest = tuple(self._blocks), self._lowest
-        info = DatasetInfo(manifest, blocks, lowest, self._slots, skipped, unseen)
-        return _accepted(info, labels, self._plan)
 
 
 def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:

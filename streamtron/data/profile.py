@@ -109,8 +109,7 @@ class ColumnProfile:
 
 
 class Guess(NamedTuple):
-    """A column, what it would become (``"label"``, ``"weight"``, words of a recipe; None = it is
-    left out), and why."""
+    """A column, what it becomes (``"label"``, ``"weight"``, recipe words; None: left out), why."""
 
     profile: ColumnProfile
     spec: str | None

@@ -156,8 +156,7 @@ def row_of(offsets: Offsets | None, at: int) -> int:
 def sort_columns(
     indptr: Offsets, indices: NDArray[np.integer]
 ) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-    """Return the stable order of nonzeros by row and column, and their sorted keys: the row in the
-    upper 32 bits, the column in the lower ones."""
+    """Return the stable order of nonzeros by row and column, and the keys: row << 32 | column."""
     rows = np.repeat(np.arange(len(indptr) - 1, dtype=np.uint64), np.diff(indptr))
     keys = rows << np.uint64(32) | indices.astype(np.uint64)
     order = np.argsort(keys, kind="stable")

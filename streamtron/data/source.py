@@ -282,8 +282,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             self.rows, self.nonzeros = info.manifest.rows, info.manifest.nonzeros
 
     def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Generator[ChunkEvent]:
-        """Read groups of blocks from the cache. The shards must be there although they are not
-        read: the dual variables belong to their rows."""
+        """Read groups of blocks from the cache; the shards, to which duals belong, must exist."""
         check_all_unchanged(self.shards)
         reader = self._idle.pop() if self._idle else GroupReader()
         fetched = nonzeros = 0

@@ -94,8 +94,8 @@ def checked_matrix(
         wrong = ~np.isfinite(y) | (is_integer & (np.abs(y) >= 2.0**53))
         if wrong.any():
             row = int(wrong.argmax())
-            raise DataError(f"y: row {row} has {y[row]}. Wanted are finite numbers, integers below "
-                            "2**53.")  # fmt: skip
+            wanted = "Wanted are finite numbers, integers below 2**53."
+            raise DataError(f"y: row {row} has {y[row]}. {wanted}")
     return canonical(X) if sparse.issparse(X) else X, y
 
 

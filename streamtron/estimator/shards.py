@@ -46,9 +46,8 @@ def train_on_shards(
     known = None if classes is None else sorted_labels(classes)
     with cache_directory(None, machine) as cache, ExitStack() as stack:
         [settings], _ = with_active_set(paths, [settings], machine, cache)
-        source = stack.enter_context(
-            open_training_shards(paths, settings, machine, cache, classes=known)
-        )
+        opened = open_training_shards(paths, settings, machine, cache, classes=known)
+        source = stack.enter_context(opened)
         several = known is not None and len(known) > 2
         settings = settings.but(multiclass=several)
         settings = with_parts(settings, source.shards, workers=workers is not None)

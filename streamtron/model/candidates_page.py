@@ -42,11 +42,10 @@ def _lines(rows: Sequence[Values], price: str, metric: str) -> Iterator[Series]:
     for key, (loss, rho, ratio) in enumerate(kinds):
         of_kind = (row for row in rows if _kind(row) == (loss, rho, ratio))
         line = sorted(of_kind, key=lambda row: row[price])
-        hollow = frozenset(
-            k
-            for k, row in enumerate(line)
-            if row["dropped"] or not meets(row, row[BOUNDS[2]], row["stop_reason"])
+        unproven = (
+            row["dropped"] or not meets(row, row[BOUNDS[2]], row["stop_reason"]) for row in line
         )
+        hollow = frozenset(k for k, is_unproven in enumerate(unproven) if is_unproven)
         name = f"{loss}, ρ = {rho:g}" if kinds[0][0] != kinds[-1][0] else f"ρ = {rho:g}"
         name += f", l1_ratio = {ratio:g}" if ratio else ""
         points = [(row[price], row[metric]) for row in line]

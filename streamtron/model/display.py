@@ -102,8 +102,7 @@ class ModelCertificate(dict[str, Any]):
 
 
 def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the certificates of many classes, in their order: widest gap (None if one proves none),
-    fewest rows, and all."""
+    """Join certificates of classes, in their order: widest gap, or None, fewest rows, and all."""
     gaps = [certificate["relative_duality_gap"] for certificate in learners]
     return {
         "relative_duality_gap": None if None in gaps else max(gaps),

@@ -29,8 +29,7 @@ Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
 
 
 def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
-    """Return rows as a CSR matrix, shape (rows, columns), whose column j meets ``weights[j]``; see
-    ``LinearModel.decision_function``."""
+    """Return rows as a CSR matrix whose column j meets ``weights[j]``: ``decision_function``."""
     names = _frame_names(X)
     kind, rows = _listed(X) if names is None else ("numbers", [])
     named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
@@ -69,8 +68,7 @@ def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
 
 
 def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
-    """Return rows of shards as ``rows_of`` does, and count the nonzeros in columns beyond the
-    model's width, which are left out."""
+    """Return rows of shards, and count the nonzeros beyond the model's width, which are lost."""
     start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
     columns = rows.indices[start:stop].astype(np.int64) - model.index_base
     if len(columns) and columns.min() < 0:

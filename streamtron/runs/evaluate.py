@@ -226,8 +226,7 @@ class Evaluator:
         if self.mistakes is not None:
             self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
-            shares = probabilities_of(self.model, decisions)
-            self.worth.add(truth, shares, weights, rows.strange)
+            self.worth.add(truth, probabilities_of(self.model, decisions), weights, rows.strange)
         if bounds is not None:
             self.bounds = self.bounds or AccuracyBounds()
             self.bounds.add(np.where(truth[:, 0], 1, -1), *bounds, weights)

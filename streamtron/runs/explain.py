@@ -168,8 +168,7 @@ def _feature(
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
     """Return the positions of the largest |values|, the first of equals first."""
-    positions: list[int] = np.argsort(-np.abs(values), kind="stable")[:most].tolist()
-    return positions
+    return list(np.argsort(-np.abs(values), kind="stable")[:most].tolist())
 
 
 def _explain_row(

@@ -148,8 +148,7 @@ def predict_shard(
         for chunk in source.chunks():
             if top is not None:
                 matrix, out_of_range = matrix_of(model, chunk.rows)
-                best = model.predict_top(matrix, top)
-                yield Scores(*best, out_of_range, kept=kept(len(chunk)))
+                yield Scores(*model.predict_top(matrix, top), out_of_range, kept=kept(len(chunk)))
                 continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
             shares = probabilities_of(model, decisions) if proba else None

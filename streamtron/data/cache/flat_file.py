@@ -59,8 +59,7 @@ _log = logging.getLogger("streamtron")
 
 
 class Entry(NamedTuple):
-    """Where one segment lies and what it is; ``labels`` is None where a row has one,
-    ``first_column`` where columns are stored."""
+    """Where a segment lies; ``labels`` None: one a row; ``first_column`` None: columns stored."""
 
     offset: int
     rows: int

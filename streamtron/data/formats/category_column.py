@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.layouts import Spot, decoded, is_string
-from streamtron.data.formats.recipe_column import (
-    REFUSED,
-    Cells,
-    Column,
-    counted,
-    hashed,
-    one_hot,
-)
+from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
 
 MOST = 1 << 20
 """Categories of a column that are counted."""

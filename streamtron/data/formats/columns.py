@@ -42,15 +42,14 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
     if columns.recipe is not None:
         settled = Settled(columns.layout, by=name, unused=unused)
         return replace(reading, settled=settled, recipe=columns.recipe)
+    pair = ordered_pair(schema, columns)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
         label_column=reading.label_column or columns.label,
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
-        settled=Settled(
-            columns.layout, reading.features, ordered_pair(schema, columns), name, unused
-        ),
+        settled=Settled(columns.layout, reading.features, pair, name, unused),
         recipe=recipe_in(schema, name),
     )
 
@@ -98,9 +97,9 @@ class _Table(NamedTuple):
         """Find and check all columns to read."""
         reading, recipe = self.reading, self.reading.recipe
         if recipe is not None:  # whose columns the table holds, or else rows that it made
-            named = not {*recipe.names}.isdisjoint(self.schema.names)
-            are_columns = named and recipe_in(self.schema, self.name) is None
-            if reading.layout in (None, "recipe") or are_columns:
+            may_be_rows = reading.layout not in (None, "recipe")
+            absent = {*recipe.names}.isdisjoint(self.schema.names)
+            if not may_be_rows or not (absent or recipe_in(self.schema, self.name)):
                 return self._by_recipe(recipe)
         self._check_recipe()
         label = self._find("label", reading.label_column, needed=reading.labels == "required")

@@ -28,10 +28,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Part of a date → the names of its features, one-hot; the age is a number."""
 
 _NUMBERS = {
-    "weekday": pc.day_of_week,
-    "hour": pc.hour,
-    "month": lambda t: pc.subtract(pc.month(t), 1),
-}
+    "weekday": pc.day_of_week, "hour": pc.hour, "month": lambda t: pc.subtract(pc.month(t), 1),
+}  # fmt: skip
 """Part of a date → the function that gives its place among these."""
 
 

@@ -160,11 +160,9 @@ def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     if not np.array_equal(indptr, values_indptr):
         lengths, value_lengths = np.diff(indptr), np.diff(values_indptr)
         row = first(lengths != value_lengths)
-        spot.refuse(
-            row,
-            f"{lengths[row]} features in {column!r} and {value_lengths[row]} values in "
-            f"{columns.values!r}. A row needs as many of one as of the other.",
-        )
+        what = f"{lengths[row]} features in {column!r} and {value_lengths[row]} values in "
+        what += f"{columns.values!r}. A row needs as many of one as of the other."
+        spot.refuse(row, what)
     return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
 
 
@@ -198,10 +196,8 @@ def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     no_nulls(kinds, f"{column}.type", spot)
     dense = kinds.to_numpy() == 1
     if (odd := ~dense & (kinds.to_numpy() != 0)).any():
-        spot.refuse(
-            first(odd),
-            f"a vector of type {kinds[first(odd)]} in column {column!r}. 0 is sparse and 1 dense.",
-        )
+        what = f"a vector of type {kinds[first(odd)]} in column {column!r}"
+        spot.refuse(first(odd), f"{what}. 0 is sparse and 1 dense.")
     indptr, items = _items(values, f"{column}.values", spot)
     numbers = float32(indptr, _numbers(items), spot)
     rows = np.repeat(np.arange(len(batch)), np.diff(indptr))
@@ -232,11 +228,8 @@ def _sparse_indices(
     size_of = np.repeat(_numbers(pc.fill_null(array.field("size"), 0)), lengths)
     if (beyond := numbers >= size_of).any():
         at = first(beyond)
-        spot.refuse(
-            row_of(offsets, at),
-            f"column {numbers[at]} in a sparse vector of size {size_of[at]} in {column!r}. "
-            "Indices run from 0 to size - 1.",
-        )
+        what = f"column {numbers[at]} in a sparse vector of size {size_of[at]} in {column!r}"
+        spot.refuse(row_of(offsets, at), f"{what}. Indices run from 0 to size - 1.")
     return numbers
 
 
@@ -248,11 +241,8 @@ def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     width = int(lengths[0]) if len(batch) else 0
     if (odd := lengths != width).any():
         row = first(odd)
-        spot.refuse(
-            row,
-            f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}. All "
-            "lists of numbers need one length.",
-        )
+        what = f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}"
+        spot.refuse(row, f"{what}. All lists of numbers need one length.")
     return stored(float32(indptr, _numbers(items), spot).reshape(len(batch), width))
 
 

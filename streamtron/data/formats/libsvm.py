@@ -117,11 +117,8 @@ class LibsvmReader(FileReader):
             *words, word = bytes(text[end:]).rsplit(None, 1) or [b""]
             if words and text.endswith(word) and _CUT.fullmatch(word) and b"#" not in words[0]:
                 yield text[:end], taken
-                raise BadLine(
-                    0,
-                    f"the file ends with {shown(word)} and no newline: it was cut off. Copy or "
-                    "write it again.",
-                )
+                what = f"the file ends with {shown(word)} and no newline: it was cut off."
+                raise BadLine(0, f"{what} Copy or write it again.")
             if end < len(text):
                 text += b"\n"
                 self.note = (
@@ -290,11 +287,8 @@ class _Parser(threading.local):
         buffers.values[:nonzeros] = buffers.values[order]
         for repeated in np.flatnonzero(keys[1:] == keys[:-1])[:1]:
             row, column = int(keys[repeated]) >> 32, int(buffers.indices[repeated])
-            yield (
-                int(buffers.lines[row]),
-                f"column {column} more than once in a row. Each column may stand once; add its"
-                " values up or drop all but one.",
-            )
+            advice = "Each column may stand once; add its values up or drop all but one."
+            yield int(buffers.lines[row]), f"column {column} more than once in a row. {advice}"
 
     def _stopped(self, text: bytearray) -> Iterator[Refusal]:
         """Yield the line at which the kernel stopped, if it did."""

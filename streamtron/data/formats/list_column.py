@@ -25,13 +25,7 @@ from streamtron.data.formats.layouts import (
     layout_of,
     pairs_of,
 )
-from streamtron.data.formats.recipe_column import (
-    REFUSED,
-    Cells,
-    Column,
-    counted,
-    dense_cells,
-)
+from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, dense_cells
 from streamtron.data.row_batch import Offsets
 
 

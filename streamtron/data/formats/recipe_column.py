@@ -130,11 +130,9 @@ class Column(ABC):
             missing = np.asarray(array.is_null(nan_is_null=True))
         if self.null == REFUSED and missing.any():
             ways = " or ".join(f"null={way}" for way in self.NULLS if way != REFUSED)
-            spot.refuse(
-                first(missing),
-                f"null in column {self.name!r}. Say what a null is: {ways}, as in --columns "
-                f"'{self.name}:{self.KIND},null={self.NULLS[-1]}'.",
-            )
+            spec = f"{self.name}:{self.KIND},null={self.NULLS[-1]}"
+            what = f"null in column {self.name!r}. Say what a null is: {ways}"
+            spot.refuse(first(missing), f"{what}, as in --columns '{spec}'.")
         return array, missing
 
     def _decoded(self, array: pa.Array) -> pa.Array:

@@ -190,11 +190,9 @@ def _float_labels(
         bad |= np.abs(floats) >= 2.0**53  # beyond, two labels could become one float
     if bad.any():
         at = first(bad)
-        spot.refuse(
-            row_of(offsets, at),
-            f"label {labels[at]} in column {column!r}. Numbers as labels are finite, integers "
-            "below 2**53.",
-        )
+        what = f"label {labels[at]} in column {column!r}"
+        finite = "Numbers as labels are finite, integers below 2**53."
+        spot.refuse(row_of(offsets, at), f"{what}. {finite}")
     floats[np.asarray(labels.is_null())] = np.nan
     return floats
 

@@ -130,12 +130,9 @@ class VowpalWabbitReader(TextTableReader):
         """Refuse importances that are not read, and would be lost."""
         weighs = pc.not_equal(importance, 1.0).to_numpy()
         if self.reading.weights == "read" and weighs.any():
-            row = int(np.argmax(weighs))
-            self._refuse(
-                int(lines[row]),
-                f"importance {importance[row]}, which would be lost. Read it with --weight "
-                "importance, or remove it",
-            )
+            row, advice = int(np.argmax(weighs)), "Read it with --weight importance, or remove it"
+            what = f"importance {importance[row]}, which would be lost. {advice}"
+            self._refuse(int(lines[row]), what)
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:

@@ -190,7 +190,10 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
         return _packed(split_few(array.to_pylist(), lowercase))
     pairs = [tuple(letter.encode()) for letter in _BY_NEIGHBOURS]
     if lowercase and any(((text[:-1] == a) & (text[1:] == b)).any() for a, b in pairs):
-        text, offsets = _bytes_of(_lowered(array))
+        have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
+        lowered = [text.lower() for text in array.filter(have).to_pylist()]
+        lowered = pc.replace_with_mask(array, have, pa.array(lowered, array.type))
+        text, offsets = _bytes_of(lowered)
     size, count = len(text), len(offsets) - 1
     most = size // 3 + count
     words = np.empty(size * 3 // 2 + count, np.uint8)
@@ -239,13 +242,6 @@ def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     ends = np.frombuffer(offsets, np.int64, len(array) + 1, 8 * array.offset)
     within = memoryview(text or b"")[ends[0] : ends[-1]]
     return np.frombuffer(within, np.uint8), ends - ends[0]
-
-
-def _lowered(array: pa.Array) -> pa.Array:
-    """Return strings with those in lower case that have a letter of ``_BY_NEIGHBOURS``."""
-    have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
-    lowered = [text.lower() for text in array.filter(have).to_pylist()]
-    return pc.replace_with_mask(array, have, pa.array(lowered, array.type))
 
 
 @cache
