@@ -128,11 +128,13 @@ def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings(shared_data, tm
 def test_a_few_new_rows_of_the_rare_class_weigh_all_rows_anew(number, tol, tmp_path):
     """What the last scan saw of the old rows was by the weights that they had then: the tolerance
     is so wide that it would do as it is, and the upper bound would be below the optimum."""
-    rng = np.random.default_rng(1)
-    labels = np.where(rng.random(400 + number) < 0.05, 1, -1)
-    labels[400:] = 1
-    X = np.round(rng.normal(size=(len(labels), 6)) + 0.4 * labels[:, None], 3)
-    old, new = write_shards(tmp_path, svm_lines(X, labels), [400])
+    lines = []
+    for seed, rows, share in ((1, 400, 0.05), (2, number, 1.0)):
+        rng = np.random.default_rng(seed)
+        for _ in range(rows):
+            label = 1 if rng.random() < share else -1
+            lines += svm_lines(np.round(rng.normal(size=(1, 6)) + 0.4 * label, 3), [label])
+    old, new = write_shards(tmp_path, lines, [400])
     fit([old], tmp_path / "m", tol=tol, class_weight="balanced", C=0.1)
     assert holds_optimum(streamtron.update(tmp_path / "m", new).report, [old, new])
 
@@ -478,12 +480,12 @@ def fitted(user_rows: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_change_that_cannot_be_made_is_a_sentence_and_changes_nothing(case, fitted, tmp_path):
     settings, words, sentence = REFUSED[case]
     place = shutil.copytree(fitted, tmp_path / "place", copy_function=shutil.copy2)
-    if settings:
-        shutil.rmtree(place / "m.run")
-        fit([place / f"{k}.svm" for k in range(3)], place / "m", **{"index_base": 1, **settings})
     if isinstance(words, str):
         (place / "l").write_text(words)
         words = ("forget", "m", "--rows", "l")
+    if settings or words[0] == Path.unlink:  # the copy would find the shard where it came from
+        shutil.rmtree(place / "m.run")
+        fit([place / f"{k}.svm" for k in range(3)], place / "m", **{"index_base": 1, **settings})
     if callable(words[0]):
         spoil, shard, *words = words
         shutil.rmtree(place / "m.run" / "cache")

@@ -54,7 +54,8 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
         np.flatnonzero(in_share("a.svm", np.arange(ROWS), share)) for share in ((0, 0.3), (0.3, 1))
     )
     gone = list_rows(place / "rows.csv", {"a.svm": [held_out[5], *used[[4, 90]]]})
-    streamtron.forget(place / "m", rows=gone)
+    found = streamtron.forget(place / "m", rows=gone).report
+    assert (found["forgotten"], found["not_in_run"]) == ({"a.svm": 2}, ["1 row(s) of a.svm"])
     streamtron.forget(place / "k", rows=list_rows(place / "k.csv", {"k.svm": [4, 90]}))
     write(place / "b.svm", seed=1)
     write(place / "kept" / "l.svm", in_share("b.svm", np.arange(ROWS), (0.3, 1.0)), seed=1)

@@ -439,7 +439,7 @@ def empty_state() -> State:
 
 
 @pytest.mark.parametrize(("every", "least", "most"), [(0.0, 20, 25), (10.0, 5, 5), (1e9, 0, 0)])
-def test_checkpoints_take_no_more_time_than_solves_or_is_asked(
+def test_checkpoints_take_no_more_time_than_solves_nor_than_asked(
     every, least, most, tmp_path, monkeypatch
 ):
     disk = SlowDisk(tmp_path)

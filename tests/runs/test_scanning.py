@@ -149,9 +149,7 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
 # --- on workers ----------------------------------------------------------------------------------
 
 
-def test_workers_prove_of_a_run_and_a_model_what_one_process_proves(
-    workers, lines, tmp_path, capfd
-):
+def test_workers_prove_of_runs_and_models_what_one_process_proves(workers, lines, tmp_path, capfd):
     shards = cut(lines, tmp_path / "cut", [3000, 6000, 0, ROWS - 9000])
     model = tmp_path / "model"
     run(shards, Settings(C=2.0, class_weight={"1": 3.0}), model=model, machine=Machine())
@@ -339,7 +337,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_without_a_witness_workers_refuse_what_one_process_refuses_alike(guest, tmp_path, name):
+def test_without_a_witness_workers_refuse_alike_what_one_process_refuses(guest, tmp_path, name):
     *shards, sentence = BAD[name]
     for letter, text in zip("ab", shards, strict=True):
         (tmp_path / f"{letter}.svm").write_text(text)
