@@ -82,9 +82,6 @@ def flat_files(cache: Path) -> list[Path]:
     return sorted(cache.glob("*.cache"))
 
 
-# A later run -------------------------------------------------------------------------------------
-
-
 def test_a_later_run_opens_changed_shards_alone_and_the_time_of_one_tells(shards, cache, opened):
     first = read(shards, cache)
     assert opened == ["a.svm", "b.svm", "c.svm"]
@@ -174,9 +171,6 @@ def test_values_and_weights_that_are_all_one_take_no_room(shards, cache):
         sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
     values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
     assert sizes == {7: values, 9: 0, 6: weights + 8 * 6}
-
-
-# Damage ------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -328,9 +322,6 @@ def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(shards, cache, 
     assert len(_load_sources(str(cache))) == 3
 
 
-# Interruption and room ---------------------------------------------------------------------------
-
-
 def test_a_reading_left_early_keeps_whole_shards_and_no_part(shards, cache, opened):
     with source_of(shards, cache) as source:
         chunks = source.chunks()
@@ -426,9 +417,6 @@ def test_clearing_removes_what_is_ours_and_nothing_else(shards, cache):
     assert clear_cache(str(cache)) == size > 0
     assert [path.name for path in cache.iterdir()] == ["mine.txt"]
     assert clear_cache(str(cache / "nowhere")) == 0
-
-
-# Buffers -----------------------------------------------------------------------------------------
 
 
 def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache, monkeypatch):

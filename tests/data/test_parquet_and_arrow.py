@@ -60,8 +60,6 @@ def sample(**changed: Any) -> dict[str, Any]:
     return {name: column for name, column in (columns | changed).items() if column is not None}
 
 
-# What is accepted ------------------------------------------------------------------------------
-
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
 INTEGERS += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 FLOATS = [pa.float16(), pa.float32(), pa.float64()]
@@ -190,9 +188,6 @@ def test_a_table_whose_name_is_not_utf_8_is_read(ending, tmp_path):
     assert fit(tmp_path / f"caf\udce9.{ending}").weights.shape == (1,)
 
 
-# Batches ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "part"),
     [("a.parquet", "row group"), ("a.arrow", "record batch"), ("a.arrows", "record batch")],
@@ -227,8 +222,6 @@ def test_one_giant_row_group_is_read_in_bounded_memory(write):
     tracemalloc.stop()
     assert peak < decoded * 0.6
 
-
-# What is refused, and in which words -------------------------------------------------------------
 
 FILL, CHANGE = "Fill it in or remove the row.", "Remove it or fill it in."
 INTEGERS_FIT = (
@@ -354,9 +347,6 @@ def test_a_name_that_occurs_twice_in_the_file_is_refused_even_when_named(write):
     columns = [pa.array([[0], [1]]), pa.array([1, 2]), pa.array([3, 4])]
     path = write(pa.Table.from_arrays(columns, ["indices", "y", "y"]))
     assert "2 columns 'y' could all be the labels" in refusal(path, label_column="y")
-
-
-# Damage ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
