@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +117,7 @@ def test_explain_and_report_name_the_words_of_a_model(tmp_path):
     run("convert", "mail.jsonl", "rows", "--text", "text,hash_bits=3,alternate_sign",
         "--label", "y", "--keep-names")  # fmt: skip
     run("fit", "rows", "--model", "m")
-    names: dict[int, list[str]] = {}
+    names = {}
     for column, name, *_ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):
         names.setdefault(column, []).append(name)
     told = json.loads(run("explain", "m", "--json").stdout)["directions"][0]["features"]
@@ -190,7 +189,7 @@ def test_names_of_another_hash_vocabulary_or_first_column_are_refused(tmp_path):
     shard.write_text("1 |t cheap:2 now\n-1 |t cheap\n")
     (tmp_path / "words").write_text("t^cheap\nt^now\n")
     (tmp_path / "more").write_text("t^now\nt^cheap\n")
-    ways: dict[str, dict[str, Any]] = {
+    ways = {
         "8": {"hash_bits": 8}, "10": {"hash_bits": 10}, "seed": {"hash_bits": 8, "hash_seed": 7},
         "v": {"vocabulary": str(tmp_path / "words")}, "w": {"vocabulary": str(tmp_path / "more")},
     }  # fmt: skip

@@ -141,7 +141,7 @@ def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(tm
 
 @pytest.mark.parametrize("labels", [("spam", "ham", ""), (True, False, True), (None, 2.0, None)])
 def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
-    rows: list[Row] = [(label, {1: 0.5}, 1.0) for label in labels]
+    rows = [(label, {1: 0.5}, 1.0) for label in labels]
     convert([batch_of(rows)], tmp_path, "parquet")
     back = rows_of(batches_in(tmp_path, labels="optional"))
     assert back == rows
@@ -158,7 +158,7 @@ def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path):
 
 
 def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(tmp_path):
-    rows: list[Row] = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
+    rows = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
     convert([batch_of(rows, weighted=True)], tmp_path, "libsvm", 1, weights=True)
     assert (tmp_path / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
 
@@ -174,7 +174,7 @@ def test_shards_have_the_rows_asked_for_however_the_batches_were_cut(tmp_path, m
     monkeypatch.setattr(convert_module, "GROUP_ROWS", 4)
     monkeypatch.setattr(convert_module, "GROUP_NONZEROS", 6)
     random = np.random.default_rng(1)
-    rows: list[Row] = [
+    rows = [
         (float(k % 3), {int(c): float(k) for c in random.choice(40, k % 9, replace=False)}, 1.0)
         for k in range(50)
     ]
@@ -249,7 +249,7 @@ def test_a_conversion_that_fails_leaves_the_directory_as_it_was(tmp_path, error)
 
 
 def test_no_shard_is_visible_before_the_last_one_is_written(tmp_path):
-    seen: list[str] = []
+    seen = []
 
     def source():
         for _ in range(30):

@@ -160,7 +160,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path):
-    rows: list[Row] = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
+    rows = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
     cache = str(tmp_path / "_cache")

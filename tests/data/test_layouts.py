@@ -98,7 +98,7 @@ def test_the_same_rows_in_any_layout_give_the_same_bits(layout, rows, tmp_path_f
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout):
-    rows: list[Row] = [{5: 1.0}, {}, {0: 2.0, 3: 3.0}, {1: 4.0}, {0: 5.0, 5: 6.0}]
+    rows = [{5: 1.0}, {}, {0: 2.0, 3: 3.0}, {1: 4.0}, {0: 5.0, 5: 6.0}]
     columns = LAYOUTS[layout](rows)
     names = Vocabulary(NAMES) if named(columns) else None
     reading = ReaderConfig(labels="optional", names=names)
@@ -117,7 +117,7 @@ def test_hashed_names_are_scikit_learns_columns_and_add_up(rows, bits, seed, tmp
     reading = ReaderConfig(labels="optional", names=Hashing(bits, seed))
     wanted = []
     for row in rows:
-        sums: dict[int, list[float]] = {}
+        sums = {}
         for j, value in row.items():
             column = murmurhash3_32(NAMES[j], seed=seed, positive=True) % 2**bits
             sums.setdefault(column, []).append(value)
@@ -379,7 +379,7 @@ def test_the_models_contract_names_layout_columns_and_names(tmp_path):
 
 
 def test_a_model_reads_the_columns_it_was_fitted_on_though_others_have_usual_names(tmp_path):
-    rows: list[Row] = [{0: 1.0}, {0: -1.0}] * 4
+    rows = [{0: 1.0}, {0: -1.0}] * 4
     bags = LAYOUTS["map"](rows)["features"]
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"bag": bags, "spam": [1, -1] * 4}), path)
@@ -439,7 +439,7 @@ def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
 
 
 def test_columns_named_alike_in_another_order_of_the_file_are_the_same_features(tmp_path):
-    rows: list[Row] = [{0: 1.0, 2: 0.5}, {1: -1.0}] * 3
+    rows = [{0: 1.0, 2: 0.5}, {1: -1.0}] * 3
     columns = LAYOUTS["columns of numbers"](rows) | {"y": pa.array([1, -1] * 3)}
     paths = [
         write_table(tmp_path / "a.parquet", columns),

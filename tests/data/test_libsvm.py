@@ -474,7 +474,7 @@ def test_a_file_of_another_format_is_refused_with_its_name(data, what):
 @settings(max_examples=examples(500), deadline=None)
 @given(data=st.text("012.,:-+eEa# \n\tqidx\r\xe4\0", max_size=40).map(str.encode))
 def test_what_is_read_of_near_miss_text_is_what_scikit_learn_or_the_oracle_reads(reading, data):
-    found: list[Row] = []
+    found = []
     with suppress(DataError):
         found = read(data, reading)
     if reading is PLAIN:

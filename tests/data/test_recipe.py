@@ -195,6 +195,8 @@ def test_lists_train_as_the_columns_that_they_stand_for(tmp_path):
     [scores] = streamtron.predict(model, tmp_path / "u.jsonl")
     feature = [*map(model.recipe.name_of, range(model.columns))].index("tags=null")
     assert scores.decisions.tolist() == [pytest.approx(model.bias + model.weights[feature])]
+    done = here(tmp_path, "export", "m", "--format", "onnx", "-o", "out")
+    assert "column 'tags' has lists, for which" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -452,7 +454,7 @@ def test_inspect_shows_a_column_of_any_type(name, tmp_path):
 
 def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     days = pa.array([2**31 - 1, 0] * 15, pa.int32()).cast(pa.date32())
-    columns: dict[str, tuple[Any, str | None, str]] = {
+    columns = {
         "nothing": (pa.array([None] * 30, pa.string()), None, "empty"),
         "always": (["x"] * 30, None, "constant"),
         "tags": ([[1]] * 30, "list", ""),

@@ -206,7 +206,7 @@ def test_a_row_without_a_label_has_code_minus_one_also_from_the_cache(tmp_path):
 
 
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
-    rows: list[Row] = [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)]
+    rows = [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)]
     write_shard(tmp_path / "a.svm", rows)
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
         labels = source.labels
@@ -419,8 +419,8 @@ def test_a_reading_left_early_leaves_no_thread(tmp_path):
 
 
 def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait():
-    made: list[int] = []
-    closed_in: list[str] = []
+    made = []
+    closed_in = []
     waiting = threading.Event()
 
     def numbers():
@@ -477,7 +477,7 @@ def test_an_error_ahead_or_among_items_made_in_order_is_raised_after_the_results
 
 
 def test_items_made_in_order_are_asked_for_only_as_far_ahead_as_there_are_threads():
-    asked: list[int] = []
+    asked = []
 
     def items():
         for k in range(100):

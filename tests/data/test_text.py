@@ -89,7 +89,7 @@ def equal(a: sparse.csr_array, b: sparse.csr_array) -> bool:
 @example(EVERY_LETTER, True)
 @example(EVERY_LETTER, False)
 def test_any_text_becomes_what_hashing_vectorizer_makes_of_it(texts, lowercase):
-    common: dict[str, Any] = {"lowercase": lowercase, "ngram_range": (1, 2)}
+    common = {"lowercase": lowercase, "ngram_range": (1, 2)}
     vectorizer = HashingVectorizer(norm=None, **common)
     wanted = vectorizer.transform(texts) if texts else sparse.csr_array((0, 2**20))
     assert equal(hashing(norm="none", **common).rows(texts), as_stored(wanted))

@@ -136,6 +136,15 @@ NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
          "line 4: .* changed from number to"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n\n{"y": 0, "f1": "café"}\n', NOT_UTF_8),
         ("a.vw", "1 |f a\n\n-1 |f café\n", NOT_UTF_8),
+        ("a.vw", "1 |f a\n1 a b\n", r"line 2: no \|"),
+        ("a.vw", "1 |f a\n1:0.5 |f a\n", r"line 2: '1:0.5' before the \|"),
+        ("a.vw", "1 |f a\n1 1 0.5 |f a\n", r"line 2: '1 1 0.5' before the \|"),
+        ("a.vw", "1 |f a\n1 |f a:b\n", "line 2: 'a:b'. Write a feature as name or name:2.5"),
+        ("a.vw", "1 |f a\n1 |f a:1:2\n", "line 2: 'a:1:2'"),
+        ("a.vw", "1 |f a\n1 |f :2\n", "line 2: a feature without a name"),
+        ("a.vw", "1 |f a\n1 3 |f a\n", "line 2: importance 3.0, which would be lost. Read it with"),
+        ("a.vw", "1 |f a\n1 |f a\r1 |f b\n", "line 2: a carriage return inside the line"),
+        ("a.vw", "1 |f a\n|f a\n", "null in column 'label'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_text_is_refused_with_its_place(name, text, message, tmp_path):
@@ -231,13 +240,10 @@ NAMED: list[dict[str, float]] = [
 ]
 
 
-def vw(path: Path, text: str, **reading: Any) -> VowpalWabbitReader:
-    path.write_text(text, newline="")
-    return VowpalWabbitReader(str(path), path.name, ReaderConfig(names=Hashing(18), **reading))
-
-
 def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
-    [batch] = vw(tmp_path / "a.vw", VW, weight_column="importance").batches()
+    (tmp_path / "a.vw").write_text(VW)
+    reading = ReaderConfig(names=Hashing(18), weight_column="importance")
+    [batch] = VowpalWabbitReader(str(tmp_path / "a.vw"), "a.vw", reading).batches()
     rows = rows_of([batch])
     assert [(label, weight) for label, _, _, weight in rows] == [
         (1.0, 2.0),
@@ -256,22 +262,3 @@ def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path):
     (tmp_path / "new.vw").write_text("|w bad\n|w good\n")
     [scores] = predict(model, tmp_path / "new.vw")
     assert scores.labels.tolist() == [1.0, -1.0]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("1 a b", r"line 2: no \|"),
-        ("1:0.5 |f a", r"line 2: '1:0.5' before the \|"),
-        ("1 1 0.5 |f a", r"line 2: '1 1 0.5' before the \|"),
-        ("1 |f a:b", "line 2: 'a:b'. Write a feature as name or name:2.5"),
-        ("1 |f a:1:2", "line 2: 'a:1:2'"),
-        ("1 |f :2", "line 2: a feature without a name"),
-        ("1 3 |f a", "line 2: importance 3.0, which would be lost. Read it with --weight"),
-        ("1 |f a\r1 |f b", "line 2: a carriage return inside the line"),
-        ("|f a", "null in column 'label'"),
-    ],
-)
-def test_what_is_wrong_in_vowpal_wabbits_text_is_refused(line, message, tmp_path):
-    with pytest.raises(DataError, match=message):
-        list(vw(tmp_path / "a.vw", f"1 |f a\n{line}\n").batches())

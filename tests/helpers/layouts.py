@@ -20,14 +20,10 @@ NAMES = tuple(f"name {j}" for j in range(WIDTH))
 
 PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
 
-VECTOR = pa.struct(
-    {
-        "type": pa.int8(),
-        "size": pa.int32(),
-        "indices": pa.list_(pa.int32()),
-        "values": pa.list_(pa.float64()),
-    }
-)
+VECTOR = pa.struct({
+    "type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()),
+    "values": pa.list_(pa.float64()),
+})  # fmt: skip
 
 
 def sparse(row: Row, size: int = WIDTH) -> dict[str, Any]:
@@ -49,6 +45,10 @@ def parallel(
     return {"features": keys, "values": values}
 
 
+def pairs(rows: list[Row], type_: pa.DataType, key_of: Any = int) -> dict[str, pa.Array]:
+    return one(pa.array([[(key_of(j), x) for j, x in row.items()] for row in rows], type_))
+
+
 def dictionary_lists(rows: list[Row]) -> dict[str, pa.Array]:
     table = parallel(rows, pa.list_, pa.string(), pa.float64(), NAMES.__getitem__)
     names = table["features"]
@@ -60,31 +60,21 @@ def one(array: pa.Array) -> dict[str, pa.Array]:
     return {"features": array}
 
 
+NAME = NAMES.__getitem__
 LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
     "lists": lambda rows: parallel(rows, pa.list_, pa.uint8(), pa.float32()),
     "large lists": lambda rows: parallel(rows, pa.large_list, pa.int64(), pa.float64()),
-    "pairs": lambda rows: one(pa.array([[*row.items()] for row in rows], pa.list_(PAIR))),
-    "large list of pairs": lambda rows: one(
-        pa.array([[*row.items()] for row in rows], pa.large_list(PAIR))
-    ),
+    "pairs": lambda rows: pairs(rows, pa.list_(PAIR)),
+    "large list of pairs": lambda rows: pairs(rows, pa.large_list(PAIR)),
     "pairs the other way round": lambda rows: one(
         pa.array(
             [[{"v": value, "i": j} for j, value in row.items()] for row in rows],
             pa.list_(pa.struct({"v": pa.float32(), "i": pa.uint64()})),
         )
     ),
-    "map": lambda rows: one(
-        pa.array([list(row.items()) for row in rows], pa.map_(pa.int32(), pa.float32()))
-    ),
-    "map of names": lambda rows: one(
-        pa.array(
-            [[(NAMES[j], value) for j, value in row.items()] for row in rows],
-            pa.map_(pa.string(), pa.float64()),
-        )
-    ),
-    "lists of names": lambda rows: parallel(
-        rows, pa.list_, pa.large_string(), pa.float64(), NAMES.__getitem__
-    ),
+    "map": lambda rows: pairs(rows, pa.map_(pa.int32(), pa.float32())),
+    "map of names": lambda rows: pairs(rows, pa.map_(pa.string(), pa.float64()), NAME),
+    "lists of names": lambda rows: parallel(rows, pa.list_, pa.large_string(), pa.float64(), NAME),
     "lists of names, dictionary-encoded": dictionary_lists,
     "sparse vectors": lambda rows: one(pa.array([sparse(row) for row in rows], VECTOR)),
     "dense vectors": lambda rows: one(pa.array([dense(row) for row in rows], VECTOR)),
