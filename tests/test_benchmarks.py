@@ -148,34 +148,25 @@ def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reac
     [case] = saved["cases"]
     [level] = case["tolerances"]
     own = level["ours"]
-    assert own["stop_reason"] == "certified"
+    proven = own["proofs"][-1]
+    assert (own["stop_reason"], case["unbracketed"]) == ("certified", [])
     assert own["gap"] <= level["tol"]
     assert own["nonzeros_visited"] >= own["readings"] * case["nonzeros"]
-    assert own["peak_bytes"] > 50e6
     for rival in level["rivals"]:
+        assert rival["name"] in printed
+        runs = case["runs"][rival["name"]]
         if rival["median_seconds"] is not None:
-            runs = case["runs"][rival["name"]]
             [taken] = [a for a in runs if a["setting"] == rival["setting"]]
-            assert taken["primal"] <= own["proofs"][-1]["primal"]
+            assert taken["primal"] <= proven["primal"]
             assert rival["reached"] == 1.0
             assert rival["ratio"] == rival["median_seconds"] / own["median_seconds"]
         else:
-            nearest = min(case["runs"][rival["name"]], key=lambda one: one["primal"])
+            nearest = min(runs, key=lambda run: run["primal"])
             assert rival["nearest_seconds"] == nearest["seconds"]
             assert rival["above_target"] > 0
-        assert rival["name"] in printed
-    assert saved["machine"]["libraries"]["streamtron"] in printed
-    faster = min(
-        rival["ratio"]
-        for rival in level["rivals"]
-        if rival["name"].startswith("LIBLINEAR") and rival["median_seconds"]
-    )
-    assert f"{faster:.2f}" in printed.partition("seconds to a certified gap")[2]
-    assert case["unbracketed"] == []
     if "LIBLINEAR" in printed:
         assert "inside every bound we certified" in printed
-        assert own["proofs"][-1]["dual"] * (1 - 1e-9) <= case["optimum"]
-        assert case["optimum"] <= own["proofs"][-1]["primal"] * (1 + 1e-9)
+        assert proven["dual"] * (1 - 1e-9) <= case["optimum"] <= proven["primal"] * (1 + 1e-9)
         assert 0 <= own["true_gap"] <= level["tol"]
 
 

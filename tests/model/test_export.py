@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import skops.io
 from liblinear import liblinearutil
 from scipy import sparse
-from sklearn.datasets import load_svmlight_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
@@ -54,40 +52,6 @@ def _onnx(path: Path, dense: np.ndarray) -> list[np.ndarray]:
 
 def _skops(path: Path) -> Any:
     return skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
-
-
-# --- the rows of Adult ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_row_of_adult_has_the_same_label_decision_and_probability_in_every_format(
-    shared_data, tmp_path, method
-):
-    with lzma.open(shared_data / "a9a.t.xz") as file:
-        rows = load_svmlight_file(file, n_features=123)[0]
-    ours = streamtron.fit(shared_data / "a9a.xz", model=tmp_path / "model")
-    [scores] = [*streamtron.predict(ours, shared_data / "a9a.t.xz")][:1]
-    decisions, labels = ours.decision_function(rows), ours.predict(rows).tolist()
-    assert len(labels) == 16281
-    assert scores.decisions.tolist() == decisions[: len(scores.decisions)].tolist()
-    for format_ in FORMATS:
-        export(ours, tmp_path / format_, format_)
-    theirs = liblinearutil.load_model(str(tmp_path / "liblinear"))
-    of_liblinear, _, values = liblinearutil.predict([], rows, theirs, "-q")
-    svc = skops.io.load(tmp_path / "sklearn")
-    assert (type(svc), svc.C) == (LinearSVC, 1.0)
-    of_onnx, in_onnx = _onnx(tmp_path / "onnx", rows.toarray())
-    assert in_onnx.dtype == np.float64
-    assert of_liblinear == of_onnx.tolist() == svc.predict(rows).tolist() == labels
-    for found in (np.array(values)[:, 0], in_onnx, svc.decision_function(rows)):
-        assert found == pytest.approx(decisions, **ROUNDING)
-    calibrated = streamtron.calibrate(ours, shared_data / "a9a.xz", method=method)
-    wanted = calibrated.predict_proba(rows)
-    for format_ in ("onnx", "sklearn"):
-        export(calibrated, tmp_path / format_, format_)
-    shares = _onnx(tmp_path / "onnx", rows.toarray())[2]
-    assert shares == pytest.approx(wanted, rel=0, abs=1e-9)
-    assert _skops(tmp_path / "sklearn").predict_proba(rows) == pytest.approx(wanted, abs=1e-9)
 
 
 # --- every kind of classes -----------------------------------------------------------------------
