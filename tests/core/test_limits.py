@@ -1,8 +1,6 @@
 """What a process may use: control groups as files of the kernel's form in a directory, a real one
 where this machine lets us make it, and the limits of a shell."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -78,11 +76,10 @@ def test_a_quota_of_processors_counts_and_a_share_of_one_is_one(tmp_path, versio
 SLOW = pytest.mark.slow
 
 
-def in_python(code: str, *before: str) -> Ended:
-    """Code in a Python of its own, which a command before it starts."""
-    done = subprocess.run(
-        [*before, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+def in_python(code: str) -> Ended:
+    """Code in a Python of its own."""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -135,11 +132,11 @@ def test_a_row_too_long_for_300_mb_is_refused(name, begin, line, advice, group, 
     (group / "memory.limit_in_bytes").write_text(str(300 << 20))
     with open(tmp_path / name, "wb") as file:
         file.write(begin.encode())
-        if text := not name.endswith("svm"):
-            file.write(b"word " * (12 << 20))
-        else:
+        if name.endswith("svm"):
             file.truncate(300 << 20)
-    words = ["inspect", str(tmp_path), *["--hash-bits", "9"][: 2 * text]]
+        else:
+            file.write(b"word " * (12 << 20))
+    words = ["inspect", str(tmp_path), *([] if name.endswith("svm") else ["--hash-bits", "9"])]
     done = within(group, f"import sys; sys.argv[1:] = {words!r}; {COMMAND}")
     one_sentence(done, 5, f"{name}, line {line}: longer than", "300 MiB of memory", advice)
 

@@ -1,7 +1,5 @@
 """The sealed file: what is written is what is read, or the reader says that it is not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

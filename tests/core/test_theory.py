@@ -1,7 +1,5 @@
 """The paper's theorems as properties of the plain oracle, and the traps in them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
