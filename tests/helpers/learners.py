@@ -44,12 +44,14 @@ plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 def source_of(labels: Sequence[Label] | None = None) -> ListSource:
     rows, two = random_rows(3, ROWS, COLUMNS)
-    return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
+    return ListSource(csr(rows), labels or two, block_rows=16)
 
 
-def drawn_source(seed: int, rows: int, columns: int = 6, **options: Any) -> ListSource:
+def drawn_source(
+    seed: int, rows: int, columns: int = 6, density: float = 0.4, **options: Any
+) -> ListSource:
     """Random rows with the labels 1 and −1."""
-    drawn, two = random_rows(seed, rows, columns)
+    drawn, two = random_rows(seed, rows, columns, density)
     return ListSource(csr(drawn), two, **options)
 
 

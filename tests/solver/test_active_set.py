@@ -1,25 +1,21 @@
 """The active set holds copies of rows, in the order they came, within its budget."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from streamtron.solver.targets import Targets
-from tests.helpers.examples import examples
+from tests.helpers.kernel_cases import prove
 from tests.helpers.learners import plain_rows
 from tests.helpers.oracle import Row
 from tests.helpers.sources import csr
-
-prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
 
 nonzeros = st.dictionaries(st.integers(0, 9), st.integers(1, 9).map(float), max_size=6)
 chunks = st.lists(nonzeros.map(lambda row: sorted(row.items())), min_size=1, max_size=8)

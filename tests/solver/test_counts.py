@@ -1,19 +1,15 @@
 """Counts are a plain list of integers, held in less memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamtron.solver.duals import PAGE, Counts
 from streamtron.solver.targets import largest_counts, round_counts
-from tests.helpers.examples import examples
-
-prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
+from tests.helpers.kernel_cases import prove
 
 row_numbers = st.one_of(
     st.integers(0, 50), st.integers(PAGE - 3, PAGE + 3), st.integers(0, 5 * PAGE)

@@ -1,7 +1,5 @@
 """Few columns: all rows outside memory are one quadratic, and few readings are left."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,18 +80,6 @@ def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin():
     assert outside.subset.places.tolist() == [*range(0, 7 * COLUMNS, 7), 7 * COLUMNS]
     hessian = 2.0 * (sample.patterns * sample.cost[:, None]).T @ sample.patterns
     assert outside.product(u) == pytest.approx(hessian @ u)
-
-
-def test_columns_met_late_change_no_bit_of_it():
-    sample, found = Sample(1, 60), []
-    for late in (False, True):
-        outside = Outside(np.zeros(COLUMNS + 1), 0.0)
-        outside.meet(sample.rows if not late else sample.slice(0, 1)[0])
-        for start in range(0, 60, 20):
-            outside.meet(sample.slice(start, start + 20)[0])
-            outside.add(*sample.slice(start, start + 20))
-        found.append((outside.gram.tobytes(), outside.linear.tobytes(), outside.columns.tolist()))
-    assert found[0] == found[1]
 
 
 def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(monkeypatch):

@@ -1,7 +1,5 @@
 """Ridge with few columns is proven by the one reading that sums the moments of its rows."""
 
-from __future__ import annotations
-
 import warnings
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fits of many classes at the command line: each is what a fit of it against the rest finds."""
 
-from __future__ import annotations
-
 import io
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Rows of many columns are solved on those that matter, to the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

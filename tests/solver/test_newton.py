@@ -1,7 +1,5 @@
 """Newton's method on rows in memory: it finds what scipy and LIBLINEAR find, and proves its gap."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Vectors by their nonzeros: the same to the bit, and refused where they are none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -84,7 +82,8 @@ def test_the_weights_that_are_not_0_are_those_of_the_columns_asked_for():
     learner = Learner(Settings())
     learner.best.scale = 0.5
     w = np.array([4.0, 0.0, 2.0, 0.0, 8.0])
-    for learner.best.w in (w, SparseVector.of(w)):
+    for vector in (w, SparseVector.of(w)):
+        learner.best.w = vector
         columns, values = learner.best.nonzero(1, 3)
         assert (columns.tolist(), values.tolist()) == ([1], [1.0])
         columns, values = learner.best.nonzero(0, 9)

@@ -1,7 +1,5 @@
 """Passes over rows in memory: short kernel calls, the same bits."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

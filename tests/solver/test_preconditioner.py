@@ -1,7 +1,5 @@
 """The preconditioner: exact on its head, cheap, and the same bits as a plain computation."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows whose classes are balanced by given weights are learned to the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The rows in memory, solved: what is returned follows from the counts, what is claimed is true."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -48,10 +46,6 @@ class Scene:
     running: WeightState
     problem: Subproblem
 
-    @property
-    def cost(self) -> Vector:
-        return 0.5 / self.delta2
-
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
         found = run_mini_epochs(ascent.solve(self.problem, target, mini_epochs))
         self.counts[: self.held] = self.problem.counts
@@ -59,8 +53,7 @@ class Scene:
 
     def a(self) -> Vector:
         """Σ c_k y_k without the extension, from the counts alone."""
-        found: Vector = self.patterns.T @ self.counts.astype(np.float64)
-        return found
+        return self.patterns.T @ self.counts.astype(np.float64)
 
     def extension(self) -> float:
         return float((self.delta2 * self.counts.astype(np.float64) ** 2).sum())
@@ -72,21 +65,13 @@ class Scene:
         return float(alpha.sum() - 0.5 * (u @ u + (self.delta2 * alpha**2).sum()))
 
     def primal(self, v: Vector) -> float:
-        """½‖v‖² + Σ C max(0, 1 − m)², over all rows."""
-        slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
-        return float(0.5 * v @ v + (self.cost * slacks**2).sum())
-
-    def part_primal(self, v: Vector) -> float:
         """½‖v − v₀‖² + Σ C max(0, 1 − m)² over the rows held, and the others' own t/b − ‖a‖²/(2b²):
         no dual that differs in the held rows' counts alone is above it."""
-        alpha = self.counts[self.held :] / self.b
-        Y, d2 = self.patterns[self.held :], self.delta2[self.held :]
-        center = Y.T @ alpha
-        held = slice(0, self.held)
-        slacks = np.maximum(0.0, 1.0 - self.patterns[held] @ v)
-        own = 0.5 * ((v - center) ** 2).sum() + (self.cost[held] * slacks**2).sum()
-        rest = alpha.sum() - 0.5 * (center @ center + (d2 * alpha**2).sum())
-        return float(own + rest)
+        alpha = np.where(np.arange(ROWS) < self.held, 0.0, self.counts / self.b)
+        center = self.patterns.T @ alpha
+        slacks = np.maximum(0.0, 1.0 - self.patterns @ v)[: self.held]
+        lost = 0.5 * ((v - center) ** 2).sum() + 0.5 / self.delta2[: self.held] @ slacks**2
+        return float(lost + alpha.sum() - 0.5 * (center @ center + self.delta2 @ alpha**2))
 
 
 def scene(
@@ -154,7 +139,7 @@ PARTS = [{"held": 60}, {"held": 60, "C": 50.0}, {"held": 15, "weighted": True}]
 def gap_of(place: Scene, found: Solution) -> float:
     """1 − D/P of the counts and weights returned: D at its best scale if all rows are held."""
     if place.held < ROWS:
-        return 1.0 - place.objective(found.b) / place.part_primal(found.v)
+        return 1.0 - place.objective(found.b) / place.primal(found.v)
     a, t = place.a(), place.running.steps
     return 1.0 - 0.5 * t**2 / (float(a @ a) + place.extension()) / place.primal(found.v)
 
@@ -176,8 +161,7 @@ def test_sums_and_primal_are_those_of_counts_and_the_dual_never_falls(options, m
     assert found.mini_epochs <= mini_epochs
     if place.held == ROWS:
         assert found.a == pytest.approx(a / found.b, rel=1e-11, abs=1e-12)
-    exact = place.primal if place.held == ROWS else place.part_primal
-    assert found.primal == pytest.approx(exact(found.v), rel=1e-11)
+    assert found.primal == pytest.approx(place.primal(found.v), rel=1e-11)
     middle = place.objective(found.b)
     assert middle >= before - 1e-12 * abs(before)
     if found.b == place.b:

@@ -1,11 +1,10 @@
 """A learner finds the same whatever is trained with it: other learners, threads, or when its class
 came."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -34,18 +33,18 @@ from tests.helpers.learners import (
     bits,
     classes_that_come_late,
     count_calls,
+    drawn_source,
     plans,
     source_of,
 )
-from tests.helpers.sources import ListSource, csr, random_rows, trained
+from tests.helpers.sources import ListSource, trained
 
 
 def rows_of_many_columns(
     rows: int = 600, columns: int = 300, density: float = 0.04
 ) -> Callable[[], ListSource]:
     """Rows whose columns are so many that they are visited before Newton's method."""
-    drawn, labels = random_rows(4, rows, columns, density)
-    return lambda: ListSource(csr(drawn), labels, block_rows=150)
+    return partial(drawn_source, 4, rows, columns, density, block_rows=150)
 
 
 @pytest.fixture
