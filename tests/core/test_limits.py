@@ -51,7 +51,7 @@ JOB = {"a/job/step": None, "a/job": 700_000_000, "a": 900_000_000, "": None}
         (1, "/docker/f00", {"": 2_000_000_000}, 2_000_000_000),
         (2, "/a/job/step", {**JOB, "a/other": 1}, 700_000_000),
         (1, "/a/job/step", JOB, 700_000_000),
-        (1, "/../f00", {"": 600_000_000}, 600_000_000),
+        (1, "/../f00", {"": 600_000_000, "../f00": 1}, 600_000_000),
         (1, "/docker/other", {"": 600_000_000}, 600_000_000),
     ],
     ids=["2", "1", "groups around it, 2", "groups around it, 1", "path beyond", "path unseen"],
@@ -67,8 +67,11 @@ def test_without_a_limit_the_machine_s_memory_and_processors_count(tmp_path, ver
     assert available_processors(root) == available_processors(nothing) == PROCESSORS
 
 
+QUOTAS = [(50_000, 1), (100_000, 1), (150_000, min(2, PROCESSORS)), (10**7, PROCESSORS)]
+
+
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize(("quota", "number"), [(50_000, 1), (100_000, 1), (10**7, PROCESSORS)])
+@pytest.mark.parametrize(("quota", "number"), QUOTAS)
 def test_a_quota_of_processors_counts_and_a_share_of_one_is_one(tmp_path, version, quota, number):
     assert available_processors(machine(tmp_path, version, "/a", {}, quota)) == number
 
