@@ -1,7 +1,5 @@
 """Atomic writes and scratch directories."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -16,9 +14,7 @@ from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, command, until
 
 
-def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(tmp_path, monkeypatch):
     real, late = os.rmdir, []
 
     def rmdir(path: Any, **how: Any) -> None:
@@ -34,26 +30,21 @@ def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_has_already_been_removed_is_no_error(tmp_path: Path) -> None:
-    with scratch_directory("some-", str(tmp_path)) as directory:
-        shutil.rmtree(directory)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_cannot_be_removed_is_logged_and_no_result_is_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_removed_is_logged_unless_it_is_gone(
+    tmp_path, caplog, monkeypatch
+):
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "not permitted")
 
+    with scratch_directory("some-", str(tmp_path)) as directory:
+        shutil.rmtree(directory)
+    assert list(tmp_path.iterdir()) == []
     with scratch_directory("some-", str(tmp_path)) as directory:
         monkeypatch.setattr(os, "rmdir", refuse)
     assert f"{directory}-gone: cannot be removed. Remove it by hand." in caplog.text
 
 
-def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(
-    tmp_path: Path,
-) -> None:
+def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(tmp_path):
     code = (
         "import sys, signal\nfrom streamtron.core.files import scratch_directory\n"
         "with scratch_directory('some-', sys.argv[1]) as directory:\n"
@@ -72,12 +63,11 @@ def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(
     with scratch_directory("other-", str(tmp_path)):
         assert held.exists(), "it is none of those"
     with scratch_directory("some-", str(tmp_path)) as directory:
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "some-of-mine", os.path.basename(directory)
-        }  # fmt: skip
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == {"some-of-mine", os.path.basename(directory)}
 
 
-def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path):
     generate(str(tmp_path / "shards"), rows=20_000, columns=2000, seed=0, shards=2)
     words = ["sweep", "shards", "--folds", 2, "--C", "1,2", "--cache-dir", "cache"]
     killed = Process(COMMAND, *words, cwd=tmp_path)
@@ -90,40 +80,27 @@ def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
     assert [*tmp_path.glob("cache/sweep-*")] == []
 
 
-# --- whole or not at all -------------------------------------------------------------------------
-
-
-def test_a_write_that_fails_on_the_way_or_at_its_end_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "m"
     write_atomically(path, [b"old"])
 
-    def parts():
+    def parts(error):
         yield b"new"
-        raise KeyboardInterrupt
-
-    def full(_):
-        raise OSError(28, "No space left on device")
+        raise error
 
     with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, parts())
-    monkeypatch.setattr(os, "fsync", full)
+        write_atomically(path, parts(KeyboardInterrupt()))
+    no_room = OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "fsync", lambda _: list(parts(no_room)))
     with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
         write_atomically(path, [b"new"])
+    with pytest.raises(MachineError, match="m: cannot be written"):
+        write_atomically(tmp_path / "absent" / "m", [b""])
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_write_into_no_directory_is_refused(tmp_path: Path) -> None:
-    where = tmp_path / "absent" / "m"
-    with pytest.raises(MachineError, match=f"{where}: cannot be written"):
-        write_atomically(where, [b""])
-
-
-def test_a_write_syncs_file_and_directory_and_renames_between(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_syncs_file_and_directory_and_renames_between(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, os.replace
 
@@ -142,7 +119,7 @@ def test_a_write_syncs_file_and_directory_and_renames_between(
     assert done == ["file", "rename", "directory"]
 
 
-def test_a_write_follows_a_symbolic_link(tmp_path: Path) -> None:
+def test_a_write_follows_a_symbolic_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "m")
     write_atomically(tmp_path / "link", [b"a", memoryview(b"b")])
     assert (tmp_path / "link").is_symlink()

@@ -1,8 +1,6 @@
 """What a process may use: control groups as files of the kernel's form in a directory, a real one
 where this machine lets us make it, and the limits of a shell."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,100 +13,80 @@ from streamtron.core.limits import available_memory, available_processors
 from tests.helpers.processes import COMMAND, ROOT, Ended, one_sentence
 
 PROCESSORS = len(os.sched_getaffinity(0))
-NO_LIMIT = "9223372036854771712\n"
+NO_LIMIT = 9223372036854771712
 """What version 1 writes where there is none."""
 
-ONE = "5:memory:{0}\n4:cpu,cpuacct:{0}\n"
-"""A process's groups in version 1."""
 
-
-def machine(root: Path, groups: str, files: Mapping[str, str]) -> str:
-    """A root directory with the control groups of a process and the files of /sys/fs/cgroup."""
-    contents = {f"sys/fs/cgroup/{name}": content for name, content in files.items()}
-    for name, content in {**contents, "proc/self/cgroup": groups}.items():
+def machine(
+    root: Path, version: int, group: str, memory: Mapping[str, int | None], quota: int | None = None
+) -> str:
+    """A root directory with the control group of a process, limits of memory by group (None: there
+    is none), and of processors in microseconds of 100,000."""
+    files = {"proc/self/cgroup": f"0::{group}\n"}
+    if version == 1:
+        files["proc/self/cgroup"] = f"5:memory:{group}\n4:cpu,cpuacct:{group}\n"
+        files["sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"] = f"{quota or -1}\n"
+        files["sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us"] = "100000\n"
+    else:
+        files["sys/fs/cgroup/cpu.max"] = f"{quota or 'max'} 100000\n"
+    for name, limit in memory.items():
+        if version == 1:
+            place, value = f"memory/{name}/memory.limit_in_bytes", limit or NO_LIMIT
+        else:
+            place, value = f"{name}/memory.max", limit or "max"
+        files[f"sys/fs/cgroup/{place}"] = f"{value}\n"
+    for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
     return str(root)
 
 
-MEMORY = "memory/{}memory.limit_in_bytes"
+JOB = {"a/job/step": None, "a/job": 700_000_000, "a": 900_000_000, "": None}
 
 
 @pytest.mark.parametrize(
-    ("groups", "files", "memory"),
+    ("version", "group", "limits", "memory"),
     [
-        ("0::/\n", {"memory.max": "2000000000\n"}, 2_000_000_000),
-        (ONE.format("/docker/f00"), {MEMORY.format(""): "2000000000\n"}, 2_000_000_000),
-        (
-            "0::/system.slice/job.service/step\n",
-            {
-                "system.slice/job.service/step/memory.max": "max\n",
-                "system.slice/job.service/memory.max": "700000000\n",
-                "system.slice/memory.max": "900000000\n",
-                "system.slice/other.service/memory.max": "1\n",
-            },
-            700_000_000,
-        ),
-        (
-            ONE.format("/slurm/job7/step"),
-            {
-                MEMORY.format("slurm/job7/step/"): NO_LIMIT,
-                MEMORY.format("slurm/job7/"): "800000000\n",
-                MEMORY.format("slurm/"): "900000000\n",
-                MEMORY.format(""): NO_LIMIT,
-            },
-            800_000_000,
-        ),
-        (ONE.format("/../f00"), {MEMORY.format(""): "600000000\n"}, 600_000_000),
-        (ONE.format("/docker/other"), {MEMORY.format(""): "600000000\n"}, 600_000_000),
+        (2, "/", {"": 2_000_000_000}, 2_000_000_000),
+        (1, "/docker/f00", {"": 2_000_000_000}, 2_000_000_000),
+        (2, "/a/job/step", {**JOB, "a/other": 1}, 700_000_000),
+        (1, "/a/job/step", JOB, 700_000_000),
+        (1, "/../f00", {"": 600_000_000, "../f00": 1}, 600_000_000),
+        (1, "/docker/other", {"": 600_000_000}, 600_000_000),
     ],
     ids=["2", "1", "groups around it, 2", "groups around it, 1", "path beyond", "path unseen"],
 )
-def test_the_least_limit_of_memory_of_all_groups_around_the_process_counts(
-    tmp_path: Path, groups: str, files: dict[str, str], memory: int
-) -> None:
-    assert available_memory(machine(tmp_path, groups, files)) == memory
+def test_the_least_limit_of_memory_counts(tmp_path, version, group, limits, memory):
+    assert available_memory(machine(tmp_path, version, group, limits)) == memory
 
 
-def test_without_a_limit_the_machine_s_memory_and_processors_count(tmp_path: Path) -> None:
-    two = machine(tmp_path / "2", "0::/\n", {"memory.max": "max\n", "cpu.max": "max 100000\n"})
-    unlimited = {
-        MEMORY.format(""): NO_LIMIT,
-        "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    }
-    one = machine(tmp_path / "1", ONE.format("/"), unlimited)
-    nothing = str(tmp_path / "no control groups at all")
-    for root in (two, one):
-        assert available_memory(root) == available_memory(nothing)
-        assert available_processors(root) == available_processors(nothing) == PROCESSORS
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_a_limit_the_machine_s_memory_and_processors_count(tmp_path, version):
+    root, nothing = machine(tmp_path, version, "/", {"": None}), str(tmp_path / "nothing")
+    assert available_memory(root) == available_memory(nothing)
+    assert available_processors(root) == available_processors(nothing) == PROCESSORS
 
 
-@pytest.mark.parametrize(("quota", "processors"), [(50_000, 1), (100_000, 1), (10**7, PROCESSORS)])
-def test_a_quota_of_processors_counts_in_both_versions_and_a_share_of_one_is_one(
-    tmp_path: Path, quota: int, processors: int
-) -> None:
-    two = machine(tmp_path / "2", "0::/a\n", {"a/cpu.max": f"{quota} 100000\n"})
-    files = {
-        "cpu,cpuacct/cpu.cfs_quota_us": f"{quota}\n",
-        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    }
-    one = machine(tmp_path / "1", ONE.format("/"), files)
-    assert available_processors(two) == available_processors(one) == processors
+QUOTAS = [(50_000, 1), (100_000, 1), (150_000, min(2, PROCESSORS)), (10**7, PROCESSORS)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("quota", "number"), QUOTAS)
+def test_a_quota_of_processors_counts_and_a_share_of_one_is_one(tmp_path, version, quota, number):
+    assert available_processors(machine(tmp_path, version, "/a", {}, quota)) == number
 
 
 SLOW = pytest.mark.slow
 
 
-def in_python(code: str, *before: str) -> Ended:
-    """Code in a Python of its own, which a command before it starts."""
-    done = subprocess.run(
-        [*before, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+def in_python(code: str) -> Ended:
+    """Code in a Python of its own."""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def test_processors_that_the_process_is_not_allowed_do_not_count() -> None:
+def test_processors_that_the_process_is_not_allowed_do_not_count():
     one = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, [{one}])\n"
@@ -137,7 +115,7 @@ def within(group: Path, code: str) -> Ended:
     return in_python(join + code)
 
 
-def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(group: Path) -> None:
+def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(group):
     (group / "memory.limit_in_bytes").write_text("2000003072")
     limit = "from streamtron.core.config import Machine; print(Machine().memory_limit)"
     allowed = int((group / "memory.limit_in_bytes").read_text())
@@ -153,9 +131,7 @@ def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(grou
         pytest.param("long.vw", "1 |f ", 1, "a row on each", marks=SLOW),
     ],
 )
-def test_a_row_too_long_for_a_container_of_300_mb_is_refused_and_the_process_lives(
-    name: str, begin: str, line: int, advice: str, group: Path, tmp_path: Path
-) -> None:
+def test_a_row_too_long_for_300_mb_is_refused(name, begin, line, advice, group, tmp_path):
     (group / "memory.limit_in_bytes").write_text(str(300 << 20))
     with open(tmp_path / name, "wb") as file:
         file.write(begin.encode())
@@ -169,9 +145,7 @@ def test_a_row_too_long_for_a_container_of_300_mb_is_refused_and_the_process_liv
 
 
 @pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])
-def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(
-    command: str, tmp_path: Path
-) -> None:
+def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(command, tmp_path):
     with open(tmp_path / "long.svm", "wb") as file:
         file.write(b"1 1:1\n")
         file.truncate(300 << 20)

@@ -1,7 +1,5 @@
 """Losses: values, slopes and curvatures agree with each other and with the oracle."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -38,9 +36,7 @@ near_one = st.integers(0, 150).map(lambda n: 1.0 - n * U)
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 @given(st.lists(st.floats(0.0, 1.5) | st.floats(0.0, 1e-300) | near_one, min_size=1), numbers)
-def test_a_gain_equals_its_plain_oracle_bit_for_bit(
-    loss: Loss, drawn: list[float], t: float
-) -> None:
+def test_a_gain_equals_its_plain_oracle_bit_for_bit(loss, drawn, t):
     loss = replace(loss, epsilon=EPSILON)
     if loss.numbers:
         drawn = [*drawn, *(-p for p in drawn)]
@@ -49,7 +45,7 @@ def test_a_gain_equals_its_plain_oracle_bit_for_bit(
 
 
 @given(st.lists(st.floats(-700.0, 700.0) | st.floats(-1.0, 1.0), min_size=1))
-def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn: list[float]) -> None:
+def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn):
     with mpmath.workdps(60):
         for number, of_loss in enumerate((values, slopes, curvatures)):
             for m, found in zip(drawn, of_loss(LOG_LOSS, np.array(drawn)).tolist(), strict=True):
@@ -58,7 +54,7 @@ def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn: list[float]) -> 
 
 
 @given(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(-8.0, 8.0))
-def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p: float, off: float):
+def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p, off):
     with mpmath.workdps(60):
         q = p * (1 + mpmath.mpf(off) * U)
         found = gains(LOG_LOSS, np.array([p]))[0]
@@ -66,13 +62,13 @@ def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p: floa
 
 
 @pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=["log_loss", "hinge"])
-def test_a_dual_variable_that_may_be_above_c_earns_minus_infinity(loss: Loss) -> None:
+def test_a_dual_variable_that_may_be_above_c_earns_minus_infinity(loss):
     above = np.array([1.0, 1.0 + U, 2.0, math.inf, 1.0 - 4.0 * U])
     assert (gains(loss, above) == -math.inf).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
-def test_an_expansion_has_value_slope_and_curvature_of_the_loss(loss: Loss) -> None:
+def test_an_expansion_has_value_slope_and_curvature_of_the_loss(loss):
     m = np.array([-3.0, -0.5, 0.3, 0.95, 2.0])
     smoothed = replace(loss, zone=0.25 if solved(loss).zone else 0.0)
     smoothed = replace(smoothed, epsilon=EPSILON)
@@ -82,7 +78,7 @@ def test_an_expansion_has_value_slope_and_curvature_of_the_loss(loss: Loss) -> N
     assert 0.5 * curvature * m * m - slope * m + constant == pytest.approx(values(smoothed, m))
 
 
-def test_a_code_that_no_loss_has_gives_no_number() -> None:
+def test_a_code_that_no_loss_has_gives_no_number():
     for order in range(4):
         found, code = np.zeros(1), max(loss.code for loss in LOSSES.values()) + 1
         kernels.loss_at(kernels.Phi(code), order, np.zeros(1), np.zeros(0), found)
@@ -106,7 +102,7 @@ for _loss in LOSSES.values():
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
-def test_no_slope_is_above_the_most_and_a_sparse_loss_ends(loss: Loss) -> None:
+def test_no_slope_is_above_the_most_and_a_sparse_loss_ends(loss):
     m, loss = np.array([-7.3, 0.2, 0.9, 1.1, 5.0]), replace(loss, epsilon=EPSILON)
     assert (abs(slopes(loss, m)) <= (EPSILON if loss.name == "huber" else loss.most)).all()
     assert not loss.sparse or not values(loss, m[m >= 1.0]).any()

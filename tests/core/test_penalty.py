@@ -1,7 +1,5 @@
 """Penalties with a 1-norm: what a scan proves against exact arithmetic, and the kernels."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -21,20 +19,21 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.proximal_newton import by_column
 from streamtron.solver.scan import Frozen, counts_of_slacks
 from streamtron.solver.targets import Targets, round_counts
-from tests.core.test_exact_scans import Drawn, draw, draw_priced, fraction, sums_of
+from tests.core import test_exact_scans as scans
+from tests.core.test_exact_scans import fraction
 from tests.helpers import losses
-from tests.helpers.sources import csr, random_rows
+from tests.helpers.sources import csr, dense, random_rows
 
 SCANS = 300
 
 BOTH = pytest.mark.parametrize("loss", [SQUARED_HINGE, LOG_LOSS], ids=lambda loss: loss.name)
 
 
-def draw_penalised(loss: Loss, seed: int) -> Drawn:
+def draw_penalised(loss: Loss, seed: int) -> scans.Drawn:
     """Rows of ``draw`` and ``draw_priced``, and any r; half of the time with weights whose slopes
     make the counts, and r near the largest |v_j|, where (|v_j| − r)₊ cancels."""
     rng = np.random.default_rng([seed, 2])
-    drawn = draw_priced(loss, seed)[0] if loss is LOG_LOSS else draw(seed)
+    drawn = scans.draw_priced(loss, seed)[0] if loss is LOG_LOSS else scans.draw(seed)
     ratio = float(rng.choice([1.0, 0.5, rng.random(), 1.0 - 2.0**-30, 1e-9]))
     if rng.random() < 0.5:
         n, b = len(drawn.signs), float(10.0 ** rng.uniform(0, 9))
@@ -53,24 +52,22 @@ def draw_penalised(loss: Loss, seed: int) -> Drawn:
     return drawn._replace(loss=loss, ratio=ratio)
 
 
-def exact_bounds(drawn: Drawn, proof: Certificate) -> tuple[mpmath.mpf, mpmath.mpf]:
+def exact_bounds(drawn: scans.Drawn, proof: Certificate) -> tuple[mpmath.mpf, mpmath.mpf]:
     """P of the weights times the proof's scale; and the most that D proves of s α, 0 ≤ s ≤ 1, or
     as much as the proof claims."""
     ratio, name = Fraction(drawn.ratio), drawn.loss.name
-    rows = [[*map(Fraction, row), Fraction(drawn.rho)] for row in drawn.X.tolist()]
-    v = [Fraction(proof.scale) * Fraction(x) for x in (*drawn.w.tolist(), drawn.bias)]
-    signs, cost = drawn.signs.tolist(), [1 / (2 * Fraction(p)) for p in drawn.price.tolist()]
+    v, margins, sums = scans.exact_sums(drawn, proof.scale)
+    cost = [1 / (2 * Fraction(p)) for p in drawn.price.tolist()]
     alpha = [c / Fraction(drawn.b) for c in drawn.counts.tolist()]
     penalties = ratio * sum(map(abs, v[:-1])) + v[-1] ** 2 / 2
-    penalties += (1 - ratio) * sum(x * x for x in v[:-1]) / 2
-    primal = fraction(penalties)
-    for l, row, c in zip(signs, rows, cost, strict=True):
-        margin = l * sum(map(Fraction.__mul__, row, v))
+    primal = fraction(penalties + (1 - ratio) * sum(x * x for x in v[:-1]) / 2)
+    for margin, c in zip(margins, cost, strict=True):
         slack = max(1 - margin, Fraction(0))
-        lost = losses.loss_at(name, fraction(margin))[0] if name == "log_loss" else None
-        primal += fraction(c * slack * slack) if lost is None else fraction(c) * lost
-    signed = [x * l for x, l in zip(alpha, signs, strict=True)]
-    *a, bias = (sum(map(Fraction.__mul__, signed, column)) for column in zip(*rows, strict=True))
+        if name == "log_loss":
+            primal += fraction(c) * losses.loss_at(name, fraction(margin))[0]
+        else:
+            primal += fraction(c * slack * slack)
+    *a, bias = (x / Fraction(drawn.b) for x in sums)
     if name == "log_loss" and any(x > c for x, c in zip(alpha, cost, strict=True)):
         return primal, mpmath.mpf(0)
 
@@ -107,7 +104,7 @@ def false_claims(loss: Loss, seeds: range) -> dict[int, str]:
         for seed in seeds:
             drawn = draw_penalised(loss, seed)
             try:
-                proof = certificate_of(sums_of(drawn, seed), drawn.w, drawn.bias, hard=False)
+                proof = certificate_of(scans.sums_of(drawn, seed), drawn.w, drawn.bias, hard=False)
             except InternalError:
                 false[seed] = "a lower bound above the upper one"
                 continue
@@ -119,19 +116,17 @@ def false_claims(loss: Loss, seeds: range) -> dict[int, str]:
     return false
 
 
+SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
+
+
 @BOTH
-def test_no_bound_of_hundreds_of_scans_is_false_in_exact_arithmetic(loss: Loss) -> None:
+@pytest.mark.parametrize("many", SLOW)
+def test_no_bound_of_hundreds_of_scans_is_false_in_exact_arithmetic(loss, many):
     number = SCANS // 5 if loss is LOG_LOSS else SCANS  # mpmath is slow
-    assert false_claims(loss, range(number)) == {}
+    assert false_claims(loss, range(SCANS, SCANS + 10_000) if many else range(number)) == {}
 
 
-@pytest.mark.slow
-@BOTH
-def test_no_bound_of_ten_thousand_scans_is_false_in_exact_arithmetic(loss: Loss) -> None:
-    assert false_claims(loss, range(SCANS, SCANS + 10_000)) == {}
-
-
-def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch):
     monkeypatch.setattr(certificate, "FEW", -UNIT_ROUNDOFF)
     assert false_claims(SQUARED_HINGE, range(SCANS // 3))
 
@@ -207,35 +202,29 @@ def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
 
 
 @SMOOTH
-def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss: Loss) -> None:
-    false, said = false_zeros(loss, range(2 * SCANS))
+@pytest.mark.parametrize("many", SLOW)
+def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss, many):
+    fewer = 2 * SCANS
+    false, said = false_zeros(loss, range(fewer, fewer + 10_000) if many else range(fewer))
     assert false == []
     assert said > SCANS // 10
 
 
-@pytest.mark.slow
 @SMOOTH
-def test_no_column_of_ten_thousand_that_is_proven_to_weigh_0_weighs_more(loss: Loss) -> None:
-    assert false_zeros(loss, range(2 * SCANS, 2 * SCANS + 10_000))[0] == []
-
-
-@SMOOTH
-def test_those_tests_notice_a_radius_that_is_too_short(
-    loss: Loss, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_tests_notice_a_radius_that_is_too_short(loss, monkeypatch):
     monkeypatch.setattr(penalty, "radius", lambda steepest, gap: 0.9 * radius(steepest, gap))
     assert false_zeros(loss, range(2 * SCANS))[0]
 
 
 def sweep_of_python(
-    X: list[list[float]], order: list[int], factors: list[float], rho: float, lasso: float,
-    ridge: float, gradient: list[float], diagonal: list[float], v: list[float],
-    step: list[float], images: list[float],
+    Z: list[list[float]], order: list[int], factors: list[float], lasso: float, ridge: float,
+    gradient: list[float], diagonal: list[float], v: list[float], step: list[float],
+    images: list[float],
 ) -> float:  # fmt: skip
-    """``kernels.descend`` on dense rows."""
+    """``kernels.descend`` on dense rows, ρ behind each."""
     gained, last = 0.0, len(v) - 1
     for j in order:
-        column = [rho] * len(X) if j == last else [row[j] for row in X]
+        column = [row[j] for row in Z]
         slope = gradient[j] + step[j]
         if j < last:
             slope += (ridge - 1.0) * step[j]
@@ -255,39 +244,30 @@ def sweep_of_python(
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0])
-def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio: float) -> None:
-    rng = np.random.default_rng(0)
-    plain, _ = random_rows(3, 40, 9)
-    rows = csr(plain)
-    X = [[0.0] * 9 for _ in range(40)]
-    for i in range(40):
-        for j in range(rows.indptr[i], rows.indptr[i + 1]):
-            X[i][rows.indices[j]] = float(rows.values[j])
+def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
+    rng, (rows, _) = np.random.default_rng(0), random_rows(3, 40, 9)
+    Z, columns = np.c_[dense(rows, 9), np.full(40, 0.7)], by_column(csr(rows), 9)
     factors, v = rng.random(40), rng.normal(size=10) * (rng.random(10) < 0.5)
-    gradient = rng.normal(size=10)
-    diagonal = factors @ np.c_[np.array(X), np.full(40, 0.7)] ** 2 + 1.0
+    gradient, diagonal = rng.normal(size=10), factors @ Z**2 + 1.0
     step, images, order = np.zeros(10), np.zeros(40), rng.permutation(10)
-    arguments = factors, 0.7, ratio, 1.0 - ratio, gradient, diagonal, v
-    plain_step, plain_images = step.tolist(), images.tolist()
+    plain = [array.tolist() for array in (gradient, diagonal, v, step, images)]
     for _ in range(3):
-        gained = kernels.descend(by_column(rows, 9), order, *arguments, step, images)
-        lists = [a if isinstance(a, float) else a.tolist() for a in arguments]
-        assert gained == sweep_of_python(X, order.tolist(), *lists, plain_step, plain_images)
-        assert (step.tolist(), images.tolist()) == (plain_step, plain_images)
+        arguments = factors, 0.7, ratio, 1.0 - ratio, gradient, diagonal, v
+        gained = kernels.descend(columns, order, *arguments, step, images)
+        given = Z.tolist(), order.tolist(), factors.tolist(), ratio, 1.0 - ratio
+        assert gained == sweep_of_python(*given, *plain)
+        assert [step.tolist(), images.tolist()] == plain[3:]
     assert (v + step == 0.0).any()
-    Z, ridge = np.c_[np.array(X), np.full(40, 0.7)], np.append(np.full(9, 1.0 - ratio), 1.0)
-    hessian = (Z.T * factors) @ Z + np.diag(ridge)
-    direct, slopes = np.zeros(10), gradient.copy()
+    hessian = (Z.T * factors) @ Z + np.diag(np.append(np.full(9, 1.0 - ratio), 1.0))
+    arguments = factors, 0.7, ratio, 1.0 - ratio, gradient, np.diag(hessian).copy(), v
+    direct, slopes, step, images = np.zeros(10), gradient.copy(), np.zeros(10), np.zeros(40)
     for _ in range(3):
         kernels.descend_directly(hessian, order, ratio, v, direct, slopes)
-    step, images = np.zeros(10), np.zeros(40)
-    arguments = (*arguments[:5], np.diag(hessian).copy(), v)
-    for _ in range(3):
-        kernels.descend(by_column(rows, 9), order, *arguments, step, images)
+        kernels.descend(columns, order, *arguments, step, images)
     np.testing.assert_allclose(direct, step, rtol=1e-9, atol=1e-12)
 
 
-def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point() -> None:
+def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point():
     v = np.array([3.0, -0.2, -1.5, 0.4])
     for ratio in (0.1, 0.5, 0.9):
         penalty = Penalty.of(ratio)
@@ -305,21 +285,22 @@ def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point() -> 
         ({"faithful": True}, "-"),
     ],
 )
-def test_a_penalty_that_no_solver_has_is_refused(names: dict, wanted: str) -> None:  # type: ignore[type-arg]
+def test_a_penalty_that_no_solver_has_is_refused(names, wanted):  # type: ignore[type-arg]
     with pytest.raises(SettingsError, match=wanted):
         Settings(penalty="l1", **names)
 
 
-def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge() -> None:
+def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge():
     ratio, v = 1.0 - 2.0**-30, 1.25
     assert Penalty.of(ratio).dual(10.0, np.array([v, 0.0])) == pytest.approx(10.0 / v, rel=1e-8)
+    assert Penalty.of(1.0).dual(10.0, np.array([0.25, 0.0])) == 10.0, "never above what α earns"
     targets = Targets(np.arange(1), np.array([1], np.int8), np.array([0.5]), np.zeros(1))
     frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
     frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
     assert frozen.certificate(hard=False).dual == pytest.approx(0.75 / v, rel=1e-6)
 
 
-def test_nothing_is_proven_where_the_dual_point_is_no_number() -> None:
+def test_nothing_is_proven_where_the_dual_point_is_no_number():
     sums = ScanSums(1.0, 1, LOG_LOSS, ratio=1.0)
     sums.totals[kernels.STEPS_SCANNED], sums.sums[kernels.GAINS] = 1, -math.inf
     assert dual_of(sums)[0] == 0.0

@@ -230,7 +230,7 @@ def false_claims(
             ),
             "the dual objective is above the least primal": exact["dual_objective"] > best.primal,
             "the gap is smaller than the true one": gap > exact["relative_duality_gap"],
-            "the optimum is farther than the radius": far,
+            "the optimum is farther than the radius": far or radius == 0.0,
         }
         return [claim for claim, is_false in claims.items() if is_false]
 

@@ -3,7 +3,10 @@ as one call."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Label, Rows
@@ -21,6 +25,7 @@ from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
+from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
@@ -39,7 +44,21 @@ plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 def source_of(labels: Sequence[Label] | None = None) -> ListSource:
     rows, two = random_rows(3, ROWS, COLUMNS)
-    return ListSource(csr(rows), two if labels is None else labels, block_rows=16)
+    return ListSource(csr(rows), labels or two, block_rows=16)
+
+
+def drawn_source(
+    seed: int, rows: int, columns: int = 6, density: float = 0.4, **options: Any
+) -> ListSource:
+    """Random rows with the labels 1 and −1."""
+    drawn, two = random_rows(seed, rows, columns, density)
+    return ListSource(csr(drawn), two, **options)
+
+
+def plain_rows(rows: Rows) -> list[Row]:
+    """Rows as lists of (column, value)."""
+    pairs = list(zip(rows.indices.tolist(), rows.values.tolist(), strict=True))
+    return [pairs[first:stop] for first, stop in pairwise(rows.indptr.tolist())]
 
 
 class GrowingSource(ListSource):
@@ -55,10 +74,8 @@ class GrowingSource(ListSource):
 
 def classes_that_come_late() -> list[Label]:
     """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
-    rng = np.random.default_rng(5)
-    names = np.array(["b", "a", "d", "c"])
-    since = [0, 40, 41, 200]
-    return [str(names[rng.integers(sum(k >= first for first in since))]) for k in range(ROWS)]
+    rng, since = np.random.default_rng(5), [0, 40, 41, 200]
+    return ["badc"[rng.integers(sum(k >= first for first in since))] for k in range(ROWS)]
 
 
 def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
@@ -70,6 +87,19 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
         learner.certificate, learner.progress.full_epochs, learner.progress.mini_epochs,
         learner.finished,
     )  # fmt: skip
+
+
+def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
+    """How often kernels are called from now on, by their names."""
+    counter: Counter[str] = Counter()
+
+    def call(name: str, kernel: kernels.Kernel, *arguments: Any) -> None:
+        counter[name] += 1
+        kernel(*arguments)
+
+    for name in names:
+        patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
+    return counter
 
 
 def learners_of_run(run: Path) -> list[Learner]:

@@ -81,37 +81,6 @@ def scattered(start: int, chosen: list[int]) -> list[int]:
     return sorted(chosen, key=lambda position: drawn[position] >> 42)
 
 
-def murmur_hash(data: bytes) -> int:
-    """MurmurHash3_x86_32 with seed 0, signed, as Appleby's own source has it (2011)."""
-    found = 0
-    for at in range(0, len(data), 4):
-        block = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 % 2**32
-        block = (block << 15 | block >> 17) % 2**32 * 0x1B873593 % 2**32
-        found ^= block
-        if at + 4 <= len(data):
-            found = ((found << 13 | found >> 19) % 2**32 * 5 + 0xE6546B64) % 2**32
-    found ^= len(data)
-    found = (found ^ found >> 16) * 0x85EBCA6B % 2**32
-    found = (found ^ found >> 13) * 0xC2B2AE35 % 2**32
-    found ^= found >> 16
-    return found - 2**32 if found >= 2**31 else found
-
-
-def words_of(document: str) -> list[str]:
-    """Runs of two or more letters, digits or underscores of the document in lower case, letter by
-    letter: what has no lower case of one letter stays."""
-    words, word = [], ""
-    for letter in document + " ":
-        lower = letter.lower() if len(letter.lower()) == 1 else letter
-        if lower.isalnum() or lower == "_":
-            word += lower
-            continue
-        if len(word) > 1:
-            words.append(word)
-        word = ""
-    return words
-
-
 class Oracle:
     """One learner over rows held in lists; ``variant`` is "steps" or "length"."""
 

@@ -1,20 +1,15 @@
 """Counts are a plain list of integers, held in less memory."""
 
-from __future__ import annotations
-
-import random
 import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamtron.solver.duals import PAGE, Counts
 from streamtron.solver.targets import largest_counts, round_counts
-from tests.helpers.examples import examples
-
-prove = settings(max_examples=examples(100), deadline=None, derandomize=True)
+from tests.helpers.kernel_cases import prove
 
 row_numbers = st.one_of(
     st.integers(0, 50), st.integers(PAGE - 3, PAGE + 3), st.integers(0, 5 * PAGE)
@@ -35,20 +30,14 @@ def counts_of(entries: list[dict[int, int]]) -> tuple[Counts, dict[int, int]]:
 
 @prove
 @given(puts, st.lists(row_numbers, max_size=30), st.integers(2, 5))
-def test_what_was_put_last_is_taken_and_0_where_nothing_was(
-    entries: list[dict[int, int]], questions: list[int], factor: int
-) -> None:
+def test_what_was_put_last_is_taken_and_0_where_nothing_was(entries, questions, factor):
     counts, plain = counts_of(entries)
     taken = counts.take(np.array(questions, dtype=np.int64))
     assert taken.tolist() == [plain.get(k, 0) for k in questions]
     assert counts.dense(50).tolist() == [plain.get(k, 0) for k in range(50)]
     assert counts.largest() == max(plain.values(), default=0)
     assert counts.total() == sum(plain.values())
-    nonzero = [
-        (int(number), int(count))
-        for numbers, values in counts.nonzero()
-        for number, count in zip(numbers, values, strict=True)
-    ]
+    nonzero = [pair for piece in counts.nonzero() for pair in zip(*piece, strict=True)]
     assert nonzero == sorted((k, count) for k, count in plain.items() if count)
     gaps, values = counts.gaps()
     assert np.cumsum(gaps).tolist() == [number for number, _ in nonzero]
@@ -67,9 +56,7 @@ borders = st.lists(row_numbers, max_size=8, unique=True).map(sorted)
 
 @prove
 @given(puts, borders, st.randoms(use_true_random=False))
-def test_ranges_are_their_rows_one_behind_the_other(
-    entries: list[dict[int, int]], ends: list[int], chance: random.Random
-) -> None:
+def test_ranges_are_their_rows_one_behind_the_other(entries, ends, chance):
     ranges = list(zip(ends[::2], ends[1::2], strict=False))
     chance.shuffle(ranges)
     numbers = np.array([k for a, z in ranges for k in range(a, z)], dtype=np.int64)
@@ -86,7 +73,7 @@ def test_ranges_are_their_rows_one_behind_the_other(
     assert by_ranges.take_ranges(ranges).tolist() == by_numbers.take(numbers).tolist()
 
 
-def test_counts_beyond_the_most_pages_are_in_a_file_and_not_in_memory() -> None:
+def test_counts_beyond_the_most_pages_are_in_a_file_and_not_in_memory():
     tracemalloc.start()
     counts, plain = counts_of([{page * PAGE: page + 1 for page in range(700)}])
     held, _ = tracemalloc.get_traced_memory()
@@ -96,19 +83,18 @@ def test_counts_beyond_the_most_pages_are_in_a_file_and_not_in_memory() -> None:
     assert counts.total() == sum(plain.values())
 
 
-def test_a_count_far_away_costs_nothing_in_between() -> None:
+def test_a_count_far_away_costs_nothing_in_between():
     counts, _ = counts_of([{10**9: 3, 1: 0}])
     assert counts.nbytes == 4 * PAGE
     assert counts.take(np.array([10**9])).tolist() == [3]
 
 
-def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly() -> None:
-    counts, values = Counts(), np.arange(PAGE, dtype=np.int32)
-    numbers = np.arange(PAGE, dtype=np.int64)
+def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly():
+    counts, numbers = Counts(), np.arange(PAGE)
+    values = numbers.astype(np.int32)
     counts.put(numbers, values)
     values[:] = 0
-    taken = counts.take(numbers)
-    taken[:] = 0
+    counts.take(numbers)[:] = 0
     counts.scale(3)
     assert counts.take(numbers).tolist() == list(range(0, 3 * PAGE, 3))
 
@@ -118,12 +104,12 @@ def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly()
     [([1, 2], [1]), ([1], [0]), ([1], [-(2**31)]), ([1, 0], [1, 1])],
     ids=["one missing", "a count of 0", "a count of no size", "a row twice"],
 )
-def test_gaps_that_no_counts_have_are_refused(gaps: list[int], counts: list[int]) -> None:
+def test_gaps_that_no_counts_have_are_refused(gaps, counts):
     with pytest.raises(ValueError, match="no int32 other than 0"):
         Counts.of_gaps(np.array(gaps, dtype=np.uint32), np.array(counts, dtype=np.int32))
 
 
-def test_counts_are_rounded_to_the_nearest_whole_number_below_the_most_that_there_may_be() -> None:
+def test_counts_are_rounded_to_the_nearest_whole_number_below_the_most_that_there_may_be():
     alpha, most = np.array([0.24, 0.25, 1.0, 0.5, 1e300, 0.0]), np.array([1, 1, 1, 0.33, 1e300, 1])
     # 10 · 1 may be more than b C, of which roundings are known
     assert round_counts(alpha, 10.0, most).tolist() == [2, 3, 9, 3, 2**31 - 1, 0]

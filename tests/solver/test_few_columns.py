@@ -1,9 +1,9 @@
 """Few columns: all rows outside memory are one quadratic, and few readings are left."""
 
-from __future__ import annotations
-
 import tracemalloc
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, expansion
-from streamtron.core.rows import Rows, make_rows
+from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.hessian import Outside, mirror
 from streamtron.solver.learner import Learner
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.learners import minimise
+from tests.helpers.learners import drawn_source, minimise
 from tests.helpers.optimum import least_primal, of_margins
 from tests.helpers.sources import ListSource, csr, dense, random_rows, train, trained
 
@@ -29,12 +29,18 @@ COLUMNS = 20
 Vector = NDArray[np.float64]
 
 
-def correlated(rows: int, seed: int = 0) -> tuple[Rows, list[float]]:
-    """Rows of 50 correlated columns, with outliers."""
-    [batch] = corpus_rows(rows, 50, seed, kind="dense")
-    return make_rows(batch.indptr, batch.indices, batch.values), [
-        (1.0, -1.0)[code] for code in batch.codes
-    ]
+def correlated(
+    rows: int, weights: Sequence[float] | None = None, *, by_label: bool = False, unit: bool = False
+) -> ListSource:
+    """Rows of 50 correlated columns, with outliers; sorted by label, or of length 1."""
+    [batch] = corpus_rows(rows, 50, 0, kind="dense")
+    order = np.argsort(batch.codes, kind="stable") if by_label else np.arange(rows)
+    values = batch.values.reshape(-1, 50)[order]
+    if unit:
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+    labels = [(1.0, -1.0)[code] for code in batch.codes[order]]
+    matrix = make_rows(batch.indptr, batch.indices, values.ravel())
+    return ListSource(matrix, labels, weights, block_rows=256)
 
 
 def part(source: ListSource, divisor: int) -> int:
@@ -49,9 +55,7 @@ class Sample:
         plain, labels = random_rows(seed, number, COLUMNS)
         self.rows = csr([[(scale * column, value) for column, value in row] for row in plain])
         self.signs = np.array(labels, dtype=np.int8)
-        self.patterns = self.signs[:, None] * np.hstack(
-            [dense(plain, COLUMNS), np.ones((number, 1))]
-        )
+        self.patterns = self.signs[:, None] * np.c_[dense(plain, COLUMNS), np.ones(number)]
         self.cost = np.random.default_rng(seed).choice([0.0, 0.5, 3.0], size=number)
 
     def slice(self, start: int, stop: int) -> tuple[Any, ...]:
@@ -60,10 +64,7 @@ class Sample:
         return rows, self.signs[start:stop], self.cost[start:stop], 1.0, inside
 
 
-# --- the quadratic ---
-
-
-def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin() -> None:
+def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin():
     sample, outside = Sample(0, 60, scale=7), Outside(np.zeros(7 * COLUMNS + 1), 0.0)
     for start, stop in ((0, 2), (2, 60)):  # the second part has columns that the first has not
         outside.meet(sample.slice(start, stop)[0])
@@ -80,33 +81,16 @@ def test_it_is_the_loss_of_its_rows_where_all_of_them_are_inside_the_margin() ->
     assert outside.product(u) == pytest.approx(hessian @ u)
 
 
-def test_columns_met_late_change_no_bit_of_it() -> None:
-    sample, found = Sample(1, 60), []
-    for late in (False, True):
-        outside = Outside(np.zeros(COLUMNS + 1), 0.0)
-        outside.meet(sample.rows if not late else sample.slice(0, 1)[0])
-        for start in range(0, 60, 20):
-            outside.meet(sample.slice(start, start + 20)[0])
-            outside.add(*sample.slice(start, start + 20))
-        found.append((outside.gram.tobytes(), outside.linear.tobytes(), outside.columns.tolist()))
-    assert found[0] == found[1]
-
-
-def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sample, zero = Sample(2, 300), np.zeros(COLUMNS + 1)
-    rho = 1.0
-    best, margins, _ = minimise(
-        sample.rows, sample.signs, sample.cost, rho, zero, zero, 1e-14, proven=True
-    )
+def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(monkeypatch):
+    sample, zero, rho = Sample(2, 300), np.zeros(COLUMNS + 1), 1.0
+    problem = partial(minimise, sample.rows, sample.signs)
+    best, margins, _ = problem(sample.cost, rho, zero, zero, 1e-14, proven=True)
     gone, outside = margins[:200] < 0.9, Outside(zero, 0.0)
     outside.meet(sample.rows)
     rows, signs, _, _, inside = sample.slice(0, 200)
     outside.add(rows, signs, np.where(gone, sample.cost[:200], 0.0), rho, inside)
     mirror(outside.gram)
-    left = sample.cost.copy()
-    left[:200][gone] = 0.0
+    left = np.where(np.append(gone, np.zeros(100, bool)), 0.0, sample.cost)
     products, product = [], outside.product
 
     def counted(u: Vector) -> Vector:
@@ -114,16 +98,11 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
         return product(u)
 
     monkeypatch.setattr(outside, "product", counted)
-    found, _, steps = minimise(
-        sample.rows, sample.signs, left, rho, zero, zero, 1e-14, proven=True, outside=outside
-    )
+    found, _, steps = problem(left, rho, zero, zero, 1e-14, proven=True, outside=outside)
     assert gone.sum() > 0
     assert found == pytest.approx(best, rel=1e-6, abs=1e-9)
     # gradient, line search and one conjugate step: the preconditioner has its Hessian
     assert 0 < len(products) <= 3 * steps + 1
-
-
-# --- which rows are held ---
 
 
 def begun(settings: Settings, sample: Sample) -> tuple[Learner, Targets]:
@@ -138,7 +117,7 @@ def begun(settings: Settings, sample: Sample) -> tuple[Learner, Targets]:
     return learner, learner.targets(chunk)
 
 
-def test_what_becomes_of_a_row_does_not_depend_on_how_rows_are_cut_into_chunks() -> None:
+def test_what_becomes_of_a_row_does_not_depend_on_how_rows_are_cut_into_chunks():
     sample, found = Sample(3, 300), []
     settings = Settings(C=2.0, active_set=3000, max_epochs=1)
     for cut in (300, 41, 7):
@@ -146,86 +125,59 @@ def test_what_becomes_of_a_row_does_not_depend_on_how_rows_are_cut_into_chunks()
         for start in range(0, 300, cut):
             rows = sample.slice(start, min(300, start + cut))[0]
             stretch = slice(start, start + cut)
-            own = Targets(
-                targets.numbers[stretch], targets.signs[stretch], targets.delta2[stretch],
-                targets.squares[stretch],
-            )  # fmt: skip
-            assert few_columns.take_rows(learner, rows, own)
+            names = ("numbers", "signs", "delta2", "squares")
+            some = Targets(*(getattr(targets, name)[stretch] for name in names))
+            assert few_columns.take_rows(learner, rows, some)
         outside = learner.outside
-        assert outside is not None
-        found.append((
-            outside.gram.tobytes(), outside.linear.tobytes(), outside.constant, outside.reach,
-            learner.active.numbers.tolist(),
-        ))  # fmt: skip
+        sums = outside.gram.tobytes(), outside.linear.tobytes(), outside.constant
+        found.append((*sums, outside.reach, learner.active.numbers.tolist()))
         assert 0 < learner.active.nbytes <= 3000
     assert found[0] == found[1] == found[2]
 
 
-def test_the_rows_that_a_scan_holds_are_the_nearest_to_the_margin() -> None:
+def test_the_rows_that_a_scan_holds_are_the_nearest_to_the_margin():
     sample = Sample(4, 300)
     learner, targets = begun(Settings(C=2.0, active_set=3000, max_epochs=1), sample)
     few_columns.take_rows(learner, sample.rows, targets)
     outside = learner.outside
-    assert outside is not None
     far = np.abs(1.0 - sample.patterns @ outside.v)
-    held = np.zeros(300, dtype=bool)
-    held[learner.active.numbers] = True
+    held = np.isin(np.arange(300), learner.active.numbers)
     assert 10 < held.sum() < 40
     assert far[held].max() <= outside.reach
     assert far[~held].min() >= outside.reach - 1e-12
 
 
-# --- readings ---
-
-
 @pytest.mark.parametrize(("by_label", "most"), [(False, 4), (True, 6)])
 @pytest.mark.parametrize("C", [0.5, 50.0])
-def test_correlated_columns_are_certified_in_few_readings_with_a_tenth_of_the_rows_in_memory(
-    C: float, by_label: bool, most: int
-) -> None:
-    rows, labels = correlated(4000)
-    if by_label:
-        order = np.argsort(labels, kind="stable")
-        values = rows.values.reshape(-1, 50)[order]
-        rows, labels = make_rows(rows.indptr, rows.indices, values.ravel()), sorted(labels)
-    source = ListSource(rows, labels, block_rows=256)
+def test_a_tenth_of_the_rows_in_memory_certifies_few_columns_in_few_readings(C, by_label, most):
+    source = correlated(4000, by_label=by_label)
     learner = trained(source, Settings(C=C, tol=1e-3, active_set=part(source, 10)))
-    assert learner.finished == "certified"
-    assert learner.regime == Regime.FEW_COLUMNS
-    assert source.nonzeros_read <= most * len(rows.indices)
-    certificate = learner.certificate
-    assert certificate is not None
-    assert certificate.upper_bound is not None
-    X = rows.values.reshape(-1, 50).astype(np.float64)
-    primal = least_primal(X, np.array(labels), C)
-    assert 0.5 / certificate.upper_bound**2 <= primal * (1 + 1e-9)
-    assert primal <= 0.5 / certificate.primal_margin**2 * (1 + 1e-9)
+    assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
+    assert source.nonzeros_read <= most * len(source.rows.indices)
+    X = source.rows.values.reshape(-1, 50).astype(np.float64)
+    primal = least_primal(X, source.codes, C)
+    assert learner.certificate.dual <= primal * (1 + 1e-9)
+    assert primal <= learner.certificate.primal * (1 + 1e-9)
 
 
-def test_fine_tolerances_are_certified_for_the_resolution_is_chosen_for_them() -> None:
-    rows, labels = correlated(3000)
-    values = rows.values.reshape(-1, 50)
-    short = values / np.linalg.norm(values, axis=1, keepdims=True)  # R² is 2, and b small
-    rows = make_rows(rows.indptr, rows.indices, short.ravel())
-    source = ListSource(rows, labels, block_rows=256)
+def test_fine_tolerances_are_certified_for_the_resolution_is_chosen_for_them():
+    source = correlated(3000, unit=True)  # R² is 2, and b small
     learner = trained(source, Settings(C=5.0, tol=1e-10, active_set=part(source, 10), max_epochs=8))
     assert learner.finished == "certified"
 
 
-def test_weights_of_rows_and_rows_of_weight_0_count_as_they_do_in_memory() -> None:
-    rows, labels = correlated(2000)
+def test_weights_of_rows_and_rows_of_weight_0_count_as_they_do_in_memory():
     weights = np.random.default_rng(0).choice([0.0, 0.2, 1.0, 5.0], size=2000).tolist()
     primals = []
     for divisor in (1, 10):
-        source = ListSource(rows, labels, weights, block_rows=256)
+        source = correlated(2000, weights)
         learner = trained(source, Settings(C=2.0, tol=1e-8, active_set=part(source, divisor) + 1))
         assert learner.finished == "certified"
-        assert learner.certificate is not None
         primals.append(learner.certificate.primal_margin)
     assert primals[0] == pytest.approx(primals[1], rel=1e-7)
 
 
-def test_a_row_longer_than_memory_is_part_of_the_quadratic() -> None:
+def test_a_row_longer_than_memory_is_part_of_the_quadratic():
     plain, labels = random_rows(5, 400, COLUMNS)
     long = [(column, -5.0 * labels[0] * value) for column, value in plain[0]]
     plain[100] = [*long, *((column, 0.5) for column in range(COLUMNS, 2 * COLUMNS))]
@@ -233,25 +185,21 @@ def test_a_row_longer_than_memory_is_part_of_the_quadratic() -> None:
     source = ListSource(csr(plain), labels, block_rows=64)
     settings = Settings(tol=1e-6, active_set=8 * (len(plain[100]) - 1) + 24, max_epochs=20)
     learner = trained(source, settings)
-    assert learner.finished == "certified"
-    assert learner.regime == Regime.FEW_COLUMNS
+    assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
 
 
-def test_where_columns_turn_out_to_be_many_blocks_take_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_columns_turn_out_to_be_many_blocks_take_over(monkeypatch):
     monkeypatch.setattr(few_columns, "HEAD", COLUMNS + 1)
     plain, labels = random_rows(6, 400, COLUMNS)
     plain[300] += [(column, 0.1) for column in range(COLUMNS, COLUMNS + 9)]
     source = ListSource(csr(plain), labels, block_rows=64)
     learner = trained(source, Settings(tol=1e-2, active_set=part(source, 4)))
-    assert learner.finished == "certified"
-    assert learner.regime == Regime.BLOCKS
+    assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)
     assert learner.outside is None
 
 
 @pytest.mark.parametrize("narrow", [0, 128], ids=["from the start", "late"])
-def test_many_columns_take_no_room_for_a_quadratic(narrow: int) -> None:
+def test_many_columns_take_no_room_for_a_quadratic(narrow):
     plain, labels = random_rows(6, 400, COLUMNS)
     for number, row in enumerate(plain[narrow:]):
         row += [(column, 0.1) for column in range(20 + 15 * number, 35 + 15 * number)]
@@ -265,16 +213,12 @@ def test_many_columns_take_no_room_for_a_quadratic(narrow: int) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"faithful": True}, {"C": None, "delta": 0.0}])
-def test_the_papers_procedure_and_the_hard_margin_have_no_quadratic(
-    setting: dict[str, Any],
-) -> None:
-    rows, labels = correlated(100)
-    learner = Learner(Settings(**setting), labels)
-    learner.widen(50)
-    assert not few_columns.worthwhile(learner, rows)
-    soft = Learner(Settings(), labels)
-    soft.widen(50)
-    assert few_columns.worthwhile(soft, rows)
+def test_the_papers_procedure_and_the_hard_margin_have_no_quadratic(setting):
+    source = correlated(100)
+    paper, soft = (Learner(Settings(**given), source.labels) for given in (setting, {}))
+    for learner in (paper, soft):
+        learner.widen(50)
+        assert few_columns.worthwhile(learner, source.rows) == (learner is soft)
 
 
 @pytest.mark.parametrize(
@@ -286,41 +230,32 @@ def test_the_papers_procedure_and_the_hard_margin_have_no_quadratic(
     ],
     ids=["halved", "from the best", "solved"],
 )
-def test_a_step_that_has_not_lowered_the_primal_is_halved_or_begun_anew(
-    reading: int, scanned: list[float], next_scan: list[float]
-) -> None:
+def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
     learner = Learner(Settings(), [1, -1])
     learner.running.widen(2)
     learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
     learner.best.certificate = of_margins(0.0, 0.25, 0.5)
     learner.outside = Outside(np.array(scanned), known=0.25)
     learner.progress.reading = reading
-    learner.progress.reports = trained(ListSource(*correlated(50)), Settings()).progress.reports
+    learner.progress.reports = trained(correlated(50), Settings()).progress.reports
     learner.extent.least_delta2 = 1.0
     list(few_columns.finish(learner))
-    assert learner.best.candidate is not None
     assert learner.best.candidate.tolist() == next_scan
 
 
-def test_the_counts_of_a_scan_are_those_of_the_slacks() -> None:
-    rows, labels = correlated(2000)
-    source = ListSource(rows, labels, block_rows=256)
+def test_the_counts_of_a_scan_are_those_of_the_slacks():
+    source = correlated(2000)
     learner = trained(source, Settings(C=2.0, tol=1e-2, active_set=part(source, 10)))
     frozen, b = learner.frozen, learner.progress.b
-    assert frozen is not None
     [chunk] = source.chunks([range(len(source.blocks))])
-    X = rows.values.reshape(-1, 50).astype(np.float64)
+    X = source.rows.values.reshape(-1, 50).astype(np.float64)
     margins = learner.targets(chunk).signs * (X @ frozen.w + frozen.bias) * frozen.scan_sums.scale
     wanted = np.floor(2.0 * b * 2.0 * np.maximum(0.0, 1.0 - margins) + 0.5)
     assert np.abs(learner.counts.dense(2000) - wanted).max() <= 1.0
     assert wanted.max() < kernels.COUNT_MAX
 
 
-def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer() -> None:
-    rows, labels = random_rows(1, 300, 60)
-    source = ListSource(csr(rows), labels, block_rows=32)
-    settings = Settings(C=50.0, active_set=8_000)
-    learner = Learner(settings, source.labels)
-    train(source, [learner], settings)
-    assert learner.finished == "certified"
-    assert learner.regime == Regime.BLOCKS
+def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
+    source = drawn_source(1, 300, 60, block_rows=32)
+    learner = trained(source, Settings(C=50.0, active_set=8_000))
+    assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)

@@ -1,7 +1,5 @@
 """Ridge with few columns is proven by the one reading that sums the moments of its rows."""
 
-from __future__ import annotations
-
 import warnings
 from fractions import Fraction
 from pathlib import Path
@@ -40,10 +38,8 @@ class Exact:
         self.p = [Fraction(1)] * X.shape[1] + [Fraction(0 if free else 1)]
 
     def primal(self, v: list[Fraction]) -> Fraction:
-        squares = (
-            c * (sum(a * b for a, b in zip(z, v, strict=True)) - t) ** 2
-            for z, t, c in zip(self.z, self.t, self.costs, strict=True)
-        )
+        rows = zip(self.z, self.t, self.costs, strict=True)
+        squares = (c * (sum(map(Fraction.__mul__, z, v)) - t) ** 2 for z, t, c in rows)
         return (sum(p * a * a for p, a in zip(self.p, v, strict=True)) + sum(squares)) / 2
 
     def optimum(self) -> list[Fraction]:
@@ -57,26 +53,20 @@ class Exact:
         for i in size:
             table[i] = [a / table[i][i] for a in table[i]]
             for k in size:
-                if k != i:
-                    table[k] = [
-                        a - table[k][i] * b for a, b in zip(table[k], table[i], strict=True)
-                    ]
+                factor = table[k][i] if k != i else Fraction(0)
+                table[k] = [a - factor * b for a, b in zip(table[k], table[i], strict=True)]
         return [row[-1] for row in table]
 
 
 @pytest.mark.parametrize("tol", [0.5, 1e-6])
 @pytest.mark.parametrize("intercept", ["free", "penalised"])
 @pytest.mark.parametrize("seed", range(examples(25)))
-def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(
-    seed: int, intercept: str, tol: float
-) -> None:
+def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(seed, intercept, tol):
     """The second sums what the weights of the first leave, which may be 10⁻¹⁰ of the numbers."""
     X, t = _rows(seed)
     weights = np.random.default_rng(seed).integers(0, 4, len(t)) * 0.3
-    C, rho = 10.0 ** (seed % 5 - 2), 3.0
-    model = StreamtronRegressor(
-        C=C, intercept=intercept, intercept_scaling=rho, tol=tol, max_iter=2
-    )
+    C, rho, how = 10.0 ** (seed % 5 - 2), 3.0, {"intercept": intercept, "tol": tol, "max_iter": 2}
+    model = StreamtronRegressor(C=C, intercept_scaling=rho, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         proof = model.fit(X, t, sample_weight=weights).certificate_
@@ -89,7 +79,7 @@ def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(
     assert proof["rows_scanned"] == np.count_nonzero(weights)
 
 
-def test_residuals_that_rounding_hides_are_summed_in_a_second_reading() -> None:
+def test_residuals_that_rounding_hides_are_summed_in_a_second_reading():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 4)).astype(np.float32).astype(np.float64)
     t = X @ [1e6, -1e6, 1e6, 1e6] + rng.normal(size=3000)
@@ -110,11 +100,7 @@ def _write(path: Path, X: Floats, t: Floats) -> str:
     return str(path)
 
 
-def _readings(events: list[Event]) -> int:
-    return sum(isinstance(event, ReadingDone) for event in events)
-
-
-def test_values_of_c_share_a_reading_and_are_each_the_model_of_a_fit_alone(tmp_path: Path) -> None:
+def test_values_of_c_share_a_reading_and_are_each_the_model_of_a_fit_alone(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9000, 5)).astype(np.float32).astype(np.float64)
     t = X @ rng.normal(size=5) + rng.normal(size=9000) + 20.0
@@ -129,7 +115,7 @@ def test_values_of_c_share_a_reading_and_are_each_the_model_of_a_fit_alone(tmp_p
             assert trial.certificate[name] == alone[name]
 
 
-def test_a_changed_run_reads_all_rows_once_and_is_the_fit_of_its_rows(tmp_path: Path) -> None:
+def test_a_changed_run_reads_all_rows_once_and_is_the_fit_of_its_rows(tmp_path):
     first, second = (_write(tmp_path / f"{k}.svm", *_rows(3 + k)) for k in range(2))
     model, how = tmp_path / "model", {"loss": "squared_error", "tol": 1e-3}
     streamtron.fit(first, **how, model=model)
@@ -137,9 +123,7 @@ def test_a_changed_run_reads_all_rows_once_and_is_the_fit_of_its_rows(tmp_path: 
     updated = streamtron.update(model, second)
     assert updated.report["readings"] <= 1.5  # the new rows are read by themselves first
     assert updated.model.certificate["dual_objective"] == afresh["dual_objective"]
-    proof = streamtron.certify(
-        model
-    ).certificate  # the run has no counts, and proves it all the same
+    proof = streamtron.certify(model).certificate  # though the run has no counts
     assert proof.relative_duality_gap <= 1e-3
     assert proof.dual <= afresh["primal_objective"]
     forgotten = streamtron.forget(model, second)
@@ -148,7 +132,7 @@ def test_a_changed_run_reads_all_rows_once_and_is_the_fit_of_its_rows(tmp_path: 
     assert np.array_equal(forgotten.model.weights, alone.weights)
 
 
-def test_columns_that_turn_out_to_be_many_are_trained_as_others_are(tmp_path: Path) -> None:
+def test_columns_that_turn_out_to_be_many_are_trained_as_others_are(tmp_path):
     rng = np.random.default_rng(0)
     few = "".join(f"{rng.normal()!r} {j}:1\n" for j in rng.integers(1, 30, 4096).tolist())
     many = "".join(f"{rng.normal()!r} {j}:1\n" for j in range(1, 1500))
@@ -156,5 +140,5 @@ def test_columns_that_turn_out_to_be_many_are_trained_as_others_are(tmp_path: Pa
     (tmp_path / "b.svm").write_text(many)
     events: list[Event] = []
     model = streamtron.fit(tmp_path / "*.svm", loss="squared_error", tol=1e-3, listen=events.append)
-    assert 1 < _readings(events) <= 4
+    assert 1 < sum(isinstance(event, ReadingDone) for event in events) <= 4
     assert model.certificate["relative_duality_gap"] <= 1e-3

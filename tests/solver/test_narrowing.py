@@ -1,20 +1,16 @@
 """Rows of many columns are solved on those that matter, to the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from streamtron.core.config import Settings
-from streamtron.core.rows import Rows
 from streamtron.solver import few_columns, subproblem
-from streamtron.solver.learner import Learner
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Narrowed
 from streamtron.solver.weights import WeightState
 from tests.helpers.learners import bits
-from tests.helpers.sources import ListSource, csr, random_rows, train
+from tests.helpers.sources import ListSource, csr, random_rows, trained
 from tests.solver.test_active_set import fill
 
 ROWS, COLUMNS, WIDE = 240, 30, 40_000
@@ -29,25 +25,15 @@ PLANS = {
 }
 
 
-def spread_out(noise: int) -> ListSource:
+def spread_out() -> ListSource:
     """Rows of few columns, which lie far apart."""
-    rows, labels = random_rows(noise, ROWS, COLUMNS)
+    rows, labels = random_rows(3, ROWS, COLUMNS)
     wide = [[(SPREAD[j], value) for j, value in row] for row in rows]
     return ListSource(csr(wide), labels, block_rows=16)
 
 
-def trained(plan: dict[str, object]) -> Learner:
-    settings = Settings.from_dict(plan)
-    source = spread_out(3)
-    learner = Learner(settings, source.labels)
-    train(source, [learner], settings)
-    return learner
-
-
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
-def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
-    plan: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(plan, monkeypatch):
     lengths = []
 
     class Told(Narrowed):
@@ -57,12 +43,12 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(
 
     monkeypatch.setattr("streamtron.solver.reading.Narrowed", Told)
     monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)  # as if there were many
-    narrow = trained(plan)
+    narrow = trained(spread_out(), Settings.from_dict(plan))
     assert lengths
     assert max(lengths) <= COLUMNS, "a solve was of all columns"
     lengths.clear()
     monkeypatch.setattr(subproblem, "FEW", 0)
-    whole = trained(plan)
+    whole = trained(spread_out(), Settings.from_dict(plan))
     assert max(lengths) > COLUMNS
     assert bits(narrow, ROWS) == bits(whole, ROWS)
     assert narrow.best.weights.any()
@@ -80,22 +66,18 @@ def running_of(width: int) -> WeightState:
     return running
 
 
-def columns_of(rows: Rows) -> list[int]:
-    return rows.indices.tolist()
-
-
-def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order() -> None:
+def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order():
     running, also = running_of(1000), np.zeros(1000)
     running.w[5], also[999] = 0.5, 0.25
     narrowed = Narrowed(held_rows(), running, also)
-    assert columns_of(narrowed.held.rows) == [2, 3, 0, 3]
+    assert narrowed.held.rows.indices.tolist() == [2, 3, 0, 3]
     assert narrowed.running.w.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0]
     best = BestWeights(also, scale=2.0, bias=3.0)
     assert narrowed.narrow(best).tolist() == [0.0, 0.0, 0.0, 0.0, 0.5, 3.0]
     assert narrowed.held.squares.tolist() == [5.0, 16.0, 64.0]
 
 
-def test_rows_of_few_columns_are_solved_as_they_are() -> None:
+def test_rows_of_few_columns_are_solved_as_they_are():
     active, running = ActiveSet(10**6), running_of(2)
     fill(active, [[(0, 1.0), (1, 1.0)]] * 4, [0, 1, 2, 3], 0)
     narrowed = Narrowed(active, running)
@@ -104,10 +86,8 @@ def test_rows_of_few_columns_are_solved_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("active_set", [10**6, 2500], ids=["all rows", "blocks"])
-def test_weights_are_as_many_as_columns_once_all_rows_have_been_read(active_set: int) -> None:
+def test_weights_are_as_many_as_columns_once_all_rows_have_been_read(active_set):
     rows = [[(0, 1.0 if k % 2 else -1.0), (10 * k + 1, 1.0)] for k in range(200)]
     source = ListSource(csr(rows), [k % 2 for k in range(200)], block_rows=16)
-    settings = Settings(active_set=active_set)
-    learner = Learner(settings, source.labels)
-    train(source, [learner], settings)
+    learner = trained(source, Settings(active_set=active_set))
     assert len(learner.running.w) == len(learner.best.weights) == 1992

@@ -1,9 +1,6 @@
 """Newton's method on rows in memory: it finds what scipy and LIBLINEAR find, and proves its gap."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from streamtron.core import kernels
 from streamtron.core.losses import HINGE, solved
 from streamtron.core.rows import Rows
-from streamtron.solver import hessian, newton, passes
+from streamtron.solver import newton, passes, preconditioner
 from streamtron.solver.held_loss import HeldLoss
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
-from tests.helpers.learners import held_loss, minimise
+from tests.helpers.learners import count_calls, held_loss, minimise
 from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
 
@@ -38,14 +34,17 @@ class Problem(NamedTuple):
     center: Vector
     patterns: Vector
 
+    @property
+    def loss(self) -> HeldLoss:
+        return held_loss(self.rows, self.signs, self.cost, self.rho)
+
     def primal(self, v: Vector) -> float:
         slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
         return float(0.5 * ((v - self.center) ** 2).sum() + (self.cost * slacks**2).sum())
 
     def gradient(self, v: Vector) -> Vector:
         slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
-        found: Vector = v - self.center - self.patterns.T @ (2.0 * self.cost * slacks)
-        return found
+        return v - self.center - self.patterns.T @ (2.0 * self.cost * slacks)
 
     def dual(self, alpha: Vector) -> float:
         """Σ α_i (1 − y_i·v₀) − ½‖Σ α_i y_i‖² − Σ α_i² / (4 C_i), over rows with C_i > 0."""
@@ -85,49 +84,30 @@ def problem(
     return Problem(csr(plain), signs, cost, rho, center, patterns)
 
 
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "C 100": {"C": 100.0},
+    "C 0.001, no bias": {"C": 1e-3, "rho": 0.0},
+    "center": {"rho": 0.1, "centered": True},
+    "uneven rows": {"uneven": True},
+    "center, uneven rows": {"C": 50.0, "rho": 10.0, "centered": True, "uneven": True},
+}
+
 problems = pytest.mark.parametrize(
     "chosen",
-    [
-        problem(seed, C, rho, centered=centered, uneven=uneven)
-        for seed, (C, rho, centered, uneven) in enumerate(
-            [
-                (1.0, 1.0, False, False),
-                (100.0, 1.0, False, False),
-                (1e-3, 0.0, False, False),
-                (1.0, 0.1, True, False),
-                (1.0, 1.0, False, True),
-                (50.0, 10.0, True, True),
-            ]
-        )
-    ],
-    ids=["plain", "C 100", "C 0.001, no bias", "center", "uneven rows", "center, uneven rows"],
+    [problem(seed, **options) for seed, options in enumerate(PROBLEMS.values())],
+    ids=PROBLEMS,
 )
 
 
-# --- the optimum ---
-
-
 @problems
-def test_the_minimum_is_the_one_that_scipy_finds(chosen: Problem) -> None:
-    found, _ = chosen.solved()
-    theirs = minimize(
-        chosen.primal, chosen.center, jac=chosen.gradient, method="L-BFGS-B",
-        options={"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10_000, "maxfun": 10_000},
-    )  # fmt: skip
-    assert chosen.primal(found) <= theirs.fun * (1 + 1e-12)
-    assert found == pytest.approx(theirs.x, rel=1e-5, abs=1e-6)
-
-
-@problems
-def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
-    chosen: Problem,
-) -> None:
+def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(chosen):
     found, _ = chosen.solved(1e-24)
     size = np.abs(chosen.patterns).T @ (2.0 * chosen.cost) + 1.0  # what its terms may come to
     assert np.abs(chosen.gradient(found) / size).max() <= 1e-12
 
 
-def test_rows_left_out_leave_no_trace() -> None:
+def test_rows_left_out_leave_no_trace():
     chosen = problem(4, uneven=True)
     present = np.flatnonzero(chosen.signs)
     plain, _ = random_rows(4, 150, COLUMNS)
@@ -138,30 +118,20 @@ def test_rows_left_out_leave_no_trace() -> None:
     assert without.solved()[0].tobytes() == chosen.solved()[0].tobytes()
 
 
-# --- what is proven ---
-
-
-def slack_point(chosen: Problem, margins: Vector) -> Vector:
-    """α_i = 2 C_i max(0, 1 − m_i)."""
-    return 2.0 * chosen.cost * np.maximum(0.0, 1.0 - margins)
-
-
 @problems
 @pytest.mark.parametrize("precision", [1e-1, 1e-3, 1e-6, 1e-9])
-def test_the_gap_of_the_slacks_is_at_most_the_precision_asked_for(
-    chosen: Problem, precision: float
-) -> None:
+def test_the_gap_of_the_slacks_is_at_most_the_precision_asked_for(chosen, precision):
     found, margins = chosen.solved(precision)
     assert margins == pytest.approx(chosen.patterns @ found, rel=1e-9, abs=1e-9)
     primal = chosen.primal(found)
-    gap = primal - chosen.dual(slack_point(chosen, margins))
+    gap = primal - chosen.dual(2.0 * chosen.cost * np.maximum(0.0, 1.0 - margins))
     assert gap <= precision * primal + 1e-12 * primal
     half_square = 0.5 * float((chosen.gradient(found) ** 2).sum())
     assert half_square <= precision * primal * (1 + 1e-6)
     assert gap == pytest.approx(half_square, rel=1e-6, abs=1e-12 * primal)
 
 
-def test_a_rough_answer_stops_early_and_is_not_the_proven_one() -> None:
+def test_a_rough_answer_stops_early_and_is_not_the_proven_one():
     chosen = problem(1, 100.0)
     rough, _ = chosen.solved(0.05, proven=False)
     exact, _ = chosen.solved(0.05)
@@ -170,65 +140,40 @@ def test_a_rough_answer_stops_early_and_is_not_the_proven_one() -> None:
     assert chosen.primal(rough) <= 1.1 * chosen.primal(exact)
 
 
-def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = {"gram_product": 0, "gram_diagonal": 0}
-    monkeypatch.setattr(hessian, "HEAD", 1)  # with all columns in it, one step always does
+def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(monkeypatch):
+    monkeypatch.setattr(preconditioner, "HEAD", 1)  # with all columns in it, one step always does
     monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
-
-    def count(name: str) -> None:
-        original = getattr(kernels, name)
-
-        def counted(*arguments: Any) -> None:
-            calls[name] += 1
-            original(*arguments)
-
-        monkeypatch.setattr(kernels, name, counted)
-
-    for name in calls:
-        count(name)
+    calls = count_calls(monkeypatch, "gram_product", "gram_diagonal")
     rates = []
     for proven in (False, True):
-        calls.update(gram_product=0, gram_diagonal=0)
+        calls.clear()
         problem(1, 100.0).solved(1e-9, proven=proven)
         rates.append(calls["gram_product"] / calls["gram_diagonal"])
     assert rates[0] < 0.8 * rates[1]
 
 
-def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(monkeypatch):
     rng = np.random.default_rng(3)
     sparse = rng.normal(size=(600, 500)) * (rng.random((600, 500)) < 1.0 / np.arange(1, 501))
     rows = csr([[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in sparse])
     signs = rng.choice(np.array([-1, 1], np.int8), 600)
     cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
-    monkeypatch.setattr(hessian, "HEAD", 0)
-    for steps in (newton.DESCENT_STEPS, 0):
-        count = [0]
-        for name in ("gram_product", "combine"):
-            original = getattr(kernels, name)
-
-            def counted(*arguments: Any, original: Any = original, count: Any = count) -> None:
-                count[0] += 1
-                original(*arguments)
-
-            monkeypatch.setattr(kernels, name, counted)
-        monkeypatch.setattr(newton, "DESCENT_STEPS", steps)
-        if not steps:
-            monkeypatch.setattr(newton, "DESCENT", np.inf)
+    monkeypatch.setattr(preconditioner, "HEAD", 0)
+    for patches in ({}, {"DESCENT_STEPS": 0, "DESCENT": np.inf}):
+        for name, value in patches.items():
+            monkeypatch.setattr(newton, name, value)
+        calls = count_calls(monkeypatch, "gram_product", "combine")
         v, _, _ = minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
         margins = passes.margins(rows, signs, 1.0, v)
         slacks = np.maximum(0.0, 1.0 - margins)
-        passes_made.append((count[0], 0.5 * v @ v + cost @ slacks**2))
+        passes_made.append((calls.total(), 0.5 * v @ v + cost @ slacks**2))
     (passes_of_descent, reached), (passes_of_newton, primal) = passes_made
     assert passes_of_descent < 0.7 * passes_of_newton
     assert reached <= primal
 
 
 @pytest.mark.parametrize("accuracy", [1e-2, 1e-10])
-def test_conjugate_gradients_need_no_more_products_than_there_are_columns(accuracy: float) -> None:
+def test_conjugate_gradients_need_no_more_products_than_there_are_columns(accuracy):
     rng = np.random.default_rng(0)
     root, gradient = rng.normal(size=(40, 8)), rng.normal(size=8)
     hessian, images = root.T @ root + np.eye(8), []
@@ -248,49 +193,32 @@ def test_conjugate_gradients_need_no_more_products_than_there_are_columns(accura
 
 @problems
 @pytest.mark.parametrize("begin", [0.0, 3.0])
-def test_no_step_ever_raises_the_objective(
-    chosen: Problem, begin: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_ever_raises_the_objective(chosen, begin, monkeypatch):
     start = begin * np.random.default_rng(1).normal(size=COLUMNS + 1)
-    values = [chosen.primal(start)]
+    given, values = (start.copy(), chosen.center.copy()), [chosen.primal(start)]
     for steps in range(1, 12):
         monkeypatch.setattr(newton, "STEPS", steps)
         values.append(chosen.primal(chosen.solved(start=start)[0]))
     for before, after in itertools.pairwise(values):
         assert after <= before * (1 + 1e-14)
     assert values[-1] < values[0]
+    assert all(map(np.array_equal, given, (start, chosen.center))), "neither is changed"
 
 
-@problems
-def test_the_same_rows_give_the_same_bits_twice_and_start_and_center_stay(chosen: Problem) -> None:
-    start, center = np.ones(COLUMNS + 1), chosen.center.copy()
-    first, second = (chosen.solved(start=start) for _ in range(2))
-    assert [array.tobytes() for array in first] == [array.tobytes() for array in second]
-    assert start.tolist() == [1.0] * (COLUMNS + 1)
-    assert chosen.center.tolist() == center.tolist()
-
-
-def test_at_the_optimum_it_stays_where_it_is() -> None:
+def test_at_the_optimum_it_stays_where_it_is():
     chosen = problem(0)
     found, _ = chosen.solved()
     again, _ = chosen.solved(1e-9, start=found)
     assert again.tobytes() == found.tobytes()
 
 
-# --- the best scale ---
-
-
-def loss_of(chosen: Problem) -> HeldLoss:
-    return held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho)
-
-
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float) -> None:
+def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed, size):
     chosen = problem(seed, C=3.0, uneven=True)
     v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
     margins = chosen.patterns @ v
-    theta = newton.best_scale(loss_of(chosen), v, margins)
+    theta = newton.best_scale(chosen.loss, v, margins)
     delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
     square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
     exact = best_scale(square, kept, delta2)
@@ -299,14 +227,11 @@ def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed: int, size: float
     assert least <= primal_value(theta, square, kept, delta2) * (1 + 1e-14) <= least * (1 + 1e-12)
 
 
-def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1() -> None:
+def test_the_best_scale_of_weights_that_are_wrong_on_every_row_is_left_at_1():
     chosen = problem(0)
     v, _ = chosen.solved(0.1)
     margins = -np.abs(chosen.patterns @ v)
-    assert newton.best_scale(loss_of(chosen), v, margins) == 1.0
-
-
-# --- the kernels it stands on ---
+    assert newton.best_scale(chosen.loss, v, margins) == 1.0
 
 
 def plain_product(case: Case, k: int, v: list[float]) -> float:
@@ -323,55 +248,26 @@ unstarted = cases(started=False)
 
 @prove
 @given(unstarted, vectors)
-def test_margins_equal_their_plain_oracle_bit_for_bit(case: Case, v: list[float]) -> None:
-    found = np.full(len(case.rows), np.nan)
-    kernels.margins(
-        csr(case.rows), frozen(case.signs, np.int8), case.rho, frozen(v, np.float64), found
-    )
+def test_margins_equal_their_plain_oracle_bit_for_bit(case, v):
+    found, signs = np.full(len(case.rows), np.nan), frozen(case.signs, np.int8)
+    kernels.margins(csr(case.rows), signs, case.rho, frozen(v, np.float64), found)
     plain = [sign * plain_product(case, k, v) for k, sign in enumerate(case.signs)]
     assert found.tolist() == plain
 
 
-Summing = Callable[[Case, list[float], list[float]], list[float]]
-
-
-def plain_combine(case: Case, _: list[float], total: list[float]) -> list[float]:
-    for row, factor in zip(case.rows, factors_of(case), strict=True):
-        for column, value in row:
-            total[column] += factor * value
-        total[-1] += factor * case.rho
-    return total
-
-
-def plain_gram_product(case: Case, v: list[float], total: list[float]) -> list[float]:
-    for k, factor in enumerate(factors_of(case)):
-        weight = factor * plain_product(case, k, v)
-        for column, value in case.rows[k]:
-            total[column] += weight * value
-        total[-1] += weight * case.rho
-    return total
-
-
-def plain_gram_diagonal(case: Case, _: list[float], total: list[float]) -> list[float]:
-    for row, factor in zip(case.rows, factors_of(case), strict=True):
-        for column, value in row:
-            total[column] += factor * (value * value)
-        total[-1] += factor * (case.rho * case.rho)
-    return total
-
-
-@pytest.mark.parametrize("plain", [plain_combine, plain_gram_product, plain_gram_diagonal])
+@pytest.mark.parametrize("name", ["combine", "gram_product", "gram_diagonal"])
 @prove
 @given(unstarted, vectors, vectors)
-def test_sums_over_rows_equal_their_plain_oracles_bit_for_bit(
-    plain: Summing, case: Case, v: list[float], before: list[float]
-) -> None:
-    total = np.array(before)
-    kernel = getattr(kernels, plain.__name__.removeprefix("plain_"))
+def test_sums_over_rows_equal_their_plain_oracles_bit_for_bit(name, case, v, before):
+    total, plain = np.array(before), list(before)
+    for k, factor in enumerate(factors_of(case)):
+        weight = factor * plain_product(case, k, v) if name == "gram_product" else factor
+        for column, value in [*case.rows[k], (COLUMNS, case.rho)]:
+            plain[column] += weight * (value * value if name == "gram_diagonal" else value)
     rows, factors = csr(case.rows), frozen(factors_of(case), np.float64)
-    direction = [frozen(v, np.float64)] if plain is plain_gram_product else []
-    kernel(rows, factors, case.rho, *direction, total)
-    assert total.tolist() == plain(case, v, list(before))
+    direction = [frozen(v, np.float64)] if name == "gram_product" else []
+    getattr(kernels, name)(rows, factors, case.rho, *direction, total)
+    assert total.tolist() == plain
 
 
 triples = st.lists(st.tuples(numbers, numbers, st.floats(0.0, 1e9)), max_size=30)
@@ -380,9 +276,7 @@ triples = st.lists(st.tuples(numbers, numbers, st.floats(0.0, 1e9)), max_size=30
 @prove
 @given(triples, st.floats(0.0, 100.0))
 @example([(0.0, 1.0, 3.0)], 1.0)
-def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(
-    rows: list[tuple[float, float, float]], theta: float
-) -> None:
+def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(rows, theta):
     between = kernels.BLOCK - len(rows) // 2  # so that the rows are of two blocks
     padded = [(0.0, 0.0, 0.0)] * between + rows
     columns = [frozen([row[n] for row in padded], np.float64) for n in range(3)]
@@ -402,14 +296,11 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(
 @prove
 @given(st.lists(st.tuples(numbers, numbers), max_size=30))
 @example([(1e8, 1e8), (1.0, 1.0), (-1e8, 1e8)])
-def test_dot_adds_from_the_first_to_the_last(pairs: list[tuple[float, float]]) -> None:
+def test_dot_adds_from_the_first_to_the_last(pairs):
     total = 0.0
     for u, v in pairs:
         total += u * v
-    left, right = (
-        frozen([u for u, _ in pairs], np.float64),
-        frozen([v for _, v in pairs], np.float64),
-    )
+    left, right = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
     assert kernels.dot(left, right) == total
 
 
@@ -421,7 +312,7 @@ def hinge_at_optimum() -> tuple[Problem, HeldLoss, Vector]:
     return chosen, held, best.v
 
 
-def test_smooth_losses_around_ever_better_dual_points_come_to_the_optimum_of_the_hinge() -> None:
+def test_smooth_losses_around_ever_better_dual_points_come_to_the_optimum_of_the_hinge():
     chosen, held, v = hinge_at_optimum()
     alpha = held.alpha(held.margins_of(v))
     assert (alpha >= 0.0).all()
@@ -435,9 +326,7 @@ def test_smooth_losses_around_ever_better_dual_points_come_to_the_optimum_of_the
 
 
 @pytest.mark.parametrize("zone", [0.3, 3.0, 30.0])
-def test_whatever_its_zone_a_smooth_loss_around_the_optimum_has_the_optimum_of_the_hinge(
-    zone: float,
-) -> None:
+def test_whatever_its_zone_a_smooth_loss_around_the_optimum_has_the_optimum_of_the_hinge(zone):
     chosen, held, v = hinge_at_optimum()
     held.approach(v, zone)
     there = held.margins_of(v)

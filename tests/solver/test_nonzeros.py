@@ -1,7 +1,5 @@
 """Vectors by their nonzeros: the same to the bit, and refused where they are none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -30,7 +28,7 @@ def learner_of(w: NDArray[np.float64], best: NDArray[np.float64]) -> Learner:
     return learner
 
 
-def test_a_learner_made_sparse_and_dense_again_has_the_same_vectors_held_as_often() -> None:
+def test_a_learner_made_sparse_and_dense_again_has_the_same_vectors_held_as_often():
     w, best = few(1000), 2.0 * few(1000)
     learner = learner_of(w, best)
     learner.best.candidate = few(1001, seed=1)
@@ -43,14 +41,13 @@ def test_a_learner_made_sparse_and_dense_again_has_the_same_vectors_held_as_ofte
     assert bytes_held(learner) < whole - 15_000
     assert np.array_equal(learner.best.weights, best), "weights are told in either form"
     densify(learner)
-    assert frozen is not None
     assert learner.running.w is frozen.scan_sums.fresh
     assert learner.best.w is frozen.w
     assert (learner.running.w.tobytes(), learner.best.w.tobytes()) == (w.tobytes(), best.tobytes())
     assert np.array_equal(learner.best.candidate, few(1001, seed=1))
 
 
-def test_a_vector_of_many_nonzeros_stays_whole() -> None:
+def test_a_vector_of_many_nonzeros_stays_whole():
     w = np.random.default_rng(0).normal(size=50)
     learner = learner_of(w, w)
     sparsify(learner)
@@ -58,13 +55,12 @@ def test_a_vector_of_many_nonzeros_stays_whole() -> None:
     assert learner.best.w is w
 
 
-def test_earlier_data_is_the_same_from_a_learner_of_a_group_that_has_ended() -> None:
+def test_earlier_data_is_the_same_from_a_learner_of_a_group_that_has_ended():
     source = source_of()
     learners = [Learner(Settings(), source.labels) for _ in range(2)]
     for learner in learners:
         train(source, [learner], learner.settings)
         learner.widen(10 * COLUMNS)  # few are not 0
-        assert learner.frozen is not None
         learner.frozen.scan_sums.widen(10 * COLUMNS)
     sparsify(learners[1])
     assert isinstance(learners[1].running.w, SparseVector)
@@ -76,17 +72,18 @@ def test_earlier_data_is_the_same_from_a_learner_of_a_group_that_has_ended() -> 
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 5, 7, 9])
-def test_a_cut_vector_has_the_first_numbers(length: int) -> None:
+def test_a_cut_vector_has_the_first_numbers(length):
     w = np.array([0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 3.0])
     for vector in (w, SparseVector.of(w)):
         assert dense(cut(vector, length)).tolist() == w[:length].tolist()
 
 
-def test_the_weights_that_are_not_0_are_those_of_the_columns_asked_for() -> None:
+def test_the_weights_that_are_not_0_are_those_of_the_columns_asked_for():
     learner = Learner(Settings())
     learner.best.scale = 0.5
-    for w in (np.array([4.0, 0, 2.0, 0, 8.0]), SparseVector.of(np.array([4.0, 0, 2.0, 0, 8.0]))):
-        learner.best.w = w
+    w = np.array([4.0, 0.0, 2.0, 0.0, 8.0])
+    for vector in (w, SparseVector.of(w)):
+        learner.best.w = vector
         columns, values = learner.best.nonzero(1, 3)
         assert (columns.tolist(), values.tolist()) == ([1], [1.0])
         columns, values = learner.best.nonzero(0, 9)
@@ -105,7 +102,7 @@ def test_the_weights_that_are_not_0_are_those_of_the_columns_asked_for() -> None
     ],
     ids=["twice", "falling", "beyond", "of other length", "less than none", "too long"],
 )
-def test_what_is_no_vector_is_refused(columns: list[int], values: list[float], length: int) -> None:
+def test_what_is_no_vector_is_refused(columns, values, length):
     with pytest.raises(ValueError, match="columns"):
         SparseVector(np.array(columns, np.uint32), np.array(values), length)
     with pytest.raises(ValueError, match="kind"):

@@ -1,8 +1,6 @@
 """Passes over rows in memory: short kernel calls, the same bits."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ def all_passes() -> list[bytes]:
     rows, signs = some_rows()
     v = np.random.default_rng(0).normal(size=31)
     factors = np.random.default_rng(1).normal(size=len(signs))
-    sums, diagonal, product = np.zeros(31), np.zeros(31), np.zeros(31)
+    sums, diagonal, product, blocks = np.zeros((4, 31))
     passes.add(kernels.combine, rows, factors, 0.7, sums)
     passes.add(kernels.gram_diagonal, rows, factors, 0.7, diagonal)
     passes.add(kernels.gram_product, rows, factors, 0.7, v, product)
@@ -39,13 +37,12 @@ def all_passes() -> list[bytes]:
     places = np.full(31, -1)
     places[[2, 5, 9, 30]] = range(4)
     passes.add_gram(rows, factors, 0.7, places, gram)
-    blocks = np.zeros(31)
     passes.BlockSums(rows, factors, 30).add(kernels.gram_product, 0.7, v, blocks)
     found = passes.margins(rows, signs, 0.7, v), sums, diagonal, product, gram, blocks
     return [array.tobytes() for array in found]
 
 
-def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr(passes, "SHARED", 50)
     monkeypatch.setattr(passes, "SUMMED", 1)
     alone = all_passes()
@@ -54,7 +51,7 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
             assert all_passes() == alone
 
 
-def test_a_sum_over_rows_adds_up_sums_over_blocks_of_as_many_nonzeros() -> None:
+def test_a_sum_over_rows_adds_up_sums_over_blocks_of_as_many_nonzeros():
     rows = 6 * passes.SHARED // 20  # of which half are left out: enough for 2 blocks, not 4
     values = np.random.default_rng(0).normal(size=(rows, 20)).astype(np.float32)
     factors = np.arange(rows) % 2.0
@@ -69,16 +66,17 @@ def test_a_sum_over_rows_adds_up_sums_over_blocks_of_as_many_nonzeros() -> None:
     assert total.tolist() == (parts[0] + parts[1]).tolist()
 
 
-def test_cuts_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = all_passes()
+def test_cuts_change_no_bit(monkeypatch):
+    whole, (rows, signs) = all_passes(), some_rows()
     for cut in (1, 7, CUT, 10**4):
         monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
         assert all_passes() == whole
+        spans = passes.spans(rows)
+        assert [n for span in spans for n in range(span.start, span.stop)] == [*range(len(signs))]
+        assert len(spans) > len(rows.indices) // (cut + 30)
 
 
-def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(monkeypatch):
     rows, _ = some_rows()
     v = np.random.default_rng(0).normal(size=31)
     factors = np.random.default_rng(1).normal(size=200)
@@ -92,23 +90,7 @@ def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(
         passes.add(kernels.gram_product, rows, factors, 0.7, v, here)
         passes.add(kernels.gram_product, few, own, 0.7, v, there)
         assert here.tobytes() == there.tobytes()
-
-
-def test_many_rows_are_not_copied() -> None:
-    rows, _ = some_rows()
-    same, _ = passes.gathered(rows, np.ones(200))
-    assert same is rows
-
-
-def test_spans_follow_each_other_from_the_first_row_to_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows, signs = some_rows()
-    for cut in (1, 7, CUT, 10**4):
-        monkeypatch.setattr(passes, "NONZEROS_A_CALL", cut)
-        spans = passes.spans(rows)
-        assert [n for span in spans for n in range(span.start, span.stop)] == [*range(len(signs))]
-        assert len(spans) > len(rows.indices) // (cut + 30)
+    assert passes.gathered(rows, np.ones(200))[0] is rows, "many rows are not copied"
 
 
 @pytest.mark.parametrize(
@@ -120,30 +102,22 @@ def test_spans_follow_each_other_from_the_first_row_to_the_last(
     ],
     ids=["all rows", "blocks", "few columns"],
 )
-def test_no_kernel_call_on_rows_in_memory_visits_more_than_it_may(
-    settings: Settings, few: bool, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_kernel_call_on_rows_in_memory_visits_too_much(settings, few, names, monkeypatch):
     longest, met = 30, set()
     monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
     if not few:
         monkeypatch.setattr(few_columns, "worthwhile", lambda *_: False)
 
-    def watched(name: str) -> Callable[..., Any]:
-        kernel = getattr(kernels, name)
+    def watched(name: str, kernel: kernels.Kernel, rows: Rows, *others: Any) -> None:
+        order = others[0] if name == "visit" else np.arange(len(rows.indptr) - 1)
+        if rows.indptr[-1] > CUT_HELD or rows.indptr[0] > 0:
+            met.add(name)
+            assert np.diff(rows.indptr)[order].sum() <= 2 * CUT_HELD + longest, name
+        kernel(rows, *others)
 
-        def call(rows: Rows, *others: Any) -> Any:
-            order = others[0] if name == "visit" else np.arange(len(rows.indptr) - 1)
-            nonzeros = int((rows.indptr[order + 1] - rows.indptr[order]).sum())
-            if rows.indptr[-1] > CUT_HELD or rows.indptr[0] > 0:
-                met.add(name)
-                assert nonzeros <= 2 * CUT_HELD + longest, name
-            return kernel(rows, *others)
-
-        return call
-
-    monkeypatch.setattr(passes, "NONZEROS_A_CALL", CUT_HELD)
     for name in NAMES:
-        monkeypatch.setattr(kernels, name, watched(name))
+        monkeypatch.setattr(kernels, name, partial(watched, name, getattr(kernels, name)))
+    monkeypatch.setattr(passes, "NONZEROS_A_CALL", CUT_HELD)
     trained(source_of(), settings)
     assert met == set(names)
 

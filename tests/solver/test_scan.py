@@ -1,7 +1,5 @@
 """What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +12,8 @@ from hypothesis import strategies as st
 
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
-from streamtron.core.losses import SQUARED_ERROR, SQUARED_HINGE, Loss
-from streamtron.core.rows import BLOCK_ROWS, Chunk, Rows
+from streamtron.core.losses import SQUARED_ERROR, SQUARED_HINGE
+from streamtron.core.rows import BLOCK_ROWS, Chunk
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
@@ -32,6 +30,7 @@ from streamtron.solver.scan import (
 )
 from streamtron.solver.targets import TargetRule, Targets
 from tests.helpers.examples import examples
+from tests.helpers.learners import plain_rows
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
 from tests.helpers.sources import csr, random_rows
 
@@ -59,6 +58,14 @@ class Data:
 @pytest.fixture(scope="module")
 def data() -> Data:
     return Data(*random_rows(0, ROWS, COLUMNS))
+
+
+def violators(blocks: Sequence[BlockScan], place: int, borders: Sequence[int]) -> Violators:
+    """Those of all blocks, their positions in the whole data."""
+    parts = [block.seen[place].violators for block in blocks]
+    positions = [f + part.positions for f, part in zip(borders, parts, strict=False)]
+    arrays = (np.concatenate([part[n] for part in parts]) for n in (2, 3, 4))
+    return Violators(sum(part.rows for part in parts), np.concatenate(positions), *arrays)
 
 
 def view(seed: int = 0, **changes: object) -> ScanRequest:
@@ -90,9 +97,7 @@ def margins(data: Data, request: ScanRequest) -> list[float]:
 
 
 @pytest.mark.parametrize("loss", [SQUARED_HINGE, SQUARED_ERROR], ids=lambda loss: loss.name)
-def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads(
-    loss: Loss, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads(loss, monkeypatch):
     monkeypatch.setattr(passes, "SHARED", 1)
     monkeypatch.setattr(passes, "SAMPLED", 3)
     rows, _ = random_rows(4, 300, COLUMNS)
@@ -121,9 +126,7 @@ def test_a_scan_sums_the_rows_that_count_in_their_order_on_any_number_of_threads
 
 
 @pytest.mark.parametrize("borders", CUTS)
-def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
-    data: Data, borders: list[int]
-) -> None:
+def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(data, borders):
     views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, first=True, ratio=0.5)]
     rooms = [10**9, 10**9]
     together = scanned(data, views, borders, rooms)
@@ -132,7 +135,7 @@ def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(
     assert plain(tuple(together)) == plain(tuple(block for [block] in apart))
 
 
-def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
+def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data):
     """And to the squares of columns; what a block brings grows with its rows and not with the
     bins."""
     request = view(0, b=9.0, from_slacks=True, ratio=0.5)
@@ -155,7 +158,7 @@ def test_blocks_add_up_to_the_bins_of_all_rows_at_once(data: Data) -> None:
     assert (bins[0] != 0.0).any(axis=1).sum() > 100
 
 
-def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data: Data) -> None:
+def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(data):
     request = view(b=9.0, from_slacks=True)
     expected, sums, bias = {}, [0.0] * COLUMNS, 0.0
     for k, margin in enumerate(margins(data, request)):
@@ -169,7 +172,6 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
     scan_sums = ScanSums(request.scale, COLUMNS)
     for first, block in zip(CUTS[0], scanned(data, [request], CUTS[0]), strict=False):
         [seen] = block.seen
-        assert seen.made is not None
         numbered = (first + seen.made.numbers).tolist()
         counts |= dict(zip(numbered, seen.made.counts.tolist(), strict=True))
         scan_sums.add(seen.sums)
@@ -189,16 +191,11 @@ def test_counts_from_slacks_are_those_of_the_formula_and_the_sums_are_theirs(dat
 )  # fmt: skip
 @example([(0.0, 1)], 1.0, 1e-10, 500.0)
 @example([(0.0, 1)], 1.0, 5e-324, 500.0)
-def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
-    rows: list[tuple[float, int]], scale: float, delta2: float, b: float
-) -> None:
-    targets = Targets(
-        np.arange(len(rows)), np.array([sign for _, sign in rows], np.int8),
-        np.full(len(rows), delta2), np.zeros(len(rows)),
-    )  # fmt: skip
-    counts = counts_of_slacks(
-        SQUARED_HINGE, scale * np.array([margin for margin, _ in rows]), targets, b
-    )
+def test_a_count_is_b_slacks_over_the_price_and_cut_where_int32_ends(rows, scale, delta2, b):
+    n, signs = len(rows), np.array([sign for _, sign in rows], np.int8)
+    targets = Targets(np.arange(n), signs, np.full(n, delta2), np.zeros(n))
+    products = scale * np.array([margin for margin, _ in rows])
+    counts = counts_of_slacks(SQUARED_HINGE, products, targets, b)
     expected = []
     for margin, sign in rows:
         slack = max(0.0, 1.0 - scale * margin) if sign else 0.0
@@ -208,87 +205,47 @@ def test_a_count_is_b_slacks_over_the_price_rounded_and_cut_where_int32_ends(
     assert counts.tolist() == expected
 
 
-# --- rows that matter ----------------------------------------------------------------------------
-
-
-def size(row: Row) -> int:
-    return NONZERO_BYTES * len(row) + ROW_BYTES
-
-
-def violators(blocks: Sequence[BlockScan], place: int) -> list[Violators]:
-    parts = [block.seen[place].violators for block in blocks]
-    return [part for part in parts if part is not None]
-
-
-def numbers(parts: Sequence[Violators], borders: Sequence[int]) -> list[int]:
-    """Row numbers in the whole data."""
-    return [
-        first + position
-        for first, part in zip(borders, parts, strict=False)
-        for position in part.positions.tolist()
-    ]
-
-
 @pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])
 @pytest.mark.parametrize("borders", CUTS)
-def test_the_first_rows_that_are_called_come_with_the_blocks_as_long_as_there_is_room(
-    data: Data, borders: list[int], room: int
-) -> None:
+def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, borders, room):
     views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
     blocks = scanned(data, views, borders, [room, 5000])
-    firsts = dict(zip(borders, blocks, strict=False))
-    held = [first + at for first, block in firsts.items() for at in block.positions.tolist()]
     asked: set[int] = set()
     for place, (request, limit) in enumerate(zip(views, (room, 5000), strict=True)):
-        violating = [
-            k for k, margin in enumerate(margins(data, request)) if margin <= request.threshold
-        ]
-        total = np.cumsum([size(data.rows[k]) for k in violating])
-        fitting = violating[: int((total <= limit).sum())]
-        parts = violators(blocks, place)
-        assert sum(part.rows for part in parts) == len(violating)
-        assert numbers(parts, borders) == fitting
-        assert np.concatenate([part.signs for part in parts]).tolist() == [
-            data.labels[k] for k in fitting
-        ]
-        assert {float(value) for part in parts for value in part.delta2} <= {DELTA2}
+        violating = np.flatnonzero(np.array(margins(data, request)) <= request.threshold).tolist()
+        sizes = [NONZERO_BYTES * len(data.rows[k]) + ROW_BYTES for k in violating]
+        fitting = violating[: int((np.cumsum(sizes) <= limit).sum())]
+        called = violators(blocks, place, borders)
+        assert (called.rows, called.positions.tolist()) == (len(violating), fitting)
+        assert called.signs.tolist() == [data.labels[k] for k in fitting]
+        assert set(called.delta2.tolist()) <= {DELTA2}
         asked |= set(fitting)
+    held = []
+    for first, block in zip(borders, blocks, strict=False):
+        held += (first + block.positions).tolist()
+        assert plain_rows(block.held) == [data.rows[first + at] for at in block.positions]
     assert held == sorted(asked)
-    for first, block in firsts.items():
-        _same_rows(block.held, csr([data.rows[first + at] for at in block.positions]))
-
-
-def _same_rows(rows: Rows, expected: Rows) -> None:
-    assert np.diff(rows.indptr).tolist() == np.diff(expected.indptr).tolist()
-    assert rows.indices.tolist() == expected.indices.tolist()
-    assert rows.values.tolist() == expected.values.tolist()
 
 
 @pytest.mark.parametrize(("room", "fitting"), [(71, [0]), (72, [0, 1]), (104, [0, 1, 2])])
-def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_that_finds_none_no_smaller_one_does(
-    room: int, fitting: list[int]
-) -> None:
+def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_without_none_does(room, fitting):
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
     blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
-    [part] = violators(blocks, 0)
-    assert (numbers([part], [0]), part.rows) == (fitting, 3)
+    called = violators(blocks, 0, [0, 3])
+    assert (called.positions.tolist(), called.rows) == (fitting, 3)
 
 
-def test_without_a_room_no_row_comes(data: Data) -> None:
+def test_without_a_room_no_row_comes(data):
     for block in scanned(data, [view(threshold=math.inf)], CUTS[0]):
         assert block.seen[0].violators is None
         assert len(block.positions) == len(block.held.values) == 0
 
 
-# --- a first look --------------------------------------------------------------------------------
-
-
-def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None:
+def test_the_first_look_finds_the_radius_and_the_least_price(data):
     weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0, 4.0], size=ROWS)
     lengths = [sum(value * value for _, value in row) + RHO**2 for row in data.rows]
-    squares = [
-        length + DELTA2 / weight for length, weight in zip(lengths, weights, strict=True) if weight
-    ]
+    pairs = zip(lengths, weights, strict=True)
+    squares = [length + DELTA2 / weight for length, weight in pairs if weight]
     [chunk] = data.chunks([0, ROWS])
     weighted = replace(chunk, weights=weights)
     blocks = list(scan_blocks((c for c in [weighted]), [view(first=True)], [Counts()]))
@@ -297,9 +254,7 @@ def test_the_first_look_finds_the_radius_and_the_least_price(data: Data) -> None
 
 
 @pytest.mark.parametrize("row", [0, BLOCK_ROWS + 5])
-def test_the_first_look_refuses_a_row_that_can_have_no_margin_by_its_number(
-    data: Data, row: int
-) -> None:
+def test_the_first_look_refuses_a_row_that_can_have_no_margin_by_its_number(data, row):
     rows = [[] if k == row else [(0, 1.0)] for k in range(ROWS)]
     hard = view(targets=TargetRule(0.0, [1.0, -1.0], None, 1.0), rho=0.0, first=True)
     with pytest.raises(DataError, match=rf"row {row + 1} has no features"):

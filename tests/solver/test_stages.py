@@ -1,9 +1,6 @@
 """Plans and the b of their stages."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 
@@ -11,6 +8,7 @@ from streamtron.core.config import Settings
 from streamtron.solver.stages import Stage, b_scale, choose_b, plan, promised_gap
 
 PROMISED = promised_gap(0.1)
+assert math.isclose(PROMISED, 1 - 1 / 1.15**2)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +23,7 @@ PROMISED = promised_gap(0.1)
     ],
     ids=str,
 )
-def test_auto_hands_over_early_and_a_small_epsilon_is_visited_where_it_can_meet_the_tolerance(
-    settings: dict[str, Any], names: list[str], brief: list[str]
-) -> None:
+def test_auto_hands_over_early_and_visits_a_small_epsilon_where_it_helps(settings, names, brief):
     """The paper's two stages, and those asked for by name, run to convergence."""
     stages = plan(Settings(**settings))
     assert [stage.name for stage in stages] == names
@@ -36,11 +32,7 @@ def test_auto_hands_over_early_and_a_small_epsilon_is_visited_where_it_can_meet_
     assert all(stage.epsilon == 1.0 for stage in stages if stage.ascent)
 
 
-def test_the_promised_gap_follows_from_the_promised_fraction() -> None:
-    assert promised_gap(0.1) == pytest.approx(1 - 1 / 1.15**2)
-
-
-def test_a_b_given_by_hand_goes_to_its_stage() -> None:
+def test_a_b_given_by_hand_goes_to_its_stage():
     stages = plan(Settings(stage="1,0.1,ascent", b=(2.0, 0.01, 300.0)))
     assert [stage.b_relative for stage in stages] == [2.0, 0.01, 300.0]
     auto = plan(Settings(b=(2.0, 0.01)))
@@ -49,9 +41,7 @@ def test_a_b_given_by_hand_goes_to_its_stage() -> None:
 
 @pytest.mark.parametrize("variant", ["length", "steps"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 1.5])
-def test_b_by_hand_is_relative_to_the_radius_in_the_power_of_the_variant(
-    variant: Any, epsilon: float
-) -> None:
+def test_b_by_hand_is_relative_to_the_radius_in_the_power_of_the_variant(variant, epsilon):
     settings = Settings(variant=variant)
     power = 1.0 + epsilon if variant == "length" else 2.0
     assert b_scale(epsilon, settings, 9.0) == pytest.approx(3.0**power)
@@ -60,7 +50,7 @@ def test_b_by_hand_is_relative_to_the_radius_in_the_power_of_the_variant(
 
 
 @pytest.mark.parametrize("variant", ["length", "steps"])
-def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(variant: Any) -> None:
+def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(variant):
     settings = Settings(variant=variant, faithful=True)
     wrong = [square for square in range(1, 2001) if 5.0 * math.sqrt(square) ** 2 < 5 * square]
     assert len(wrong) > 500  # what the square of R would have done
@@ -90,18 +80,13 @@ ASCENT = Stage(1.0, ascent=True)
     ],
     ids=str,
 )
-def test_b_is_the_papers_or_what_is_known_to_be_better(
-    stage: Stage, settings: dict[str, Any], square: float, upper: float | None,
-    price: tuple[float, ...], b: float,
-) -> None:  # fmt: skip
+def test_b_is_the_papers_or_what_is_known_to_be_better(stage, settings, square, upper, price, b):
     assert choose_b(stage, Settings(**settings), square, upper, *price) == pytest.approx(b)
     assert abs(1e5 * BL - 577.1) < 0.05
 
 
 @pytest.mark.parametrize("variant", ["length", "steps"])
-def test_a_tighter_upper_bound_means_a_smaller_b_and_one_above_the_radius_is_none(
-    variant: Any,
-) -> None:
+def test_a_tighter_upper_bound_means_a_smaller_b_and_one_above_the_radius_is_none(variant):
     settings = Settings(variant=variant)
     tight, loose, none = (choose_b(Stage(0.1), settings, 4.0, up) for up in (0.1, 0.2, None))
     assert 0 < tight < loose < none

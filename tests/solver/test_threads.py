@@ -1,26 +1,15 @@
 """Threads that take items of work from one queue."""
 
-from __future__ import annotations
-
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from streamtron.core.threads import open_threads
-
-
-def eventually(happens: Callable[[], bool]) -> bool:
-    """Whether it does within a minute."""
-    deadline = time.monotonic() + 60.0
-    while not happens() and time.monotonic() < deadline:
-        threading.Event().wait(0.001)
-    return happens()
+from tests.helpers.processes import until
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_every_item_is_done_once(threads: int) -> None:
+def test_every_item_is_done_once(threads):
     done: list[int] = []
     with open_threads(threads) as opened:
         opened.work(done.append, range(100))
@@ -28,23 +17,22 @@ def test_every_item_is_done_once(threads: int) -> None:
     assert sorted(done) == list(range(100))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_after_an_error_or_a_signal_nothing_is_begun(error: type[BaseException]) -> None:
+def test_after_an_error_or_a_signal_nothing_is_begun(error, threads):
     begun = []
 
     def task(item: int) -> None:
         begun.append(item)
         raise error
 
-    with open_threads(1) as opened, pytest.raises(error):
-        opened.work(task, [1, 2])
-    assert begun == [1]
+    with open_threads(threads) as opened, pytest.raises(error):
+        opened.work(task, range(9))
+    assert 1 <= len(begun) <= threads
 
 
 @pytest.mark.parametrize("failing", [[0], [1], [0, 1]], ids=str)
-def test_the_error_of_the_first_item_comes_out_whichever_failed_first_and_no_thread_is_left_waiting(
-    failing: list[int],
-) -> None:
+def test_the_error_of_the_first_item_comes_out_whichever_failed_first(failing):
     begun, last_failed = threading.Barrier(2), threading.Event()
 
     def task(item: int) -> None:
@@ -60,10 +48,10 @@ def test_the_error_of_the_first_item_comes_out_whichever_failed_first_and_no_thr
 
     with open_threads(2) as opened, pytest.raises(RuntimeError, match=f"of item {failing[0]}"):
         opened.work(task, [0, 1])
-    assert eventually(lambda: not any("learner" in t.name for t in threading.enumerate()))
+    until(lambda: not any("learner" in t.name for t in threading.enumerate()))
 
 
-def test_a_signal_in_the_calling_thread_waits_for_no_task_of_another() -> None:
+def test_a_signal_in_the_calling_thread_waits_for_no_task_of_another():
     caller = threading.current_thread()
     begun, ended, returned = (threading.Event() for _ in range(3))
 

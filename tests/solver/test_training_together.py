@@ -1,11 +1,10 @@
 """A learner finds the same whatever is trained with it: other learners, threads, or when its class
 came."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from scipy.sparse import csr_array
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.rows import Chunk
 from streamtron.core.threads import open_threads
 from streamtron.solver import batched
 from streamtron.solver.checkpoint import State
@@ -32,50 +31,34 @@ from tests.helpers.learners import (
     GrowingSource,
     bits,
     classes_that_come_late,
+    count_calls,
+    drawn_source,
     plans,
     source_of,
 )
-from tests.helpers.sources import ListSource, csr, random_rows, train
+from tests.helpers.sources import ListSource, train, trained
 
 
 def rows_of_many_columns(
     rows: int = 600, columns: int = 300, density: float = 0.04
 ) -> Callable[[], ListSource]:
     """Rows whose columns are so many that they are visited before Newton's method."""
-    drawn, labels = random_rows(4, rows, columns, density)
-    return lambda: ListSource(csr(drawn), labels, block_rows=150)
+    return partial(drawn_source, 4, rows, columns, density, block_rows=150)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often kernels were called."""
-    counter: Counter[str] = Counter()
-
-    def counted(name: str) -> Callable[..., None]:
-        kernel = getattr(kernels, name)
-
-        def call(*arguments: Any) -> None:
-            counter[name] += 1
-            kernel(*arguments)
-
-        return call
-
-    for name in ("visit", "margins", "visit_ascent_batch", "dot_batch"):
-        monkeypatch.setattr(kernels, name, counted(name))
-    return counter
+    return count_calls(monkeypatch, "visit", "margins", "visit_ascent_batch", "dot_batch")
 
 
 def by_themselves(
     candidates: Sequence[Settings], make: Callable[[], ListSource]
 ) -> list[tuple[object, ...]]:
     """What each candidate learns from a source of its own."""
-    results = []
-    for settings in candidates:
-        source = make()
-        learner = Learner(settings, source.labels)
-        train(source, [learner], settings)
-        results.append(bits(learner, len(source.codes)))
-    return results
+    sources = [make() for _ in candidates]
+    pairs = zip(sources, candidates, strict=True)
+    return [bits(trained(source, settings), len(source.codes)) for source, settings in pairs]
 
 
 def together(
@@ -95,25 +78,19 @@ def together(
 
 
 @pytest.mark.parametrize(
-    "plan",
-    [*PLANS.values(), {"stage": "1,0.1,ascent", "tol": 1e-3}],
-    ids=[*PLANS, "stages"],
+    "plan", [*PLANS.values(), {"stage": "1,0.1,ascent", "tol": 1e-3}], ids=[*PLANS, "stages"]
 )
 @pytest.mark.parametrize("threads", slow_but([1, 4], 4))
-def test_candidates_trained_together_learn_what_they_learn_alone(
-    plan: dict[str, object], threads: int
-) -> None:
+def test_candidates_trained_together_learn_what_they_learn_alone(plan, threads):
     candidates = [Settings.from_dict({"C": C, "rho": rho, **plan}) for C, rho in ((0.1, 0), (5, 1))]
     assert together(candidates, source_of, threads=threads) == by_themselves(candidates, source_of)
 
 
-def test_faithful_learners_trained_together_learn_what_they_learn_alone() -> None:
+def test_faithful_learners_trained_together_learn_what_they_learn_alone():
     make = rows_of_many_columns(40, 6, 0.4)
     candidates = [Settings(delta=1, rho=rho, faithful=True, mini_epochs=3) for rho in (0.5, 1)]
     assert together(candidates, make) == by_themselves(candidates, make)
 
-
-# --- learners that visit a row together ---
 
 MANY = [
     Settings(C=C, rho=rho, tol=tol)
@@ -126,9 +103,7 @@ WIDE = rows_of_many_columns()
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [5, 9, len(MANY)])
-def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
-    threads: int, count: int, calls: Counter[str]
-) -> None:
+def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(threads, count, calls):
     candidates = MANY[:count]
     expected = by_themselves(candidates, WIDE)
     visits, looks = calls["visit"], calls["margins"]
@@ -142,9 +117,7 @@ def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visits(
-    threads: int, calls: Counter[str]
-) -> None:
+def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visits(threads, calls):
     make = rows_of_many_columns(batched.VISITS + 900, 400, 0.02)
     candidates = [Settings(C=C, tol=1e-3) for C in (0.02, 0.05, 0.1, 0.3, 1, 3, 8, 30)]
     expected = by_themselves(candidates, make)
@@ -164,9 +137,7 @@ APART: dict[str, tuple[Callable[[], ListSource], dict[str, Any], dict[str, Any]]
 
 
 @pytest.mark.parametrize("case", APART)
-def test_where_a_pass_cannot_be_shared_learners_visit_one_after_another_and_learn_the_same(
-    case: str, calls: Counter[str]
-) -> None:
+def test_where_a_pass_cannot_be_shared_learners_learn_the_same_one_by_one(case, calls):
     make, changes, options = APART[case]
     candidates = [replace(settings, **changes) for settings in MANY[:9]]
     assert together(candidates, make, **options) == by_themselves(candidates, make)
@@ -176,27 +147,25 @@ def test_where_a_pass_cannot_be_shared_learners_visit_one_after_another_and_lear
         assert not calls["dot_batch"]
 
 
-def test_learners_trained_together_may_pause_between_any_two_batches(calls: Counter[str]) -> None:
-    class Hasty:
-        def __init__(self) -> None:
-            self.checkpoints: Counter[tuple[int, int]] = Counter()
+def test_learners_trained_together_may_pause_between_any_two_batches(calls):
+    checkpoints: Counter[tuple[int, int]] = Counter()
 
+    class Hasty:
         def checkpoint(self, state: Callable[[], State]) -> None:
-            self.checkpoints[state().reading, state().chunks] += 1
+            checkpoints[state().reading, state().chunks] += 1
 
         def checkpoint_due(self) -> bool:
             return True
 
         before_solves = end = checkpoint
 
-    checkpointer = Hasty()
-    assert together(MANY, WIDE, checkpointer=checkpointer) == by_themselves(MANY, WIDE)
-    assert max(checkpointer.checkpoints.values()) > 1, "after the last chunk, and between batches"
+    assert together(MANY, WIDE, checkpointer=Hasty()) == by_themselves(MANY, WIDE)
+    assert max(checkpoints.values()) > 1, "after the last chunk, and between batches"
     assert calls["visit_ascent_batch"]
 
 
 @pytest.mark.parametrize("less", [0, 1])
-def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less: int) -> None:
+def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less):
     source = source_of()
     _ = list(source.chunks())
     [chunk] = source.chunks([range(len(source.blocks))])
@@ -210,15 +179,12 @@ def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less: int)
     assert set(sums_of) == (set() if less else set(learners))
     X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
     for learner, sums in sums_of.items():
-        assert learner.frozen is not None
         w = learner.frozen.w
         assert np.allclose(sums, X[:, : len(w)] @ w, rtol=1e-12, atol=1e-12)
 
 
 @given(st.integers(0, 200), st.integers(1, 9))
-def test_every_learner_is_in_one_batch_and_batches_are_as_many_as_threads_or_full(
-    count: int, threads: int
-) -> None:
+def test_every_learner_is_in_one_batch_and_batches_are_as_many_as_threads_or_full(count, threads):
     batches = batched.batches_of(range(count), threads)
     assert [item for batch in batches for item in batch] == list(range(count))
     full, remainder = divmod(count, threads * kernels.BATCH_WIDTH)
@@ -229,16 +195,11 @@ def test_every_learner_is_in_one_batch_and_batches_are_as_many_as_threads_or_ful
     assert max(last, default=0) - min(last, default=0) <= 1
 
 
-# --- classes that come late, and what is read and held once for all ---
-
-
 @plans
 @pytest.mark.parametrize(
     "weights", [pytest.param(None, marks=pytest.mark.slow), {"a": 3.0, "c": 0.5}]
 )
-def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_on(
-    plan: dict[str, object], weights: dict[Label, float] | None
-) -> None:
+def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_on(plan, weights):
     labels = classes_that_come_late()
     settings = Settings.from_dict({"C": 2.0, **plan})
     source = GrowingSource(source_of(labels).rows, labels, block_rows=16)
@@ -246,28 +207,24 @@ def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_
     train(source, [], settings, new_classes=CandidateClasses([classes]), threads=2)
     assert [learner.targets.positive for learner in classes.learners] == ["b", "a", "d", "c"]
     for learner in classes.learners:
-        source = source_of(labels)
         name = learner.targets.positive
-        assert name is not None
-        class_weights = None if weights is None else {name: weights.get(name, 1.0)}
-        known = Learner(settings, source.labels, class_weights, name)
-        train(source, [known], settings)
+        chosen = None if weights is None else {name: weights.get(name, 1.0)}
+        known = trained(source_of(labels), settings, class_weights=chosen, positive=name)
         assert bits(learner) == bits(known)
 
 
-def test_learners_trained_together_read_the_data_as_often_as_the_one_that_needs_most() -> None:
+def test_learners_trained_together_read_the_data_as_often_as_the_one_that_needs_most():
     candidates = [Settings(C=C, active_set=2500, max_epochs=4) for C in (0.01, 1.0, 30.0)]
     readings = []
     for group in (*([settings] for settings in candidates), candidates):
-        source, pool = source_of(), Pool()
-        learners = [Learner(settings, source.labels, pool=pool) for settings in group]
-        train(source, learners, group[0])
+        source = source_of()
+        together(group, lambda source=source: source)
         readings.append(source.nonzeros_read)
     assert readings[-1] == max(readings[:-1])
     assert len(set(readings)) > 1
 
 
-def test_all_rows_that_fit_are_held_once_for_all() -> None:
+def test_all_rows_that_fit_are_held_once_for_all():
     source, pool = source_of(), Pool()
     candidates = [Settings(C=C) for C in (0.1, 1.0, 10.0)]
     learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
@@ -277,11 +234,10 @@ def test_all_rows_that_fit_are_held_once_for_all() -> None:
     assert all(np.shares_memory(first, values) for values in following)
 
 
-def test_memory_is_asked_for_new_classes_before_their_learners_are_made() -> None:
+def test_memory_is_asked_for_new_classes_before_their_learners_are_made():
     labels = classes_that_come_late()
     source, settings = GrowingSource(source_of(labels).rows, labels, block_rows=16), Settings()
-    classes = Classes(settings, source.labels, None, Pool())
-    questions: list[tuple[int, int]] = []
+    classes, questions = Classes(settings, source.labels, None, Pool()), []
 
     def has_room(learners: int, chunk: Chunk) -> bool:
         questions.append((learners, len(classes.learners)))
