@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.losses import HINGE, solved
 from streamtron.core.rows import Rows
-from streamtron.solver import newton, passes, preconditioner
+from streamtron.solver import hessian, newton, passes
 from streamtron.solver.held_loss import HeldLoss
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import count_calls, held_loss, minimise
@@ -141,7 +141,7 @@ def test_a_rough_answer_stops_early_and_is_not_the_proven_one():
 
 
 def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(monkeypatch):
-    monkeypatch.setattr(preconditioner, "HEAD", 1)  # with all columns in it, one step always does
+    monkeypatch.setattr(hessian, "HEAD", 1)  # with all columns in it, one step always does
     monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
     calls = count_calls(monkeypatch, "gram_product", "gram_diagonal")
     rates = []
@@ -158,7 +158,7 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
     rows = csr([[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in sparse])
     signs = rng.choice(np.array([-1, 1], np.int8), 600)
     cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
-    monkeypatch.setattr(preconditioner, "HEAD", 0)
+    monkeypatch.setattr(hessian, "HEAD", 0)
     for patches in ({}, {"DESCENT_STEPS": 0, "DESCENT": np.inf}):
         for name, value in patches.items():
             monkeypatch.setattr(newton, name, value)
