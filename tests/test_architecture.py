@@ -50,19 +50,19 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 42_524,
-    "test lines": 40_060,
-    "solver lines": 8_830,
-    "solver modules": 35,
+    "package lines": 41_588,
+    "test lines": 34_901,
+    "solver lines": 8_797,
+    "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_935,
-    "functions p90": 20,
-    "longest function": 56,
-    "most parameters": 11,
-    "most public methods": 22,
-    "names that are pronouns": 61,
-    "modules over 400 lines": 3,
+    "runs lines": 6_698,
+    "functions p90": 19,
+    "longest function": 53,
+    "most parameters": 8,
+    "most public methods": 15,
+    "names that are pronouns": 0,
+    "modules over 400 lines": 0,
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050

@@ -236,11 +236,11 @@ def _plus(rows, i, factor, w):
 def _add_to(sums, place, value):
     """Add value to sums[place], and its rounding error to the next place: together they are off by
     u of themselves and n² u² of Σ |values| (Ogita, Rump and Oishi, 2005, Algorithm 4.3)."""
-    before = sums[place]
-    after = before + value
-    grown = after - before
-    sums[place] = after
-    sums[place + np.uintp(1)] += (before - (after - grown)) + (value - grown)
+    old = sums[place]
+    new = old + value
+    grown = new - old
+    sums[place] = new
+    sums[place + np.uintp(1)] += (old - (new - grown)) + (value - grown)
 
 
 @helper
@@ -666,8 +666,8 @@ def _vector_at(builder, data, place):
 @contextlib.contextmanager
 def _each_nonzero(builder, indices, values, start, stop):
     """Loop over a row's nonzeros; the body has the column and the value as a double."""
-    one = ir.Constant(start.type, 1)
-    with cgutils.for_range_slice(builder, start, stop, one, start.type) as (j, _):
+    step = ir.Constant(start.type, 1)
+    with cgutils.for_range_slice(builder, start, stop, step, start.type) as (j, _):
         column = builder.zext(builder.load(builder.gep(indices, [j])), start.type)
         value = builder.load(builder.gep(values, [j]))
         yield column, builder.fpext(value, ir.DoubleType())
@@ -714,9 +714,9 @@ def _plus_batch(typing_context, indices, values, start, stop, factors, w):
         row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
         with row as (column, value):
             place = _vector_at(builder, weights, column)
-            before = builder.load(place, align=8)
-            after = builder.fadd(before, builder.fmul(factor, _splat(builder, value)))
-            builder.store(builder.select(moves, after, before), place, align=8)
+            old = builder.load(place, align=8)
+            new = builder.fadd(old, builder.fmul(factor, _splat(builder, value)))
+            builder.store(builder.select(moves, new, old), place, align=8)
         return context.get_dummy_value()
 
     return types.void(indices, values, start, stop, factors, w), generate
@@ -916,11 +916,11 @@ def add_counts(rows, order, signs, counts, fresh, low, first, stop):
             if column < first or column >= stop:
                 continue
             value = factor * np.float64(rows.values[j])
-            before = fresh[column]
-            after = before + value
-            grown = after - before
-            fresh[column] = after
-            low[column] += (before - (after - grown)) + (value - grown)
+            old = fresh[column]
+            new = old + value
+            grown = new - old
+            fresh[column] = new
+            low[column] += (old - (new - grown)) + (value - grown)
 
 
 @kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
@@ -928,17 +928,17 @@ def drain(rows, counts, fresh, low, columns, values):
     """Move what ``add_counts`` has summed of these rows out of ``fresh`` and ``low``, which are 0
     then: into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros)
     each column where the sum is not 0, as it is met, and the sum. Return how many."""
-    found = 0
+    moved = 0
     for i in range(len(counts)):
         if counts[i] != 0:
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 column = rows.indices[j]
                 if fresh[column] != 0.0 or low[column] != 0.0:
-                    columns[found] = column
-                    values[found] = fresh[column] + low[column]
+                    columns[moved] = column
+                    values[moved] = fresh[column] + low[column]
                     fresh[column] = low[column] = 0.0
-                    found += 1
-    return found
+                    moved += 1
+    return moved
 
 
 @kernel(types.void(_REALS, _F8, types.float64[:, ::1]))

@@ -46,7 +46,7 @@ from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner, set_resolution, set_weights
 from streamtron.solver.stopping import LARGE_DRIFT
-from streamtron.solver.weights import SparseVector, Vector, dense
+from streamtron.solver.vectors import SparseVector, Vector, dense
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
 from streamtron.runs import transaction
-from streamtron.solver.weights import SparseVector, smaller
+from streamtron.solver.vectors import SparseVector, smaller
 
 if TYPE_CHECKING:
     from streamtron.solver.checkpoint import State

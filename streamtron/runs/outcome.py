@@ -31,7 +31,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
-from streamtron.solver.weights import dense
+from streamtron.solver.vectors import dense
 
 STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
 """Of a learner; of several learners the last one here is the run's."""

@@ -31,7 +31,7 @@ from streamtron.solver.reading import solve_block, solve_in_memory, tell_done, v
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
 from streamtron.solver.subproblem import run_mini_epochs
-from streamtron.solver.weights import cut, resized
+from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
 

@@ -34,7 +34,8 @@ from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBo
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
 from streamtron.solver.targets import Extent
-from streamtron.solver.weights import SparseVector, Vector, WeightState, dense, is_vector, smaller
+from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, smaller
+from streamtron.solver.weights import WeightState
 
 _KNOWN = (
     Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Moments, Outside, Progress,

@@ -25,7 +25,8 @@ from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Extent, TargetRule, Targets
-from streamtron.solver.weights import Rule, WeightState, consistent, resized, restart
+from streamtron.solver.vectors import resized
+from streamtron.solver.weights import Rule, WeightState, consistent, restart
 
 Vector = NDArray[np.float64]
 

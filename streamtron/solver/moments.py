@@ -29,7 +29,7 @@ from streamtron.solver.row_store import ColumnSubset
 from streamtron.solver.scan import Frozen, margins_at
 from streamtron.solver.stages import LARGEST_B
 from streamtron.solver.targets import Targets
-from streamtron.solver.weights import resized
+from streamtron.solver.vectors import resized
 
 SOLVES = 3
 """Solves with one factor: the later ones refine what rounding has left of the first."""

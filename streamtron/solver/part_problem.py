@@ -21,7 +21,8 @@ from streamtron.solver.progress import BestWeights
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Extent, largest_counts, relax_counts, round_counts
-from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState, resized, restart
+from streamtron.solver.vectors import resized
+from streamtron.solver.weights import NO_COUNTS, DualPoint, WeightState, restart
 
 
 class LocalStart(NamedTuple):

@@ -16,7 +16,8 @@ from streamtron.core.config import Settings
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
 from streamtron.solver.stages import ASCENT, Stage
-from streamtron.solver.weights import SparseVector, WeightState, dense
+from streamtron.solver.vectors import SparseVector, dense
+from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
 

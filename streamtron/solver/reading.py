@@ -37,7 +37,8 @@ from streamtron.solver.stopping import (
 )
 from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
 from streamtron.solver.targets import Targets
-from streamtron.solver.weights import resized, restart, visit
+from streamtron.solver.vectors import resized
+from streamtron.solver.weights import restart, visit
 from streamtron.solver.working_set import counts_to_scan, keep, keep_all
 
 Vector = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,96 +16,10 @@ from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import passes
 from streamtron.solver.targets import Targets
+from streamtron.solver.vectors import dense, resized
 
 LARGEST_SCALED = 1 << 28
 """The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""
-
-
-LONGEST = (1 << 32) + 1
-"""Numbers of a vector: one a column, and the bias."""
-
-Vector = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseVector:
-    """A vector of ``length`` numbers, by the ``values`` at its ``columns``, uint32 and rising; all
-    others are 0. ValueError: it is none.
-
-    Examples
-    --------
-    >>> vector = SparseVector.of(np.array([0.0, 0.0, 0.5]))
-    >>> vector.columns.tolist(), vector.values.tolist(), len(vector), vector.dense().tolist()
-    ([2], [0.5], 3, [0.0, 0.0, 0.5])
-    """
-
-    columns: NDArray[np.uint32]
-    values: Vector
-    length: int
-
-    def __post_init__(self) -> None:
-        columns, values = self.columns, self.values
-        right = columns.dtype == np.uint32 and values.dtype == np.float64
-        if not (right and columns.shape == values.shape == (len(values),)):
-            raise ValueError("columns and values of another kind or length")
-        if (columns[1:] <= columns[:-1]).any():
-            raise ValueError("columns that do not rise")
-        last = int(columns[-1]) if len(columns) else -1
-        if not last < self.length <= LONGEST:
-            raise ValueError("columns that are not there")
-
-    @classmethod
-    def of(cls, vector: Vector, columns: NDArray[np.uint32] | None = None) -> SparseVector:
-        """Return a vector by its nonzeros; ``columns`` : an array to share, if it has just them."""
-        nonzero = np.flatnonzero(vector != 0.0).astype(np.uint32)
-        if columns is None or not np.array_equal(nonzero, columns):
-            columns = nonzero
-        return cls(columns, vector[columns], len(vector))
-
-    def __len__(self) -> int:
-        return self.length
-
-    def dense(self) -> Vector:
-        """Return all numbers, shape (length,)."""
-        vector = np.zeros(self.length)
-        vector[self.columns] = self.values
-        return vector
-
-
-def smaller(vector: Vector, columns: NDArray[np.uint32] | None = None) -> Vector | SparseVector:
-    """Return a vector by its nonzeros (see ``SparseVector.of``) where that takes fewer bytes."""
-    if 3 * np.count_nonzero(vector != 0.0) >= 2 * len(vector):
-        return vector
-    return SparseVector.of(vector, columns)
-
-
-def dense(vector: Vector | SparseVector) -> Vector:
-    """Return all numbers of a vector."""
-    return vector.dense() if isinstance(vector, SparseVector) else vector
-
-
-def cut(vector: Vector | SparseVector, length: int) -> Vector | SparseVector:
-    """Return the first numbers of a vector, in arrays of its own."""
-    if isinstance(vector, SparseVector):
-        stop = int(np.searchsorted(vector.columns, length))
-        columns, values = vector.columns[:stop].copy(), vector.values[:stop].copy()
-        return SparseVector(columns, values, min(length, len(vector)))
-    return vector[:length].copy()
-
-
-def resized(v: Vector, columns: int) -> Vector:
-    """Return a copy of an augmented vector with so many columns, 0 where it has none: the bias
-    stays the last number."""
-    wide, common = np.zeros(columns + 1), min(columns, len(v) - 1)
-    wide[:common], wide[-1] = v[:common], v[-1]
-    return wide
-
-
-def is_vector(vector: Any, length: int) -> bool:
-    """Return whether something is a vector of so many numbers."""
-    if isinstance(vector, SparseVector):
-        return len(vector) == length
-    return bool(vector.dtype == np.float64 and vector.shape == (length,))
 
 
 @dataclass(frozen=True, slots=True)

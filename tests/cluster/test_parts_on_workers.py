@@ -37,6 +37,7 @@ from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, until
+from tests.helpers.svm_text import svm_lines, write_shards
 from tests.runs import test_parts_many as many
 
 ALL, BLOCKS = 10**9, 150_000
@@ -236,8 +237,8 @@ def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_chan
 
 def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(workers, tmp_path):
     X, scores = many.rows_of(many.CLASSES)
-    (tmp_path / "one").mkdir()
-    many.written(tmp_path / "one", X, [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)])
+    labels = [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)]
+    write_shards(tmp_path / "one", svm_lines(X, labels), many.SHARDS)
     balanced: dict[str, Any] = {"class_weight": "balanced", "parts": many.SHARDS, "tol": 0.02}
     rounds = many.trained(tmp_path, model=tmp_path / "alone", **balanced).report["rounds"]
     killing = disturbed(workers, Killing, at=rounds // 2)

@@ -485,7 +485,7 @@ def test_a_count_below_0_of_a_class_is_no_dual_variable(case):
     for count in (-5, 0):
         oracle.counts = [c or count for c in given]
         sums = scanned(case, oracle, 0.0, 1.0, [], [0, len(case.rows)])
-        seen.append((sums.fresh, sums.totals))
+        seen.append((sums.fresh, sums.totals[: kernels.VIOLATORS]))
     assert seen[0] == seen[1]
 
 

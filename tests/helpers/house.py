@@ -172,6 +172,7 @@ FACES = (
     "runs/certify:certify",
     "runs/update:update",
     "runs/forget:forget",
+    "data/writers/corpus:generate",
 )
 """Where a function may have more than eight parameters: public faces, and kernels."""
 

@@ -27,7 +27,7 @@ from streamtron.data import deletions
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
 from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.solver.weights import dense
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d

@@ -30,7 +30,7 @@ from streamtron.runs.outcome import Outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.stopping import LARGE_DRIFT
-from streamtron.solver.weights import dense
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import content, fit, write_corpus

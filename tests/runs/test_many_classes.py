@@ -24,7 +24,7 @@ from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training
 from streamtron.solver.checkpoint import bytes_held
 from streamtron.solver.learner import Learner
-from streamtron.solver.weights import SparseVector
+from streamtron.solver.vectors import SparseVector
 from tests.helpers.learners import source_of
 
 CLASSES, COLUMNS, MEMORY = 48, 300_000, 440_000_000

@@ -38,7 +38,7 @@ from streamtron.solver import train as training
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
-from streamtron.solver.weights import dense
+from streamtron.solver.vectors import dense
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted

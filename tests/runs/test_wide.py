@@ -17,7 +17,7 @@ from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, put_together,
 from streamtron.runs.fit import run
 from streamtron.runs.inspect import describe_shards
 from streamtron.solver.checkpoint import State
-from streamtron.solver.weights import dense
+from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 
 ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30

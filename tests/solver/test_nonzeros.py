@@ -9,7 +9,7 @@ from streamtron.solver.checkpoint import bytes_held, densify, sparsify
 from streamtron.solver.learner import Learner
 from streamtron.solver.partial_fit import EarlierData
 from streamtron.solver.scan import Frozen
-from streamtron.solver.weights import SparseVector, cut, dense
+from streamtron.solver.vectors import SparseVector, cut, dense
 from tests.helpers.learners import COLUMNS, source_of
 from tests.helpers.sources import train
 
