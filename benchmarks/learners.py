@@ -106,7 +106,7 @@ def compare_candidates(
     seconds = serial(contenders, repeats)
     together, alone = found["together"], found["one by one"]
     for ours, theirs in zip(together.learners, alone.learners, strict=True):
-        assert ours.weights.tobytes() == theirs.weights.tobytes(), "models differ"
+        assert ours.best.weights.tobytes() == theirs.best.weights.tobytes(), "models differ"
     return {
         "learners": number,
         "seconds together": seconds["together"],

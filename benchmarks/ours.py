@@ -41,7 +41,8 @@ class Fit:
     readings, mini_epochs, ending : as in a report.
     rows, columns, nonzeros : of the data.
     proofs : after every reading that certified.
-    v : the augmented weights, at the certificate's scale.
+    v : the augmented weights, those of columns before the first left out, at the certificate's
+        scale.
     """
 
     seconds: float
@@ -116,7 +117,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         return Fit(
             seconds, source.readings, learner.progress.full_epochs, learner.progress.mini_epochs,
             str(learner.progress.finished), source.rows, source.width, source.nonzeros,
-            np.append(learner.best.weights, learner.best.bias), proofs,
+            np.append(learner.best.weights[source.index_base or 0 :], learner.best.bias), proofs,
         )  # fmt: skip
 
 
