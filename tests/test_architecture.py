@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_588,
-    "test lines": 34_903,
-    "solver lines": 8_797,
+    "package lines": 41_618,
+    "test lines": 34_906,
+    "solver lines": 8_808,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_698,
+    "runs lines": 6_697,
     "functions p90": 19,
     "longest function": 53,
     "most parameters": 8,

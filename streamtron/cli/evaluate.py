@@ -63,8 +63,9 @@ def evaluate(
 
     loaded = load_any(model)
     with executor_of(**where) as executor:
-        how: Any = {"ranking": ranking, "worst": worst, "executor": executor}
-        metrics = evaluate_shards(loaded, shards, **how).to_dict()
+        metrics = evaluate_shards(
+            loaded, shards, ranking=ranking, worst=worst, executor=executor
+        ).to_dict()
     metrics |= columns_not_used(loaded, shards)
     warn_calibrated(loaded, shards)
     print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)

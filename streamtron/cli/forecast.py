@@ -65,24 +65,24 @@ class Forecast:
 
     def observe(self, event: Event) -> None:
         """Take an event into account."""
-        time_ = self._clock()
+        moment = self._clock()
         if isinstance(event, ReadingStarted):
             if event.reading == 0:
                 self._gaps.clear()
             self._before = None if event.reading == 0 else self._left
-            self._began, self._told, self._problems = time_, 0, event.problems
+            self._began, self._told, self._problems = moment, 0, event.problems
             self._total = event.nonzeros
         elif isinstance(event, ChunkDone) and self._total and 10 * event.nonzeros >= self._total:
-            self._pass = (time_ - self._began) * self._total / event.nonzeros
+            self._pass = (moment - self._began) * self._total / event.nonzeros
         elif isinstance(event, SolveStarted):
-            self._pass, self._passed = time_ - self._began, time_
+            self._pass, self._passed = moment - self._began, moment
         elif isinstance(event, ReadingDone):
-            self._told, self._solve = self._told + 1, time_ - max(self._passed, self._began)
+            self._told, self._solve = self._told + 1, moment - max(self._passed, self._began)
             self._gaps.setdefault(event.problem, _Gaps()).observe(event)
         elif isinstance(event, TrialsStarted):
-            self._trials, self._trials_done, self._first_trial = event, 0, time_
+            self._trials, self._trials_done, self._first_trial = event, 0, moment
         elif isinstance(event, TrialDone):
-            self._trials_done, self._last_trial = self._trials_done + 1, time_
+            self._trials_done, self._last_trial = self._trials_done + 1, moment
 
     def end(self) -> float | None:
         """Return the time of the end, about; None where nothing is known, or nothing is left."""

@@ -160,8 +160,7 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     if facts["features"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
-    quoted = [repr(x) if x != x.strip() else x for x, _ in labels[:MANY]]  # a blank shows then
-    yield from aligned([(f"label {x}", n) for x, (_, n) in zip(quoted, labels, strict=False)])
+    yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
     yield from and_more(labels)
     yield from aligned([(f"label {name}", x) for name, x in (facts["targets"] or {}).items()])
     if facts["remark"]:
@@ -249,6 +248,11 @@ def _key(name: str) -> str:
 def _cut(text: str, most: int) -> str:
     plain = " ".join(text.split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def _quoted(label: str) -> str:
+    """Quote a label where a blank at its end would not be seen."""
+    return label if label == label.strip() else repr(label)
 
 
 _LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards, "table": _table}

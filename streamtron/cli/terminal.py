@@ -37,9 +37,9 @@ def fitted(line: str, width: int | None) -> str:
     """Break a line that is wider than the terminal between words; the rest is indented."""
     if width is None or len(line) <= width:
         return line
-    wrapper = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
-    wrapper.break_long_words = False
-    return wrapper.fill(line)
+    return textwrap.fill(
+        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def say(lines: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -162,15 +162,18 @@ def mapped(
     step: Callable[..., Result], parts: Sequence[Any], arguments: Sequence[Any], threads: int
 ) -> Iterator[Iterator[Result]]:
     """Give ``step(part, *arguments)`` of each part in turn, computed by so many threads."""
-    same_for_all = [*map(repeat, arguments)]
+
+    def run(part: Any) -> Result:
+        return step(part, *arguments)
+
     if threads < 2 or len(parts) < 2:
-        yield map(step, parts, *same_for_all)
+        yield map(run, parts)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(min(threads, len(parts)), thread_name_prefix="streamtron-part")
     try:
-        yield pool.map(step, parts, *same_for_all)
+        yield pool.map(run, parts)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
 

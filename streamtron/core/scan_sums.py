@@ -65,10 +65,9 @@ class ScanSums:
 
     def widen(self, width: int) -> None:
         """Add columns that were met while scanning."""
-        for name in ("fresh", "low"):
-            wide, narrow = np.zeros(width), getattr(self, name)
+        known, self.fresh, self.low = (self.fresh, self.low), np.zeros(width), np.zeros(width)
+        for wide, narrow in zip((self.fresh, self.low), known, strict=True):
             wide[: len(narrow)] = narrow
-            setattr(self, name, wide)
         if self.sq_columns is not None:
             self.sq_columns = np.append(self.sq_columns, np.zeros(width - len(self.sq_columns)))
 

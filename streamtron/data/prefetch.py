@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import Empty, Queue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from streamtron.core.errors import MachineError
 
@@ -56,8 +56,9 @@ def prefetch(iterate: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T,
     raises is raised here, after the items before it.
     """
     channel: _Channel[T] = _Channel(depth)
-    how: Any = {"args": (iterate, channel), "name": THREAD_NAME, "daemon": True}
-    thread = threading.Thread(target=_produce, **how)
+    thread = threading.Thread(
+        target=_produce, args=(iterate, channel), name=THREAD_NAME, daemon=True
+    )
     try:
         thread.start()
     except RuntimeError as error:

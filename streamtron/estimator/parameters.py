@@ -80,17 +80,20 @@ def accepts_keywords(
 
 @contextmanager
 def _named_as_in_sklearn() -> Iterator[None]:
-    """Let a SettingsError name a parameter, with which it begins, as scikit-learn does."""
+    """Let a SettingsError name a parameter as scikit-learn does."""
     try:
         yield
     except SettingsError as error:
-        message = str(error)
-        for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
-            for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
-                if message.startswith(start):
-                    message = sklearn_name + message[len(start) - 1 :]
-                    raise SettingsError(message) from error
-        raise
+        raise SettingsError(_with_sklearn_names(str(error))) from error
+
+
+def _with_sklearn_names(message: str) -> str:
+    """Replace the setting that a message begins with by scikit-learn's name."""
+    for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
+        for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
+            if message.startswith(start):
+                return sklearn_name + message[len(start) - 1 :]
+    return message
 
 
 def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = None) -> Settings:

@@ -75,22 +75,15 @@ def load_any(
     path = Path(absolute(path, "models"))
     with reading_from(path), open(path, "rb", opener=regular) as file:
         start = file.read(4096)
-    is_npy, is_liblinear = start.startswith(b"\x93NUMPY"), start.startswith(b"solver_type")
-    # streamtron's files have zeros in their first 8 bytes; text has none
-    is_text = is_liblinear or (start.isascii() and start != b"" and 0 not in start)
-    is_ours = not is_npy and not is_text
-    given = bias_last or (classes, loss) != (None, None)
-    if (is_liblinear and given) or (is_ours and (given or index_base is not None)):
-        what = "a file that holds its own index base, bias, classes and loss"
-        if is_liblinear:
-            what = "a LIBLINEAR model, which has its own bias, classes and loss"
-        raise SettingsError(
-            f"{path}: {what}. --index-base, --bias-last, classes and loss are for files of "
-            "coefficients; leave them out."
-        )
-    if is_liblinear:
+    is_npy = start.startswith(b"\x93NUMPY")
+    if start.startswith(b"solver_type"):
+        if bias_last or (classes, loss) != (None, None):
+            _refuse(path, "a LIBLINEAR model, which has its own bias, classes and loss")
         return _from_liblinear(path, 1 if index_base is None else index_base)
-    if is_ours:
+    # streamtron's files have zeros in their first 8 bytes; text has none
+    if not is_npy and (not start.isascii() or start == b"" or 0 in start):
+        if bias_last or (index_base, classes, loss) != (None, None, None):
+            _refuse(path, "a file that holds its own index base, bias, classes and loss")
         return LinearModel.load(path)
     numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
     if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):
@@ -99,6 +92,13 @@ def load_any(
             "vector and no classes."
         )
     return _from_coefficients(path, numbers, index_base, bias_last, classes, loss)
+
+
+def _refuse(path: Path, what: str) -> None:
+    raise SettingsError(
+        f"{path}: {what}. --index-base, --bias-last, classes and loss are for files of "
+        "coefficients; leave them out."
+    )
 
 
 def _from_coefficients(

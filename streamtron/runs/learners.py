@@ -296,7 +296,7 @@ class MemoryGuard:
             )
         size = DataSize(self.rows, self.columns)
         limit = self.machine.memory_limit
-        fit = most_that_fit(limit, learners, lambda n: self._needed(self.settings, size, n))
+        fit = most_that_fit(limit, learners, lambda n: self._needed(size, n))
         self.at_once = max(1, fit) if max(1, fit) < learners else None
         return self.at_once is None
 
@@ -304,16 +304,15 @@ class MemoryGuard:
         """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
         rows = max(learner.extent.rows for learner in learners)
         columns = max(len(learner.running.w) for learner in learners)
-        held = self.settings.but(active_set=max(learner.active.nbytes for learner in learners))
-        size = DataSize(rows, columns)
-        needed = self._needed(held, size, len(learners), batch_width=kernels.BATCH_WIDTH)
+        held, width = max(learner.active.nbytes for learner in learners), kernels.BATCH_WIDTH
+        needed = self._needed(DataSize(rows, columns), len(learners), width, active_set=held)
         return sum(need.size for need in needed) <= self.machine.memory_limit
 
     def _needed(
-        self, settings: Settings, size: DataSize, learners: int, batch_width: int = 1
+        self, size: DataSize, learners: int, batch_width: int = 1, active_set: int | None = None
     ) -> list[Need]:
         return memory_needed(
-            settings, size, learners=learners, shared=self.shared,
+            self.settings, size, learners=learners, shared=self.shared, active_set=active_set,
             threads=self.machine.thread_count, batch_width=batch_width,
         )  # fmt: skip
 

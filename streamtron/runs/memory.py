@@ -97,11 +97,11 @@ class DataSize(NamedTuple):
 
 def memory_needed(
     settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1,
-    shared: bool = True, batch_width: int = 1,
+    shared: bool = True, batch_width: int = 1, active_set: int | None = None,
 ) -> list[Need]:  # fmt: skip
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
     the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
-    a copy of BATCH_WIDTH weight vectors.
+    a copy of BATCH_WIDTH weight vectors. ``active_set`` : bytes; None = the setting.
 
     Examples
     --------
@@ -119,7 +119,7 @@ def memory_needed(
     )
     if batch_width > 1:
         weights += 8 * BATCH_WIDTH * threads * columns
-    most = settings.active_set_bytes
+    most = settings.active_set_bytes if active_set is None else active_set
     rows_held, chunk = most, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)

@@ -336,13 +336,13 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best.take_candidate()
     best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
-    learner.expansion = None
+    learner.expansion = learner.elsewhere = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
-    learner.frozen = learner.frozen if keep_scan else None
+    if not keep_scan:
+        learner.frozen = None
     scan_next(learner)
     if not learner.valid:
         discard_weights(learner)
-    learner.elsewhere = None
 
 
 def set_resolution(learner: Learner, b: float) -> None:
@@ -380,12 +380,12 @@ def leave_counts(learner: Learner, counts: Counts) -> None:
 def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None) -> None:
     """Set the running weights (columns as the shards number them) and the bias weight, and counts
     if there are any, which need not make these weights; the next reading scans them."""
-    learner.running.w = w
-    learner.running.scalars[kernels.BIAS] = bias
+    learner.running.w, learner.running.scalars[kernels.BIAS] = w, bias
     learner.mode, learner.unsummed = "scan", True
     if learner.regime == Regime.ALL_ROWS:
         learner.regime = Regime.WORKING_SET
-    learner.counts = learner.counts if counts is None else counts
+    if counts is not None:
+        learner.counts = counts
 
 
 def discard_weights(learner: Learner) -> None:

@@ -143,8 +143,9 @@ class PartProblem(PartLoss):
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None
-        blocks = learner.regime == Regime.BLOCKS
-        learner.keepers = np.sort(learner.active.numbers[: 0 if blocks else None])
+        learner.keepers = np.sort(learner.active.numbers)
+        if learner.regime == Regime.BLOCKS:
+            learner.keepers = learner.keepers[:0]
         if plan.start is not None:
             learner.mode = "train"
             self.start_visits(plan.start)

@@ -10,9 +10,10 @@ the descent is on H itself.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -87,6 +88,10 @@ class Penalised(ABC, Generic[P]):
     def step(self, here: P) -> Rounds[Direction[P]]:
         """Return the step to about the least of R and the expansion of the rest."""
 
+    def judged(self, there: P) -> P:
+        """Return a point with the gap and the pull there, if a look tells P alone."""
+        return there
+
     def judge(self, primal: float, earned: float, pull: Vector) -> float:
         """Return (P − D)/P where the dual variables earn so much; their sum is the ``pull``, set to
         0 where weights are 0 for good: nothing is to be said of them, nor paid for them."""
@@ -98,7 +103,7 @@ def minimise(objective: Penalised[P], v: Vector, precision: float) -> Rounds[P]:
     """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P falls
     no more. Yields a ``GapEstimate`` wherever a step leads."""
     v[objective.zeros] = 0.0
-    here = yield from objective.begin(v)
+    here = objective.judged((yield from objective.begin(v)))
     while True:
         yield GapEstimate(here.gap)
         if here.gap <= precision or here.steps >= STEPS:
@@ -112,7 +117,7 @@ def minimise(objective: Penalised[P], v: Vector, precision: float) -> Rounds[P]:
             theta *= 0.5
         if not there.primal < here.primal * (1.0 - FLAT):
             return here
-        here = there
+        here = objective.judged(there)
 
 
 @dataclass(slots=True)
@@ -146,22 +151,27 @@ class HeldPenalised(Penalised[HeldOptimum]):
         yield
 
     def _look(self, v: Vector, margins: Vector, steps: int) -> HeldOptimum:
-        """Return the point v, which has these margins, of which the dual variables are
-        α_i = −C_i φ'(m_i), and their gains C_i φ(m_i) + α_i m_i; + α_i t_i where labels are
-        numbers."""
-        loss, alpha = self._loss.value(margins), self._loss.alpha(margins)
-        earned, t = loss + float(kernels.dot(alpha, margins)), self._loss.held.t
+        """Return the point v, which has these margins, with P alone: a line search needs no more,
+        and a pull is a pass over the rows."""
+        primal = self.penalty.value(v) - float(kernels.dot(self._tilt, v))
+        if self._outside is not None:
+            primal += self._outside.value_and_gradient(v)[0]
+        primal += self._loss.value(margins) + self._gains
+        return HeldOptimum(v, primal, math.inf, np.zeros(0), steps, margins)
+
+    def judged(self, there: HeldOptimum) -> HeldOptimum:
+        """See ``Penalised``. The dual variables are α_i = −C_i φ'(m_i), and their gains
+        C_i φ(m_i) + α_i m_i; + α_i t_i where labels are numbers."""
+        v, loss, t = there.v, self._loss, self._loss.held.t
+        alpha = loss.alpha(there.margins)
+        earned = loss.value(there.margins) + float(kernels.dot(alpha, there.margins))
         if len(t):
             earned += float(kernels.dot(alpha, t))
-        earned += self._gains
-        pull = self._tilt + self._loss.sum_of(alpha, len(v) - 1)
-        primal = self.penalty.value(v) - float(kernels.dot(self._tilt, v))
+        pull, earned = self._tilt + loss.sum_of(alpha, len(v) - 1), earned + self._gains
         if self._outside is not None:
             lost, gradient = self._outside.value_and_gradient(v)
             pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
-            primal += lost
-        primal = primal + loss + self._gains
-        return HeldOptimum(v, primal, self.judge(primal, earned, pull), pull, steps, margins)
+        return replace(there, gap=self.judge(there.primal, earned, pull), pull=pull)
 
     def step(self, here: HeldOptimum) -> Rounds[Direction[HeldOptimum]]:
         """See ``Penalised``."""

@@ -285,7 +285,7 @@ def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point():
         ({"faithful": True}, "-"),
     ],
 )
-def test_a_penalty_that_no_solver_has_is_refused(names, wanted):  # type: ignore[type-arg]
+def test_a_penalty_that_no_solver_has_is_refused(names, wanted):
     with pytest.raises(SettingsError, match=wanted):
         Settings(penalty="l1", **names)
 

@@ -430,7 +430,10 @@ class SlowDisk(Run):
 
     def writer(self, every: float, patch: pytest.MonkeyPatch) -> runs.CheckpointWriter:
         patch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: self.now))
-        make = lambda state: Checkpoint(state, [], 0, 0, 0.0, {})  # noqa: E731
+
+        def make(state: State) -> Checkpoint:
+            return Checkpoint(state, [], 0, 0, 0.0, {})
+
         return runs.CheckpointWriter(self, every, make)
 
 

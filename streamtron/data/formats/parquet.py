@@ -61,5 +61,6 @@ class ParquetReader(TableReader):
 def _open(file: pa.NativeFile) -> pq.ParquetFile:
     """Open a file whose pages are streamed: without a ``buffer_size``, or with ``pre_buffer``,
     pyarrow holds the compressed columns of a whole row group."""
-    how = {"pre_buffer": False, "buffer_size": READ_BYTES}
-    return pq.ParquetFile(file, page_checksum_verification=True, **how)
+    return pq.ParquetFile(
+        file, page_checksum_verification=True, pre_buffer=False, buffer_size=READ_BYTES
+    )

@@ -102,9 +102,7 @@ def _rising(
     Values of names that share a column are added up: names of one hash and, where there are no
     values, occurrences of one name.
     """
-    falls, starts = np.append(False, indices[1:] <= indices[:-1])[: len(indices)], indptr[:-1]
-    falls[starts[starts < len(indices)]] = False
-    if not falls.any():
+    if not _falls(indptr, indices):
         return indptr, indices, values
     order, keys = sort_columns(indptr, indices)
     again = np.append(False, keys[1:] == keys[:-1])
@@ -137,6 +135,15 @@ def _no_name_twice(
     if again.any():
         at = order[first(again)]
         spot.refuse(int(keys[at] >> 32), _TWICE.format(repr(named.names[codes[at]])))
+
+
+def _falls(indptr: Offsets, indices: NDArray[np.uint32]) -> bool:
+    """Tell whether a column is not above its predecessor in the same row."""
+    falls = np.zeros(len(indices), dtype=bool)
+    np.less_equal(indices[1:], indices[:-1], out=falls[1:])
+    starts = indptr[:-1]
+    falls[starts[starts < len(indices)]] = False
+    return bool(falls.any())
 
 
 def _labels(

@@ -86,8 +86,9 @@ def _parquet(groups: Iterable[pa.Table]) -> Iterator[bytes]:
     file = io.BytesIO()
     writer: pq.ParquetWriter | None = None
     for group in groups:
-        how: Any = {"compression": "zstd", "write_page_checksum": True}
-        writer = writer or pq.ParquetWriter(file, group.schema, **how)
+        writer = writer or pq.ParquetWriter(
+            file, group.schema, compression="zstd", write_page_checksum=True
+        )
         writer.write_table(group)
         yield file.getvalue()
         file.seek(0)
