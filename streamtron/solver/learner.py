@@ -336,13 +336,13 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best.take_candidate()
     best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
-    learner.expansion = learner.elsewhere = None
+    learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
-    if not keep_scan:
-        learner.frozen = None
+    learner.frozen = learner.frozen if keep_scan else None
     scan_next(learner)
     if not learner.valid:
         discard_weights(learner)
+    learner.elsewhere = None  # until here: counts of several parts are never all in memory
 
 
 def set_resolution(learner: Learner, b: float) -> None:
