@@ -26,7 +26,7 @@ import numpy as np
 
 from streamtron.cluster.client import Workers, asked, no_workers, scheduler_gone, usable_memory
 from streamtron.core.errors import MachineError
-from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, sum_trees, trees_of
+from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, trees_of
 from streamtron.core.scan_sums import ScanSums
 from streamtron.runs.memory import check_worker
 from streamtron.runs.parts import OpenParts, PartPlan, open_part
@@ -154,10 +154,10 @@ class WorkerParts(Parts):
         for number, _, total in trees.values():
             self.bytes_from[self._homes[number]] += array_bytes(total)
         self._losses = 0
-        sums = [(height, total) for _, (_, height, total) in sorted(trees.items())]
-        if len(sums) == 1:
-            sums = copy.deepcopy(sums)  # what was received is read-only
-        return cast(Result, sum_trees(plus, sums))
+        _, heights, totals = zip(*(trees[number] for number in sorted(trees)), strict=True)
+        if len(totals) == 1:
+            totals = copy.deepcopy(totals)  # what was received is read-only
+        return cast(Result, sum_over_tree(plus, totals, heights))
 
     def _ask(
         self,
@@ -166,12 +166,16 @@ class WorkerParts(Parts):
         *arguments: Any,
         short: bool = False,
     ) -> dict[int, list[Any]]:
-        """Run a function on the homes of these parts; return what each part's home returns. A home
-        that is lost returns nothing, and its parts have no home any more."""
+        """Run a function on the homes of these parts, ``short`` : ``_run_step`` by their actors;
+        return what each part's home returns. A home that is lost returns nothing, and its parts
+        have no home any more."""
         parts_of: dict[str, list[int]] = {}
         for number in numbers:
             parts_of.setdefault(self._homes[number], []).append(number)
-        answers = (self._calls if short else self._tasks)(parts_of, function, arguments)
+        if short:
+            answers = self._calls(parts_of, arguments)
+        else:
+            answers = self._tasks(parts_of, function, arguments)
         lost = {home for home, answer in answers.items() if answer is None}
         if lost:
             self._losses += 1
@@ -191,10 +195,7 @@ class WorkerParts(Parts):
         }
 
     def _calls(
-        self,
-        parts_of: Mapping[str, list[int]],
-        function: Callable[..., list[Any] | None],
-        arguments: Sequence[Any],
+        self, parts_of: Mapping[str, list[int]], arguments: Sequence[Any]
     ) -> dict[str, list[Any] | None]:
         """Call the actor of each home and wait for all of them; None where the worker was lost."""
         calls: dict[str, ActorFuture[list[Any] | None]] = {}
@@ -202,7 +203,7 @@ class WorkerParts(Parts):
             for home, numbers in parts_of.items():
                 with suppress(KeyError, RuntimeError):  # the latter if its worker was lost
                     actor = self._actors[home][1]
-                    calls[home] = actor.call(function, self._token, numbers, *arguments)
+                    calls[home] = actor.run_step(self._token, numbers, *arguments)
             return {
                 home: self._answer(home, self._actors[home][0], calls[home])
                 if home in calls
@@ -291,21 +292,6 @@ def _lost(actor: Future) -> bool:
     return actor.status not in ("pending", "finished")
 
 
-class _Caller:
-    """An actor that calls functions in its worker's process. Dask removes it when its client is
-    gone, and the client's parts go with it."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __del__(self) -> None:
-        _drop(self._token)
-
-    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function."""
-        return function(*arguments)
-
-
 def _open_parts(
     token: str, numbers: Sequence[int], plans: Sequence[PartPlan], scans: Scans
 ) -> list[Any]:
@@ -364,6 +350,19 @@ def _run_step(
             for run in _runs(numbers)
             for first, height in trees_of(run[0], run[-1] + 1)
         ]
+
+
+class _Caller:
+    """An actor that makes steps in its worker's process. Dask removes it when its client is gone,
+    and the client's parts go with it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __del__(self) -> None:
+        _drop(self._token)
+
+    run_step = staticmethod(_run_step)
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

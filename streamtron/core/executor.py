@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -162,18 +162,15 @@ def mapped(
     step: Callable[..., Result], parts: Sequence[Any], arguments: Sequence[Any], threads: int
 ) -> Iterator[Iterator[Result]]:
     """Give ``step(part, *arguments)`` of each part in turn, computed by so many threads."""
-
-    def run(part: Any) -> Result:
-        return step(part, *arguments)
-
+    columns = parts, *map(repeat, arguments)
     if threads < 2 or len(parts) < 2:
-        yield map(run, parts)
+        yield map(step, *columns)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(min(threads, len(parts)), thread_name_prefix="streamtron-part")
     try:
-        yield pool.map(run, parts)
+        yield pool.map(step, *columns)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for a solver
 
@@ -212,32 +209,24 @@ def serial(
     return chain.from_iterable(function(item, *shared) for item in items)
 
 
-def sum_over_tree(plus: Callable[[Result, Result], Result], parts: Iterable[Result]) -> Result:
+def sum_over_tree(
+    plus: Callable[[Result, Result], Result],
+    parts: Iterable[Result],
+    heights: Iterable[int] = repeat(0),
+) -> Result:
     """Sum at least one part over the binary tree of their numbers; ``plus`` takes the earlier one
-    first.
+    first. ``heights`` : what is given as a part is the sum of 2^h, from a multiple of 2^h on: these
+    were added among themselves first, so the sum is the same to the last bit.
 
     Examples
     --------
     >>> sum_over_tree("({}+{})".format, "abcde")
     '(((a+b)+(c+d))+e)'
-    """
-    return sum_trees(plus, ((0, part) for part in parts))
-
-
-def sum_trees(
-    plus: Callable[[Result, Result], Result], trees: Iterable[tuple[int, Result]]
-) -> Result:
-    """Sum parts of which some are summed already: (h, sum) of 2^h parts from a multiple of 2^h on.
-
-    Such parts are added among themselves first, so the sum is the same to the last bit.
-
-    Examples
-    --------
-    >>> sum_trees("({}+{})".format, [(1, "(a+b)"), (0, "c"), (0, "d"), (0, "e")])
+    >>> sum_over_tree("({}+{})".format, ["(a+b)", "c", "d", "e"], heights=[1, 0, 0, 0])
     '(((a+b)+(c+d))+e)'
     """
     sums: list[tuple[int, Result]] = []  # (height, sum) of complete trees, ever lower
-    for height, total in trees:
+    for height, total in zip(heights, parts, strict=False):  # the heights may have no end
         while sums and sums[-1][0] == height:
             total = plus(sums.pop()[1], total)
             height += 1
