@@ -154,15 +154,14 @@ class Run:
 @contextmanager
 def open_run(
     path: str | os.PathLike[str], settings: Settings, stamps: Stamps,
-    model: str | os.PathLike[str] | None = None, cache: str | os.PathLike[str] | None = None, *,
+    model: str | os.PathLike[str] | None = None, *,
     recipe: str | None = None, resume: bool = False, overwrite: bool = False,
 ) -> Iterator[Run]:  # fmt: skip
     """Create or resume a run directory, locked until the context ends or the process dies.
 
     A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
     ``resume`` and ``overwrite`` an existing run is a SettingsError. ``model`` : path of the run's
-    model; None = it has none, and is never updated. ``cache`` : directory of its flat files, if not
-    in the run directory.
+    model; None = it has none, and is never updated.
     """
     run = Run(Path(path))
     with reading_from(path):
@@ -170,7 +169,7 @@ def open_run(
     with locked(run.path):
         remove_temporary(run.path)
         if model is not None:
-            transaction.recover(run.path, model, cache)
+            transaction.recover(run.path, model)
         exists = (run.path / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)

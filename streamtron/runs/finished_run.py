@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
+from streamtron.core.files import absolute, as_path, locked, shared
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, ShardFile, ShardRecord, deletions, find_shards
 from streamtron.data.storage import fingerprint
@@ -84,19 +84,14 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     @contextmanager
-    def to_change(
-        cls, place: RunLocation, cache: str | os.PathLike[str] | None = None
-    ) -> Iterator[FinishedRun]:
+    def to_change(cls, place: RunLocation) -> Iterator[FinishedRun]:
         """Open a run, locked until the context ends or the process dies, and complete a change that
         was interrupted; raise a DataError if it does not exist or has not ended, a MachineError if
-        another process has locked it.
-
-        ``cache`` : directory of its flat files, if not in the run directory.
-        """
+        another process has locked it."""
         directory = _existing(place.directory)
-        with nothing_empty(cache), locked(directory):
+        with locked(directory):
             remove_temporary(directory)
-            transaction.recover(directory, place.model, cache)
+            transaction.recover(directory, place.model)
             transaction.discard(directory)
             yield cls._read(directory, Run(directory).load())
 

@@ -303,7 +303,7 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
                 directory,
             )
         with open_run(
-            directory, candidates[0], stamps_of(source.shards), job.model, machine.cache_dir,
+            directory, candidates[0], stamps_of(source.shards), job.model,
             recipe=recipe_digest(candidates[0], source.reading),
             resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
