@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
@@ -72,15 +72,9 @@ def evaluate_many(
     models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
     on_bad_shard: Literal["error", "skip"] = "error",
 ) -> list[Evaluation]:  # fmt: skip
-    """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
-    one reading of the shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for
-    models of two classes that have certificates."""
-    first = models[0]
-    if any((model.classes, model.reading) != (first.classes, first.reading) for model in models):
-        raise SettingsError(
-            "models with different classes or reader's contracts: one reading cannot serve them "
-            "all. Evaluate them one by one."
-        )
+    """Evaluate several models, of the same classes and reader's contract, on one reading of the
+    shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
+    that have certificates."""
     files = find_shards(as_paths(shards))
     scored = score_shards(models, files, serial, at_optimum=True, on_bad_shard=on_bad_shard)
     return summarise(models, scored, limit_rows)

@@ -196,14 +196,15 @@ def fit_many(
     shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
     cache_dir: str | None, run_dir: str | None = None,
 ) -> list[Outcome]:  # fmt: skip
-    """Fit every candidate on the same readings; raise a SettingsError if they differ in more than
-    the settings OWN. Only the cache and checkpoints are written.
+    """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
+    checkpoints are written.
 
     ``cache_dir`` : of the flat copy of the shards; None = as ``machine`` says. ``run_dir`` : of the
     checkpoints of these candidates; training resumes from the last one. Each outcome equals that of
     ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
-    _check_alike(candidates)
+    if (parts := candidates[0].parts) is not None:
+        raise SettingsError(f"parts is {parts}: only fit trains on parts. Leave it out.")
     with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
         job = _Job(as_paths(shards), candidates, machine, listen, cache, run_dir, resume=True)
         with _opened(job) as fitting:
@@ -346,24 +347,3 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     writer = CheckpointWriter(run, every, make, at_end=job.model is not None)
     training = replace(training, checkpointer=writer)
     return fitting._replace(training=training, began=began, state=state, states=states)
-
-
-OWN = (
-    "loss", "C", "delta", "rho", "penalty", "l1_ratio", "tol", "b", "class_weight", "max_epochs",
-    "mini_epochs",
-)  # fmt: skip
-"""Settings in which candidates on the same readings may differ."""
-
-
-def _check_alike(candidates: Sequence[Settings]) -> None:
-    first = candidates[0].to_dict()
-    if "parts" in first:
-        raise SettingsError(f"parts is {first['parts']}: only fit trains on parts. Leave it out.")
-    for candidate in candidates[1:]:
-        values = candidate.to_dict()
-        differing = (name for name in first if name not in OWN and values[name] != first[name])
-        if (name := next(differing, None)) is not None:
-            raise SettingsError(
-                f"{name} is {first[name]} in one candidate and {values[name]} in another. "
-                f"Candidates that share readings may differ in {', '.join(OWN)}."
-            )

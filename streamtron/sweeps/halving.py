@@ -149,7 +149,7 @@ def schedule_of(
     Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
     """
     check_metric(metric, candidates)
-    stages = len(plan(settings))
+    stages = min(len(plan(candidate)) for candidate in candidates)
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     refusals = (
         (halving and two_stage,
