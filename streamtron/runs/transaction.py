@@ -99,11 +99,11 @@ def _read(path: Path) -> list[str]:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        names = parse_json(text)["remove"]
-        if not isinstance(names, list) or not all(map(_is_name, names)):
+        [(key, names)] = dict(parse_json(text)).items()
+        if key != "remove" or not isinstance(names, list) or not all(map(_is_name, names)):
             raise ValueError("wanted are bare names of files in the run")
         return names
-    except (LookupError, ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
 
 
