@@ -203,11 +203,12 @@ class EditableRun(NamedTuple):
     def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
         """Train on with changed rows (None = they are as they were), write the report with
         ``facts``, and commit; return the outcome."""
+        settings = self.settings
         if rows is None:
             outcome = self._unchanged()
         else:
             workers, old = bool(rows.added) and self.open_parts is not None, len(self.shards)
-            settings = with_parts_after(self.settings, old, rows.shards, workers=workers)
+            settings = with_parts_after(settings, old, rows.shards, workers=workers)
             outcome = _train(self._replace(settings=settings), rows)
         outcome.report.update(facts)
         if report is not None:  # before the commit: a committed change has its report
@@ -217,7 +218,7 @@ class EditableRun(NamedTuple):
         remove = ["checkpoint.before"]
         if not rows.added:
             remove += [] if outcome.deletions else [deletions.NAME]
-            remove += [PARTS] if self.settings.parts is None else []
+            remove += [PARTS] if settings.parts is None else []
         transaction.commit(self.finished.path, self.model_path, remove)
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -611,26 +612,25 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_p
     assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
 
 
-def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(tmp_path, caplog):
-    generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
-    shards = sorted((tmp_path / "data").glob("*.svm"))
-    machine = streamtron.Machine(cache_dir=str(tmp_path / "cache"))
-    settings = streamtron.Settings(index_base=0)
-    streamtron.run(shards, settings, model=tmp_path / "m", machine=machine)
+def test_no_cache_has_flat_files_of_forgotten_rows_also_if_the_change_does_not_count(
+    user_rows, tmp_path, monkeypatch
+):
+    shards = user_rows.shards("svm", tmp_path)
+    elsewhere = streamtron.Machine(cache_dir=str(tmp_path / "n.run" / "cache"))
+    for name in "mn":
+        fit(shards, tmp_path / name)
     manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
-    gone, kept = [shard["fingerprint"] for shard in manifest["shards"]]
-    staged = transaction.begin(tmp_path / "m.run")
-    plan = {"remove": [], "fingerprints": [gone], "used": [], "elsewhere": machine.cache_dir}
-    (staged / transaction.PLAN).write_text(json.dumps(plan))
-    staged.rename(tmp_path / "m.run" / transaction.COMMITTED)
-    shutil.copytree(tmp_path / "m.run", tmp_path / "other.run")
-    shutil.copy(tmp_path / "m", tmp_path / "other")
+    gone, *kept = [shard["fingerprint"] for shard in manifest["shards"]]
 
-    def cached() -> set[str]:
-        return {path.name.split("-")[0] for path in (tmp_path / "cache").glob("*-*")}
+    def cached() -> list[set[str]]:
+        places = [(tmp_path / f"{name}.run" / "cache").glob("*-*") for name in "mn"]
+        return [{path.name.split("-")[0] for path in files} for files in places]
 
-    with FinishedRun.to_change(locate(tmp_path / "other")):
-        assert cached() == {gone, kept}
-    assert f"streamtron cache --clear {tmp_path / 'cache'}" in caplog.text
-    with FinishedRun.to_change(locate(tmp_path / "m"), machine.cache_dir):
-        assert cached() == {kept}
+    assert cached() == [{gone, *kept}] * 2
+    monkeypatch.setattr(transaction, "commit", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere)
+    monkeypatch.undo()
+    assert cached() == [{*kept}] * 2
+    assert streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere).report["rows"] == 600
+    assert cached() == [{*kept}] * 2

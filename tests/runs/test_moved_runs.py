@@ -59,18 +59,13 @@ def leave_change(place: Path, plan: object) -> Path:
     return staged
 
 
-NOTHING: dict[str, Any] = {"remove": [], "fingerprints": [], "used": [], "elsewhere": None}
+NOTHING: dict[str, Any] = {"remove": []}
 
 PLANS = {
     "another model": lambda at: NOTHING | {"model": str(at)},
-    "another model as it was once named": lambda at: {
-        "model": str(at), "remove": [], "stale": None,
-    },
     "a file to remove by its whole path": lambda at: NOTHING | {"remove": [str(at)]},
     "a file to remove by a way up": lambda _: NOTHING | {"remove": ["../../precious"]},
-    "a flat file by a way up": lambda _: NOTHING | {"used": ["../../precious"]},
-    "a fingerprint that is none": lambda _: NOTHING | {"fingerprints": [7]},
-    "a cache that is none": lambda _: NOTHING | {"elsewhere": 7},
+    "a name that is none": lambda _: {"remove": [7]},
     "no names": lambda _: NOTHING | {"remove": 7},
     "no plan": lambda _: [],
     "nested deep": lambda _: "[" * 100_000,

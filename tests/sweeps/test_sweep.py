@@ -25,7 +25,7 @@ from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
-from streamtron.runs.evaluate import evaluate, evaluate_many
+from streamtron.runs.evaluate import evaluate
 from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of
 from streamtron.sweeps.halving import Halving
@@ -337,12 +337,6 @@ def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path):
     # the smaller C calls no row positive: its precision is 0/0
     assert [trial.metrics["precision"] for trial in found.trials] == [None, 1.0]
     assert found.best.settings.C == 100
-
-
-def test_models_that_would_not_read_the_shards_alike_are_not_measured_together(place):
-    models = [streamtron.fit(place / "train", index_base=base, tol=0.5) for base in (0, 1)]
-    with pytest.raises(SettingsError, match="one by one"):
-        evaluate_many(models, place / "held-out")
 
 
 # --- folds ---------------------------------------------------------------------------------------
