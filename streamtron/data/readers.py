@@ -53,20 +53,21 @@ def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
 
 def rows_with(
     shard: ShardFile, column: str, values: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the rows of a table, rising, whose column equals one of the values, and
-    which of the values that is.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the rows of a table, rising, whose column equals one of the values;
+    which of the values that is, the first; and for each value the first that is equal to it.
 
     Only that column is read, whether or not the run reads it. The values are text, and are turned
     into what it holds; a null equals nothing. A shard that is not as it was read is refused.
     """
     check_unchanged(shard)
-    places = [np.zeros(0, np.int64)]
+    places, equal_to = [np.zeros(0, np.int64)], np.arange(len(values))
     for array in file_reader(shard, ReaderConfig()).column(column):
         cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         try:
             typed = pa.array(values, pa.string()).cast(cells.type)
             places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())
+            equal_to = pc.index_in(typed, value_set=typed).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise SettingsError(
@@ -76,4 +77,4 @@ def rows_with(
     check_unchanged(shard)
     place = np.concatenate(places)
     rows = np.flatnonzero(place >= 0)
-    return rows, place[rows]
+    return rows, place[rows], equal_to

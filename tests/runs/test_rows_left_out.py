@@ -53,9 +53,13 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
     held_out, used = (
         np.flatnonzero(in_share("a.svm", np.arange(ROWS), share)) for share in ((0, 0.3), (0.3, 1))
     )
-    gone = list_rows(place / "rows.csv", {"a.svm": [held_out[5], *used[[4, 90]]]})
+    rows = [held_out[5], *used[[4, 90]]]
+    gone = list_rows(place / "rows.csv", {"a.svm": rows, f"{place}/a.svm": rows})
     found = streamtron.forget(place / "m", rows=gone).report
-    assert (found["forgotten"], found["not_in_run"]) == ({"a.svm": 2}, ["1 row(s) of a.svm"])
+    assert found["forgotten"] == {"a.svm": 2}
+    assert found["not_in_run"] == ["1 row(s) of a.svm", f"1 row(s) of {place}/a.svm"]
+    with pytest.raises(DataError, match=r"row 1000 of a.svm, which has fewer rows"):
+        streamtron.forget(place / "m", rows=list_rows(place / "l", {"a.svm": [1000]}))
     streamtron.forget(place / "k", rows=list_rows(place / "k.csv", {"k.svm": [4, 90]}))
     write(place / "b.svm", seed=1)
     write(place / "kept" / "l.svm", in_share("b.svm", np.arange(ROWS), (0.3, 1.0)), seed=1)
@@ -230,7 +234,8 @@ def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, 
             for batch in table.to_batches(max_chunksize=2):
                 writer.write_batch(batch)
     [shard] = find_shards([str(path)])
-    assert rows_with(shard, "key", [value, value])[0].tolist() == rows
+    hits, which, equal_to = rows_with(shard, "key", [value, value])
+    assert (hits.tolist(), {*which}, equal_to.tolist()) == (rows, {0}, [0, 0])
     path.touch()
     with pytest.raises(DataError, match="changed"):
         rows_with(shard, "key", [value])
