@@ -335,8 +335,11 @@ def _sweep(facts: Facts) -> Iterator[str]:
 
 def _settings(facts: Facts) -> Iterator[str]:
     settings = dict(facts.report["settings"])
-    changed = {k: v for k, v in settings.items() if v not in (None, Settings().to_dict().get(k))}
-    words = [f"--{name.replace('_', '-')}{_option(value)}" for name, value in changed.items()]
+    default = Settings()
+    defaults = Settings(loss=settings["loss"], rho=settings["rho"]).to_dict()
+    defaults |= {"loss": default.loss, "rho": default.rho}
+    changed = {k: v for k, v in settings.items() if v not in (None, defaults.get(k))}
+    words = [_options(name, value) for name, value in changed.items()]
     command = ["streamtron fit SHARDS --model", shlex.quote(facts.name), *words]
     yield table(["made by", "value"], [
         ["command", wide(" ".join(command))],
@@ -347,12 +350,16 @@ def _settings(facts: Facts) -> Iterator[str]:
     yield table(["setting", "value"], rows)
 
 
-def _option(value: Any) -> str:
-    """Return the value of an option as the command line takes it, after a blank."""
+def _options(name: str, value: Any) -> str:
+    """Return a setting as the command line takes it: columns are an option each."""
     if isinstance(value, Mapping):
-        value = [f"{name}={weight}" for name, weight in value.items()]
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return "" if value is True else f" {shlex.quote(text)}"
+        value = [f"{label}={weight}" for label, weight in value.items()]
+    if isinstance(value, list) and name != "columns":
+        value = ",".join(map(str, value))
+    option = f"--{name.replace('_', '-')}"
+    values = value if isinstance(value, list) else [value]
+    words = ("" if text is True else f" {shlex.quote(str(text))}" for text in values)
+    return " ".join(option + word for word in words)
 
 
 def _data(facts: Facts) -> Iterator[str]:

@@ -16,6 +16,7 @@ from streamtron.core.files import parse_json, reading_from, shared, write_atomic
 from streamtron.core.names import checks_keywords
 from streamtron.core.text import label_text
 from streamtron.data import ShardFile, find_shards
+from streamtron.data.reader_config import ALL
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.mistakes import margins_by_code
 from streamtron.runs.evaluate import Evaluator, score_shards
@@ -28,7 +29,7 @@ from streamtron.runs.finished_run import (
     read_manifest,
     shards_of,
 )
-from streamtron.runs.inputs import Paths, as_paths, check_outputs
+from streamtron.runs.inputs import Paths, as_paths, check_outputs, reading_from_model
 from streamtron.runs.outcome import REPORT
 from streamtron.runs.page import EDGES, Facts, Measured, render
 
@@ -106,7 +107,8 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
             shards = shards_of(manifest, place.directory)
             try:
                 check_unchanged(shards, str(place.directory))
-                training = _measure(model, shards, executor, ranked=False)
+                share = reading_from_model(model).share
+                training = _measure(model, shards, executor, ranked=False, share=share)
             except DataError as error:
                 notes.append(f"The margins of the training rows are not shown: {error}")
     column_names = load_names(
@@ -130,13 +132,14 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 
 def _measure(
-    model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
-) -> Measured:
+    model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool,
+    share: tuple[float, float] = ALL,
+) -> Measured:  # fmt: skip
     """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
     no_margin = model.kind in ("multilabel", "regression")
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     evaluator = Evaluator(model, ranking=ranked or model.regression)
-    for rows in score_shards([model], shards, executor):
+    for rows in score_shards([model], shards, executor, share=share):
         [decisions] = rows.decisions
         evaluator.add(rows, decisions)
         if no_margin:

@@ -215,6 +215,19 @@ def test_the_distance_from_the_optimum_is_rounded_up_and_a_missed_tolerance_is_s
         assert f'<p class="{"good" if good else "bad"}">Within' in text
 
 
+def test_the_command_on_the_page_makes_the_same_model(run, place):
+    table = pa.table({"label": [0.0, 1.0, 3.0], "a": [1.0, None, 0.5], "b": [1.0, 2.0, 2.5]})
+    pq.write_table(table, place / "numbers.parquet")
+    columns, names = ["a:number,null=mean", "b:number"], {"intercept": "penalised", "tol": 1e-4}
+    settings = {"loss": "squared_error", "columns": columns, **names}
+    streamtron.fit(place / "numbers.parquet", model=place / "numbers", **settings)
+    command = dict(_reported(run, place, "numbers")[1].table("made by"))["command"]
+    before = (place / "numbers").read_bytes()
+    again = command.replace("SHARDS", "numbers.parquet").split()[1:]
+    assert run(*again, "--overwrite").returncode == 0
+    assert (place / "numbers").read_bytes() == before
+
+
 def test_the_page_says_with_what_it_was_made_and_is_the_same_each_time(run, place, model):
     text, page = _reported(run, place, "model", "--valid", "held-out")
     assert _reported(run, place, "model", "--valid", "held-out")[0] == text
@@ -337,15 +350,16 @@ def test_nothing_is_written_but_the_page(run, place, model):
     assert (place / "other.html").read_text() == (place / "page.html").read_text()
 
 
-def test_forgotten_rows_are_in_no_histogram_and_shards_that_are_gone_cost_it_alone(run, tmp_path):
+def test_rows_left_out_are_in_no_histogram_and_shards_that_are_gone_cost_it_alone(run, tmp_path):
     generate(str(tmp_path / "rows"), rows=300, columns=90, seed=1, shards=2)
     model = tmp_path / "m"
-    streamtron.fit(tmp_path / "rows", model=model)
+    streamtron.fit(tmp_path / "rows", model=model, held_out=0.25)
     shard = min((tmp_path / "rows").iterdir())
-    streamtron.forget(model, rows=list_rows(tmp_path / "gone.csv", {shard.name: [0, 7]}))
+    rows = list_rows(tmp_path / "gone.csv", {shard.name: range(7)})
+    left = streamtron.forget(model, rows=rows).report
     text, _ = _reported(run, tmp_path, model)
-    assert sum(_bars(text, "Margins of the training rows")) == 298
-    assert "2 rows were forgotten" in text
+    assert sum(_bars(text, "Margins of the training rows")) == left["rows"] < 260
+    assert f"{left['forgotten_rows']} rows were forgotten" in text
     shard.unlink()
     text, page = _reported(run, tmp_path, model)
     assert "The margins of the training rows are not shown" in text
