@@ -65,9 +65,11 @@ def forget(
     certificate over the remaining rows.
 
     SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
-    forgotten stays in the model or in the run's directory. The files of whole shards may be deleted
-    already; where a shard still holds forgotten rows, the run leaves them out from now on. What is
-    not in the run is listed and is no error, so a second call changes nothing.
+    forgotten stays in the model or in the run's directory, but for what --columns and --text took
+    from all rows, as names of categories, words and counts: a fit without these rows makes them
+    anew. The files of whole shards may be deleted already; where a shard still holds forgotten
+    rows, the run leaves them out from now on. What is not in the run is listed and is no error, so
+    a second call changes nothing.
     """
     from streamtron.runs.forget import forget as forget_rows
 
