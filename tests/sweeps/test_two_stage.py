@@ -271,6 +271,8 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, 
     ({"metric": "f1"}, "metric is f1"),
     ({"stage": "ascent"}, "there is one, ascent"),
     ({"faithful": True}, "faithful"),
+    ({"stage": "auto", "penalty": "elasticnet", "l1_ratio": [0.0, 0.5]},
+     "the penalty l2, and it is elasticnet"),
     ({"multiclass": True, "metric": "accuracy"}, "multiclass"),
 ])  # fmt: skip
 def test_what_has_no_two_stages_is_refused_before_anything_is_read(tmp_path, how, part):
