@@ -273,7 +273,7 @@ def read_record(path: Path) -> Record:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
         return Record(dict(record["settings"]), stamps, record.get("recipe"))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Start over with --overwrite."
         ) from error

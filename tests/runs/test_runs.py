@@ -189,7 +189,8 @@ def test_other_shards_are_refused_by_name(stopped):
 
 
 def test_a_record_that_is_none_is_refused_in_a_sentence(stopped):
-    for text in ("", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}'):
+    endless = '{"run_version": 3, "settings": {}, "shards": [["part-0.svm", 1e999, 0]]}'
+    for text in ("", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}', endless):
         (stopped / "model.run" / "run.json").write_text(text)
         with pytest.raises(DataError, match=r"run\.json: not the record of a run .*--overwrite"):
             fitted(stopped, "model", resume=True)
