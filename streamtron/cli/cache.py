@@ -26,6 +26,10 @@ def cache(path: str, clear: bool) -> None:
 
     inside = os.path.join(path if os.path.isdir(path) else run_directory(path), "cache")
     directory = path if os.path.isdir(path) and not os.path.isdir(inside) else inside
+    if not os.path.isdir(directory):
+        where = "If it is elsewhere, name the directory that --cache-dir or --run-dir named."
+        click.echo(f"{directory}: there is no cache. {where}")
+        return
     if clear:
         click.echo(f"{directory}: {format_size(clear_cache(directory))} made free")
         return

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
               help="The last number of a coefficient file is the bias.")  # fmt: skip
 @options.setting_options(*options.PROBLEM, default="the model's")
 @options.setting_options("index_base", *options.PLACES)
+@options.run_dir_option
 @options.reading_options
 @options.cluster_options
 @options.log_option
@@ -46,12 +47,12 @@ def certify(
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
     --C (and --rho), and take --label, --features and the like, as fit does. Without SHARDS, MODEL
     is a run, which is certified in one reading with its own shards and witness; -v prints the drift
-    of its running weights from its counts too.
+    of its running weights from its counts too. --run-dir says where its run is, if not beside it.
 
     Workers make the readings. Without a witness, this process solves the rows with a slack.
     """
     read = [*shards, witness, given["vocabulary"], given["scheduler"]]
-    check_files({"log": log}, read, runs=[model])
+    check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any
     from streamtron.runs.certify import certify as prove
@@ -72,8 +73,8 @@ def certify(
             loaded = with_places(loaded, options.settings_of(places))
     with progress(verbose=is_verbose(), log=log) as listen, executor_of(**given) as executor:
         proof = prove(
-            loaded, shards or None, witness=witness, readings=readings, machine=machine,
-            accept_exclusions=accept_exclusions, executor=executor, listen=listen,
+            loaded, shards or None, witness=witness, run=machine.run_dir, readings=readings,
+            machine=machine, accept_exclusions=accept_exclusions, executor=executor, listen=listen,
             **settings,
         )  # fmt: skip
     values = proof.to_dict() | (columns_not_used(loaded, shards) if shards else {})

@@ -132,9 +132,10 @@ def certify(
     Parameters
     ----------
     model : a linear model or its file; its reader's contract says how the shards are read.
-    shards : None = the file's own run: its shards and its witness.
+    shards : None = those of the model's run, with its witness.
     witness : the counts of these rows.
-    run : directory of the model's run, whose last checkpoint gives the ``drift``.
+    run : directory of the model's run, whose last checkpoint gives the ``drift``; without shards
+        None = ``MODEL.run``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
@@ -148,7 +149,7 @@ def certify(
     """
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
-        run, model, shards, witness = inputs_of_run(model, witness)
+        run, model, shards, witness = inputs_of_run(model, run, witness)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
     if problem.regression != model.regression:

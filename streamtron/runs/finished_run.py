@@ -50,12 +50,7 @@ def locate(
     path = absolute(run, "models").rstrip("/")
     if run_dir is not None:
         return RunLocation(Path(absolute(run_dir)), path)
-    model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
-    if os.path.isdir(model):
-        raise DataError(
-            f"{path}: neither MODEL nor MODEL{RUN_SUFFIX}. Name the model; give a run directory of "
-            "another name by --run-dir."
-        )
+    model = _model_of(path)
     target = os.path.dirname(os.path.realpath(model))
     if os.path.islink(model) and target != os.path.realpath(os.path.dirname(model) or "."):
         raise DataError(
@@ -63,6 +58,17 @@ def locate(
             "the model itself, and its run directory by --run-dir."
         )
     return RunLocation(Path(run_directory(model)), model)
+
+
+def _model_of(path: str) -> str:
+    """Return the path of a run's model, given that or the run's directory."""
+    model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
+    if os.path.isdir(model):
+        raise DataError(
+            f"{path}: neither MODEL nor MODEL{RUN_SUFFIX}. Name the model; give a run directory of "
+            "another name by --run-dir."
+        )
+    return model
 
 
 class FinishedRun(NamedTuple):
@@ -136,30 +142,32 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
 
 
 def inputs_of_run(
-    run: str | os.PathLike[str] | LinearModel, witness: str | os.PathLike[str] | None = None
-) -> tuple[str, str, list[str], str]:
-    """Return the paths of directory, model, shards and witness of a run, given its directory or its
-    model; a DataError if there is no such run, or a change of it was interrupted."""
-    if isinstance(run, LinearModel):
+    model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+) -> tuple[str, str | LinearModel, list[str], str]:  # fmt: skip
+    """Return the directory of a run, its model, and the paths of its shards and its witness, given
+    its model, or its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if
+    there is no such run, or a change of it was interrupted."""
+    if not isinstance(model, LinearModel):
+        model = _model_of(absolute(model, "models").rstrip("/"))
+        run = run or run_directory(model)
+    if run is None:
         raise SettingsError(
-            "a model in memory does not say its shards. Give them, or the path of a model with its "
-            "run beside it."
+            "a model in memory does not say its shards. Give them, its run, or the path of a model "
+            "with its run beside it."
         )
-    path = absolute(run, "models")
-    is_directory = os.path.isdir(path)
-    directory = path.rstrip("/") if is_directory else run_directory(path)
+    directory = absolute(run)
     check_recovered(directory)
     manifest = os.path.join(directory, "manifest.json")
     witness_path = as_path(witness) if witness else os.path.join(directory, "witness")
     for needed in (manifest, witness_path):
         if not os.path.isfile(needed):
             raise DataError(
-                f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
-                "certify MODEL SHARDS."
+                f"no shards are given, and there is no {needed} of a run. Name the shards, certify "
+                "MODEL SHARDS, or the run directory, --run-dir."
             )
     records = Manifest.load(manifest).shards
     check_shards_exist(records)
-    model = directory.removesuffix(RUN_SUFFIX) if is_directory else path
     return directory, model, [shard.path for shard in records], witness_path
 
 

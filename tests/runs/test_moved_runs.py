@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,17 @@ def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named
     assert (tmp_path / "theirs").read_bytes() != before
 
 
-def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(place):
+def test_a_run_directory_of_another_name_is_changed_and_proven_where_its_model_is_named(place):
+    proof = streamtron.certify(place / "m")
     (place / "m.run").rename(place / "elsewhere")
-    with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the model"):
-        streamtron.update(place / "elsewhere", last_shard(place))
+    for command in (partial(streamtron.update, shards=last_shard(place)), streamtron.certify):
+        with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the"):
+            command(place / "elsewhere")
+    for model in (place / "m", streamtron.load(place / "m")):
+        assert streamtron.certify(model, run=place / "elsewhere") == proof
+    assert here(place, "certify", "m", "--run-dir", "elsewhere").returncode == 0
+    assert "or the run directory, --run-dir" in here(place, "certify", "m").stderr
+    assert "m.run/cache: there is no cache. If it is elsewhere" in here(place, "cache", "m").stdout
     machine = streamtron.Machine(run_dir=str(place / "elsewhere"))
     updated = streamtron.update(place / "m", last_shard(place), machine=machine)
     assert updated.report["rows"] == 400
