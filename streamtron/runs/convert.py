@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Unpack
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
+from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
 from streamtron.core.names import ReadingNames, checks_keywords
 from streamtron.core.rows import Label
@@ -134,8 +135,7 @@ def _convert(
 
 
 def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
-    if rows_per_shard < 1:
-        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
+    whole(rows_per_shard, "rows-per-shard", least=1)
     has_weights = settings.weight is not None or settings.weights_in_label
     if has_weights and settings.multilabel and to == "libsvm":
         raise SettingsError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,24 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords, settled
 from streamtron.core.rows import Label
 from streamtron.core.text import some
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs.explain import MOST
+from streamtron.runs.inputs import as_model
 
+Model = LinearModel | str | os.PathLike[str]
 Places = NDArray[np.int64]
 
 
 @checks_keywords()
-def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[str, Any]:
-    """Compare two models of the same classes.
+def diff(first: Model, second: Model, *, most: int = MOST) -> dict[str, Any]:
+    """Compare two models of the same classes, or of numbers.
 
     Features are the same if their names are, where both models have names, else if the shards
     number their columns alike.
 
     Parameters
     ----------
+    first, second : models or their files.
     most : features listed of each class, those whose weights differ most first.
 
     Returns
@@ -52,11 +57,12 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
     >>> round(direction["cosine"], 9)
     0.96
     """
+    first, second, most = as_model(first), as_model(second), whole(most, "most")
     common = _positives(first) & _positives(second)
     if not common or (first.kind == "two classes") != (second.kind == "two classes"):
+        labels = [some(model.classes, form=str) or "numbers" for model in (first, second)]
         raise SettingsError(
-            f"models of other classes: {some(first.classes, form=str)}, and "
-            f"{some(second.classes, form=str)}. Compare models of the same classes."
+            f"models of other classes: {', and '.join(labels)}. Compare models of the same classes."
         )
     names, places = _places(first, second)
     settings, later_settings = settled(first.settings), settled(second.settings)

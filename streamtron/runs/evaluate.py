@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
+from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
@@ -63,7 +64,7 @@ def evaluate(
         classes has; unreadable rows.
     MachineError
     """
-    models = [with_labels_of(as_model(model), shards)]
+    models, worst = [with_labels_of(as_model(model), shards)], whole(worst, "worst")
     scored = score_shards(models, find_shards(as_paths(shards)), executor, share=share)
     return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)[0]
 

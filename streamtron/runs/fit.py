@@ -141,6 +141,9 @@ def run(
     ------
     SettingsError, DataError, MachineError
     """
+    if resume and (overwrite or model is None):
+        clash = "overwrite begins it anew" if overwrite else "no model is named"
+        raise SettingsError(f"resume goes on with the run of a model, and {clash}: leave one out.")
     machine = machine or Machine()
     settings = with_guesses(settings, as_paths(shards), machine.threads)
     named = {"model": model, "report": report, "witness": witness}

@@ -34,7 +34,7 @@ NO_ROWS = np.zeros(0, dtype=np.int64)
 @checks_keywords()
 def forget(
     run: str | os.PathLike[str], shards: Paths = (), *,
-    key: str | None = None, values: str | Sequence[str | int | float] = (),
+    key: str | None = None, values: str | float | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
     tol: float | None = None, max_epochs: int | None = None,
     report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
@@ -86,7 +86,8 @@ def forget(
     ...     streamtron.forget(root / "m.st", "1.svm").report["rows"]
     2
     """
-    texts = [values] if isinstance(values, str) else [*dict.fromkeys(map(str, values))]
+    listed = [values] if isinstance(values, str | int | float | np.generic) else values
+    texts = [*dict.fromkeys(map(str, listed))]
     names = as_paths(shards)
     _check(names, key, texts, rows)
     changes = {"tol": tol, "max_epochs": max_epochs}

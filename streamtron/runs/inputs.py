@@ -178,11 +178,11 @@ def open_training_shards(
     flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
     else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
     say. ``recipe`` : theirs, if it was counted before."""
+    files, reading = find_shards(paths), reading_from_settings(settings)
     once = os.path.basename(paths[0]) == ROWS_GIVEN
     from streamtron.runs.memory import columns_allowed  # loads the solver
 
     no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
-    files, reading = find_shards(paths), reading_from_settings(settings)
     reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(

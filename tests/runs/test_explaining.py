@@ -194,8 +194,10 @@ def test_settings_gaps_and_classes_that_differ_are_told(place):
 
 def test_models_of_other_classes_are_refused(run):
     one_sentence(run("diff", "m", "n"), 2, "models of other classes: -1.0, 1.0, and ant, bee")
-    with pytest.raises(SettingsError):
-        streamtron.diff(_with((1.0,)), _with((1.0,), classes=(0.0, 2.0)))
+    numbers = {"classes": (), "settings": {"loss": "squared_error"}}
+    for more, name in (({"classes": (0.0, 2.0)}, "0.0, 2.0"), (numbers, "numbers")):
+        with pytest.raises(SettingsError, match=f"-1.0, 1.0, and {name}"):
+            streamtron.diff(_with((1.0,)), _with((1.0,), **more))
 
 
 def test_the_command_shows_the_weights_that_differ_most(run, place):

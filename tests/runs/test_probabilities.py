@@ -155,6 +155,9 @@ def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path):
     assert [calibration["rows"] for calibration in found] == [2, 3]
     weighted, repeated = (calibration["directions"][0] for calibration in found)
     assert weighted == pytest.approx(repeated, abs=1e-9)
+    (tmp_path / "a.svm").write_text("1:0 1:1\n-1:0 1:-1\n")
+    with pytest.raises(DataError, match=r"need rows of a weight above 0, and there are none"):
+        streamtron.calibrate(model, tmp_path / "a.svm")
 
 
 # --- the model's file ----------------------------------------------------------------------------

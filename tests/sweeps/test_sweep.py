@@ -27,7 +27,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.sweeps.folds import folds_of
-from streamtron.sweeps.grid import Range, candidates_of
+from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import COLUMNS, OF_PENALTIES
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
@@ -97,6 +97,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     assert np.abs(quarters - 750).max() < 5 * math.sqrt(3000 * 0.25 * 0.75)
     assert max(abs(count - 1000) for count in thirds) < 5 * math.sqrt(3000 * 2 / 9)
 
+    assert values_of("C", np.int64(1)) == (1.0,)
     narrow = Range(0.12345678, 0.12345679)
     close = [one.C or math.nan for one in candidates_of(Settings(), {"C": narrow}, random=50)]
     assert narrow.low <= min(close) <= max(close) <= narrow.high
@@ -137,6 +138,11 @@ def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
 @pytest.mark.parametrize(("how", "part"), [
     ({"rho": []}, "rho is an empty list"),
     ({"loss": ()}, "loss is an empty list: wanted names"),
+    ({"loss": 5}, "loss is 5: wanted names"),
+    ({"loss": [1]}, "loss is .1.: wanted names"),
+    ({"C": ["a"]}, "C is .'a'.: wanted numbers"),
+    ({"C": "0.1..1", "random": 1.5}, "random is 1.5: wanted a whole number"),
+    ({"tasks": 0}, "tasks is 0: wanted at least 1"),
     ({"metric": "beauty"}, "beauty"),
 ])  # fmt: skip
 def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
