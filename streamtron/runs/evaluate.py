@@ -97,27 +97,20 @@ def score_shards(
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
     reading, read = reading_to_score(models[0], files[0], share=share), 0
-    scored = executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard)
-    for rows in with_known_classes(models[0], scored):
-        read += len(rows.truth)
-        yield rows
-    if not read:
-        raise no_rows(list(files), share)
-
-
-def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iterator[ScoredRows]:
-    """Yield scored rows; a DataError at the end if none has a class of the model."""
+    known = isinstance(models[0].bias, float)  # the reader refuses labels unknown to a model of two
     labels = dict[Label, None]()
-    known = isinstance(model.bias, float)  # the reader refuses labels unknown to a model of two
-    for rows in scored:
+    for rows in executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard):
+        read += len(rows.truth)
         known = known or bool(rows.truth.any())
         labels.update(dict.fromkeys(rows.labels))
         yield rows
     if not known and labels:
         raise DataError(
             f"no row has a class of the model: the labels are {some(labels)}, the "
-            f"classes {some(model.classes)}. Give shards labelled as those it was fitted on."
+            f"classes {some(models[0].classes)}. Give shards labelled as those it was fitted on."
         )
+    if not read:
+        raise no_rows(list(files), share)
 
 
 def _score_shard(

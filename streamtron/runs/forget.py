@@ -192,13 +192,19 @@ def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
     listed = listed_rows(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
-    numbers_of, hits = _numbers_by_name(target), dict[int, NDArray[np.int64]]()
+    numbers_of, records = _numbers_by_name(target), target.manifest.shards
+    hits = dict[int, NDArray[np.int64]]()
     deleted: dict[str, int | None] = dict.fromkeys(listed)
     for name, rows in listed.items():
-        not_in_run = rows
+        not_in_run, last = rows, rows.max()
         for number in _with_duplicates(target, numbers_of(name)):
-            left_out = _not_read(target, target.shards[number], rows)
-            _check_rows(target, number, rows, left_out, f"{path}: row {rows.max()} of {name}")
+            left_out, read = _not_read(target, target.shards[number], rows), records[number].rows
+            if last + 1 - np.searchsorted(left_out, last, side="right") > read:
+                total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
+                raise DataError(
+                    f"{path}: row {last} of {name}, which has {total} rows, from 0 on. Check the "
+                    "list."
+                )
             hit = hits.get(number, NO_ROWS)
             hits[number] = np.union1d(hit, np.setdiff1d(rows, left_out))
             deleted[name] = (deleted[name] or 0) + len(hits[number]) - len(hit)
@@ -206,18 +212,6 @@ def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
         if deleted[name] is not None and len(not_in_run):
             deleted[f"{len(not_in_run):,} row(s) of {name}"] = None
     return _with_deletions(target, hits), deleted
-
-
-def _check_rows(
-    target: EditableRun, number: int, rows: NDArray[np.int64], left_out: NDArray[np.int64],
-    which: str,
-) -> None:  # fmt: skip
-    """Raise a DataError if a shard has fewer rows than the last of these says: more would be read
-    of it than the run has."""
-    last, read = rows.max(), target.manifest.shards[number].rows
-    if last + 1 - np.searchsorted(left_out, last, side="right") > read:
-        total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
-        raise DataError(f"{which}, which has {total} rows, from 0 on. Check the list.")
 
 
 def _numbers(target: EditableRun, names: Sequence[str]) -> dict[str, set[int]]:
