@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,6 @@ from tests.helpers.runs import (
     fit,
     gap,
     killed_at_call,
-    killed_once_committed,
     state,
 )
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -543,38 +542,26 @@ def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_wanted(c
 # --- all or nothing ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
-    """A place with a run ``m``, a change of which counts and none of which is in place yet; and
-    what the run is when all is."""
+def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(tmp_path):
     place, saved = tmp_path / "place", tmp_path / "saved"
     generate(str(place), rows=800, columns=100, seed=3, shards=4)
     shards = sorted(place.glob("*.svm"))
     fit(shards[:3], place / "m")
     streamtron.forget(place / "m", rows=list_rows(tmp_path / "l", {shards[0].name: [3]}))
     shutil.copy2(place / "m.run" / "checkpoint", place / "m.run" / "checkpoint.before")
-    killed_once_committed("forget", place / "m", shards[0].name)  # of all deletions, too
+    dies = Mock(side_effect=[None, KeyboardInterrupt])  # once it counts
+    with patch.object(transaction, "recover", dies), pytest.raises(KeyboardInterrupt):
+        streamtron.forget(place / "m", shards[0].name)  # of all deletions, too
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
-    with FinishedRun.to_change(locate(place / "m")):
-        pass
-    found = state(place)
-    assert found["m"] == before["model"] != before["m"]
-    assert "deletions" in before.keys() - found.keys()
-    shutil.rmtree(place)
-    saved.rename(place)
-    return place, found
-
-
-def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(cut_off, tmp_path):
-    place, wanted = cut_off
-    shutil.copytree(place, tmp_path / "saved", copy_function=shutil.copy2)
     code, calls = killed_at_call(10**6, "recover", place / "m")
-    assert code == 0
-    assert int(calls) >= 10
+    assert (code, int(calls) >= 10) == (0, True)
+    wanted = state(place)
+    assert wanted["m"] == before["model"] != before["m"]
+    assert "deletions" in before.keys() - wanted.keys()
     for number in range(int(calls)):
         shutil.rmtree(place)
-        shutil.copytree(tmp_path / "saved", place, copy_function=shutil.copy2)
+        shutil.copytree(saved, place, copy_function=shutil.copy2)
         assert killed_at_call(number, "recover", place / "m")[0] == WAS_KILLED, number
         with FinishedRun.to_change(locate(place / "m")):
             pass
@@ -617,7 +604,7 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_p
 
 
 def test_no_cache_has_flat_files_of_forgotten_rows_also_if_the_change_does_not_count(
-    user_rows, tmp_path, monkeypatch
+    user_rows, tmp_path
 ):
     shards = user_rows.shards("svm", tmp_path)
     elsewhere = streamtron.Machine(cache_dir=str(tmp_path / "n.run" / "cache"))
@@ -631,10 +618,9 @@ def test_no_cache_has_flat_files_of_forgotten_rows_also_if_the_change_does_not_c
         return [{path.name.split("-")[0] for path in files} for files in places]
 
     assert cached() == [{gone, *kept}] * 2
-    monkeypatch.setattr(transaction, "commit", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+    dies = Mock(side_effect=KeyboardInterrupt)
+    with patch.object(transaction, "commit", dies), pytest.raises(KeyboardInterrupt):
         streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere)
-    monkeypatch.undo()
     assert cached() == [{*kept}] * 2
     assert streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere).report["rows"] == 600
     assert cached() == [{*kept}] * 2

@@ -15,9 +15,8 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished_run import FinishedRun, locate
 from tests.helpers.processes import here
-from tests.helpers.runs import fit, killed_once_committed, state
+from tests.helpers.runs import fit
 
 PRECIOUS = b"of another user\n"
 
@@ -183,20 +182,6 @@ def test_a_change_of_a_copy_leaves_the_original_as_it_was(place, tmp_path):
         assert updated.report["rows"] == 400, copy
         assert streamtron.load(copy).certificate == updated.model.certificate
         assert original(place) == before, copy
-
-
-def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(place, tmp_path):
-    """It counted before it was copied, and the original is left as it is."""
-    killed_once_committed("update", place / "m", last_shard(place))
-    copy = Path(shutil.copytree(place, tmp_path / "copy", copy_function=shutil.copy2))
-    before = everything(place)
-    with FinishedRun.to_change(locate(copy / "m")):
-        pass
-    assert everything(place) == before
-    assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400
-    with FinishedRun.to_change(locate(place / "m")):
-        pass
-    assert state(place)["m"] == state(copy)["m"]
 
 
 RELEASES = sorted((Path(__file__).resolve().parents[1] / "files" / "releases").iterdir())

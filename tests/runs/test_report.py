@@ -233,8 +233,6 @@ def test_the_page_says_with_what_it_was_made_and_is_the_same_each_time(run, plac
     assert _reported(run, place, "model", "--valid", "held-out")[0] == text
     made = dict(page.table("made by"))
     assert made["streamtron"] == streamtron.__version__
-    done = run(*made["command"].replace("SHARDS", "train").split()[1:], "--overwrite")
-    assert done.returncode == 0, done.stderr
     newest = max(path.stat().st_mtime for path in (place / "train").iterdir())
     assert f"last changed on {datetime.fromtimestamp(newest, UTC).date()} (UTC)" in text
 
