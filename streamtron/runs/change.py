@@ -38,9 +38,9 @@ from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_r
 from streamtron.runs.finished_run import (
     FinishedRun,
     are_unchanged,
+    check_as_read,
     check_bounds,
     check_model,
-    check_unchanged,
     locate,
     read_manifest,
     shards_of,
@@ -168,7 +168,7 @@ class EditableRun(NamedTuple):
     def source(self, shards: Sequence[ShardFile]) -> ShardSource:
         """Open shards as the run's own were read, with the labels that it has; raise a DataError if
         one is missing, or was changed after the run read it."""
-        check_unchanged(shards, str(self.finished.path))
+        check_as_read(shards, str(self.finished.path))
         machine, known = self.machine, self.known(shards)
         size = DataSize(known.rows, self.model.columns, known.nonzeros, occurring=0)
         check_memory(memory_needed(self.settings, size), machine)

@@ -206,7 +206,7 @@ def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:
             )
 
 
-def check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
+def check_as_read(shards: Iterable[ShardFile], run: str) -> None:
     """Raise a DataError if a local file is missing, or has another size or time than when the run
     read it."""
     shards = list(shards)

@@ -23,8 +23,8 @@ from streamtron.runs.evaluate import Evaluator, score_shards
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
     RunLocation,
+    check_as_read,
     check_recovered,
-    check_unchanged,
     locate,
     read_manifest,
     shards_of,
@@ -106,7 +106,7 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
         if margins and isinstance(model.bias, float):
             shards = shards_of(manifest, place.directory)
             try:
-                check_unchanged(shards, str(place.directory))
+                check_as_read(shards, str(place.directory))
                 share = reading_from_model(model).share
                 training = _measure(model, shards, executor, ranked=False, share=share)
             except DataError as error:
