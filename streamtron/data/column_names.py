@@ -34,7 +34,7 @@ from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 MOST = 1 << 19
 """Names that are kept, those that occur most often: while they are counted, up to three times as
@@ -60,7 +60,7 @@ Counts = Counter[tuple[int, str]]
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
-    reader = file_reader(shard, reading, threads)
+    reader = open_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # text has no names
     with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
         yield add_up(parts)

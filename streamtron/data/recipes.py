@@ -19,7 +19,7 @@ from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
 from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 if TYPE_CHECKING:
     from streamtron.data.formats.layouts import Columns, Spot
@@ -87,7 +87,7 @@ def count_columns(
     would, by their labels, weights and other columns too."""
     from streamtron.data.formats.tables import TableReader
 
-    reader = file_reader(shard, reading, threads)
+    reader = open_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
     assert reading.recipe is not None
     counts = partial(_tallies, reading, verified)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
+from streamtron.data.deletions import Deletions
 from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
@@ -47,14 +48,12 @@ class LibsvmReader(FileReader):
 
     def __init__(
         self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1, batch_bytes: int = 1 << 20,
+        threads: int = 1, without: Deletions | None = None, batch_bytes: int = 1 << 20,
     ) -> None:  # fmt: skip
-        super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS))
+        super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS), without)
         self._batch_bytes = batch_bytes
-        self.note = ""
-        """What is odd about the file, once it has been read."""
 
-    def batches(self) -> Iterator[RowBatch]:
+    def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
         stream = TextStream(self.path, self.name)
