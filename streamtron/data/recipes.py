@@ -64,19 +64,19 @@ def counted_reading(
 def _counted(
     shards: tuple[ShardFile, ...], reading: ReaderConfig, skips: bool, threads: int
 ) -> tuple[ReaderConfig, int]:
-    resolved, tallies = None, list[list[Any]]()
+    resolved, total = None, None
     for shard in shards:
         try:
             resolved = resolved or resolve_reading(shard, reading)
             if resolved.recipe is None or resolved.recipe.is_fitted:
                 return resolved, 0
-            tallies += count_columns(shard, resolved, threads, verified=skips)
+            total = reduce(plus, count_columns(shard, resolved, threads, verified=skips), total)
         except DataError:
             if not skips:
                 raise
     if resolved is None:  # none can be read, which the reading says
         return reading, 0
-    return with_counts(resolved, tallies), sum(shard.size for shard in shards)
+    return with_counts(resolved, [total] if total else []), sum(shard.size for shard in shards)
 
 
 def count_columns(

@@ -73,7 +73,7 @@ SPECS = (
 def fitted(*specs: str, table: pa.Table = TABLE) -> Recipe:
     """A recipe that was counted in the batches of a table."""
     recipe, total = Recipe.of(*specs), None
-    for k, batch in enumerate(table.to_batches(max_chunksize=700)):
+    for k, batch in enumerate(table.to_batches(max_chunksize=70)):
         total = plus(total, recipe.tallies(batch, Spot("t", f"batch {k}", 0)))
     return recipe.fitted(total or [None] * len(specs))
 
@@ -274,6 +274,9 @@ def test_documents_become_what_scikit_learns_vectorizers_make_of_them(options, v
     made = recipe.rows({"t": texts})
     if "most_features" in options:  # of words that occur as often, scikit-learn takes any
         assert made.sum() == wanted.sum()
+        assert recipe.summary == ["t (500 features, rarer words left out)"]
+        single = fitted("t:text,most_features=1", table=TEXTS)
+        assert single.summary == ["t (rarer words left out)"]
         return
     np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7)
     if hasattr(vectorizer, "vocabulary_"):

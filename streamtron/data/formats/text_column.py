@@ -34,8 +34,9 @@ LONGEST_PATTERN = 1000
 """Characters of a pattern of words, which may come with a model from anywhere."""
 
 MOST_WORDS = 1 << 19
-"""Words of a vocabulary, unless ``most_features`` says another number. While they are counted, up
-to twice as many are in memory; of more the rarest are dropped as they come."""
+"""Words of a vocabulary, unless ``most_features`` says another number. While words are counted, up
+to twice as many are in memory, or twice ``most_features`` if that is more; of more the rarest so
+far are dropped, and are counted anew if they come again."""
 
 
 class WordCounts(NamedTuple):
@@ -55,7 +56,8 @@ class WordCounts(NamedTuple):
         self.times.update(other.times)
         self.occurs_in.update(other.occurs_in)
         counts = self._replace(documents=self.documents + other.documents)
-        return counts.frequent(self.most) if len(self.times) > 2 * self.most else counts
+        most = max(self.most, MOST_WORDS)
+        return counts.frequent(most) if len(self.times) > 2 * most else counts
 
     def frequent(self, most: int) -> WordCounts:
         """Return the same with the words that occur most often, the first of equals first."""
