@@ -380,7 +380,10 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence,
         ("age:number,bins=3,scale=standard", "and no scale beside them"),
         ("city:category,min_count=0", "min_count=0: wanted 1 or more"),
         ("d:date,parts=age,year", "parts=year: wanted age, weekday, hour, month"),
-        ("d:date,at=soon", "at=soon: wanted a date such as 2026-01-31"),
+        *(
+            (f"d:date,at={word}", f"at={word}: wanted a date such as 2026-01-31")
+            for word in ("soon", "today", "now", "NaT", "2026", "2026-02", "2026-02-30")
+        ),
         ("t:text,alternate_sign", "alternate_sign without hash_bits"),
         ("t:text,min_df=2,hash_bits=4", "choose words: no hash_bits then"),
         ("t:text,ngrams=2-1", "ngrams=2-1"),
