@@ -38,6 +38,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import find_shards
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.recipes import counted_reading, plus
 from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
@@ -408,8 +409,13 @@ def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
     recipe = fitted(*SPECS, "user_id:category,min_count=2,null=0", "label:category")
     assert Recipe.of(*recipe.specs).specs == recipe.specs
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    patterned = Recipe.of(r"t:text,ngrams=1-2,stop_words=a,b,token_pattern=\w{2,}[,;]")
-    assert Recipe.of(*patterned.specs) == patterned
+    for pattern in (r"\w{2,}[,;]", r"\w,"):
+        column = TextColumn("t", ngram_range=(1, 2), stop_words=("a", "b"), min_df=1e-5,
+                            token_pattern=pattern)  # fmt: skip
+        assert Recipe.of(*Recipe((column,)).specs) == Recipe((column,))
+    for words in (("the", "binary"), ("the,of",), ("a=b", "norm=l1")):
+        recipe = Recipe((TextColumn("t", stop_words=words),))
+        assert "no words say this" in refused(lambda: recipe.specs, SettingsError)  # noqa: B023
     pattern = Recipe.of("*:number,null=mean", "clicks:category")
     names = pattern.settled(TABLE.schema, "t", ("label",)).names
     assert names == ["user_id", "age", "income", "premium", "clicks"]
