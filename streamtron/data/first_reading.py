@@ -236,10 +236,10 @@ class _FirstReading:
                     parts = []
         if parts:
             yield make_block(parts)
-        note = getattr(reader, "note", "")
-        if note and self._known is None and note not in self._notes:
-            self._notes.add(note)
-            _log.warning("%s", note)
+        for note in sorted(getattr(reader, "notes", ())):
+            if self._known is None and note not in self._notes:
+                self._notes.add(note)
+                _log.warning("%s", note)
 
     def _refuse_wide(self, part: RowBatch) -> None:
         """Refuse columns there is no room for."""

@@ -103,9 +103,6 @@ class FileReader(ABC):
     """What the readers of files share; a ``ShardReader`` of the rows that are not ``without``, and
     are in the share that is read, see ``in_share``."""
 
-    note = ""
-    """What is odd about the file, once it has been read."""
-
     def __init__(
         self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
         threads: int = 1, without: Deletions | None = None,
@@ -115,6 +112,8 @@ class FileReader(ABC):
         self._fingerprint: str | None = None
         self.bytes_read = 0
         """Bytes of the file, as stored, read for the rows delivered so far."""
+        self.notes = set[str]()
+        """What is odd about the file, once it has been read."""
 
     @abstractmethod
     def _batches_of_all(self) -> Iterator[RowBatch]:
@@ -153,6 +152,13 @@ class FileReader(ABC):
     @abstractmethod
     def column(self, name: str) -> Iterator[Any]:
         """Yield one column as Arrow arrays, whatever it holds, in the order of the rows."""
+
+    def note_end(self, how: str) -> None:
+        """Note that the file ends as one that was cut off may end."""
+        self.notes.add(
+            f"{self.name}: {how}, and was read as it is. If the file was cut off, copy or write it "
+            "again."
+        )
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""

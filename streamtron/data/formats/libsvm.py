@@ -120,10 +120,7 @@ class LibsvmReader(FileReader):
                 raise BadLine(0, f"{what} Copy or write it again.")
             if end < len(text):
                 text += b"\n"
-                self.note = (
-                    f"{self.name}: the last line ends without a newline, and was read as it is. "
-                    "If the file was cut off, copy or write it again."
-                )
+                self.note_end("the last line ends without a newline")
             yield text, taken
 
 

@@ -75,7 +75,7 @@ class TableReader(FileReader, ABC):
             with closing(in_order(made, parts, threads)) as results:
                 yield from results
             if columns.new:
-                self.note = (
+                self.notes.add(
                     f"Some values in {some(sorted(columns.new))} are none of the categories that "
                     "were counted: they weigh 0. Fit again to count them."
                 )

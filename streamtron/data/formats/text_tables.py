@@ -168,6 +168,8 @@ class TextTableReader(TableReader):
                 if line == 1 and text.startswith(_MARK):
                     del text[: len(_MARK)]
                 if not text.endswith(b"\n"):
+                    if not text.rstrip().endswith(b"}"):  # which ends a row of JSON
+                        self.note_end("the last line ends without a newline")
                     text += b"\n"
                 if line == 1 or not text.isspace():
                     yield Cut(text, line, bytes_read)
