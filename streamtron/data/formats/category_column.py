@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.layouts import Spot, decoded, is_string
+from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
 
 MOST = 1 << 20
@@ -82,10 +82,6 @@ class CategoryColumn(Column):
             array = super()._decoded(array).dictionary_encode()
         strings = array.dictionary.cast(pa.large_string())
         return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int64()), strings)
-
-    def values_in(self, array: pa.Array) -> pa.Array:
-        """Return the categories of some rows as strings, one after the other."""
-        return decoded(array).drop_null().cast(pa.large_string())
 
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         values = array.dictionary.to_pylist()
