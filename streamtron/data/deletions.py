@@ -61,7 +61,7 @@ def in_share(name: str, rows: NDArray[np.int64], share: tuple[float, float]) -> 
     >>> [int(in_share(name, np.arange(1000), (0.0, 0.2)).sum()) for name in ("a.svm", "b/a.svm")]
     [205, 205]
     """
-    start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode())
+    start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode(errors="surrogateescape"))
     hashed = draw(start, rows).astype(np.float64) / 2.0**64
     return (hashed >= share[0]) & (hashed < share[1])
 

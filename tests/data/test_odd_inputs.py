@@ -24,6 +24,8 @@ with pa.ipc.new_stream(_sink, (_table := pa.table({"f0": [1, 2.5], "y": [1, -1]}
     _file.write_table(_table)
 STREAM = _sink.getvalue().to_pybytes()
 
+LONG = f"y,f0,t\n1,2,{'x' * 2**21}\n" + f"1,2,{'x' * 2**17}\n" * 3  # tells the types
+
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "truncated.svm.gz": (gzip.compress(ROWS.encode() * 500)[:-9], "cut off before its end"),
     "program.svm": (b"\x7fELF\x02\x01\x01\0\0", "line 1: byte 0x7f, which is not in libsvm text"),
@@ -43,6 +45,8 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
+    "long.csv": (f"{LONG}-1,b,{'x' * 2**18}\n", "from line .* on: not a CSV table"),
+    "return.csv": (f"{LONG}1,2,a\r-1,b,c\n", "from line .* on: not a CSV table"),
     "empty.svm": ("", "no rows"),
     "joined.arrows": (STREAM * 2, f"{len(STREAM)} bytes behind the end of its stream, as of"),
 }

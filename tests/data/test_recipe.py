@@ -122,6 +122,15 @@ MADE: list[tuple[str, Any, Any]] = [
 ]  # fmt: skip
 
 
+def test_bins_of_nulls_alone_are_refused_and_names_of_any_digits_are_categories():
+    nulls = pa.table({"x": pa.nulls(9, pa.float64())})
+    for null in ("0", "mean", "column"):
+        refusal = refused(lambda: fitted(f"x:number,bins=4,null={null}", table=nulls))  # noqa: B023
+        assert "column 'x' has nothing but nulls" in refusal
+    long = pa.table({"c": ["2", "1" * 5000, "10"]})
+    assert fitted("c:category", table=long).columns[0].categories == ("10", "1" * 5000, "2")
+
+
 @pytest.mark.filterwarnings("ignore:Bins whose width are too small")
 @pytest.mark.parametrize(("spec", "transformer", "X"), MADE, ids=[case[0] for case in MADE])
 def test_numbers_and_categories_become_what_scikit_learn_makes_of_them(spec, transformer, X):

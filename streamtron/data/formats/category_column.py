@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -116,6 +117,8 @@ class CategoryColumn(Column):
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether a text is a whole number as Arrow writes it."""
+    """Tell whether a text is a whole number as Arrow writes it, and Python reads it."""
     digits = text.removeprefix("-")
+    if len(digits) > sys.int_info.default_max_str_digits:
+        return False
     return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")
