@@ -108,7 +108,7 @@ class LibsvmReader(FileReader):
         """Drop a byte order mark, end the last line; refuse other formats, and a row cut off."""
         for number, (text, taken) in enumerate(texts):
             for signature, sentence in _SIGNATURES.items() if number == 0 else ():
-                if text.startswith(signature):
+                if re.match(signature, text):
                     raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
             if number == 0:
                 text = text.removeprefix(b"\xef\xbb\xbf")
@@ -314,13 +314,13 @@ _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""
 
 _SIGNATURES = {
-    b"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
-    b"BZh": "bzip2 data. Give the file a name that ends in .bz2",
-    b"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
-    b"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
-    b"PAR1": "a Parquet file. Give it a name that ends in .parquet",
-    b"ARROW1": "an Arrow file. Give it a name that ends in .arrow",
-    b"PK\x03\x04": "a zip archive. Unpack it",
-    b"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
-    b"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
+    rb"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": "bzip2 data. Give the file a name that ends in .bz2",
+    rb"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
+    rb"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
+    rb"PAR1\x15": "a Parquet file. Give it a name that ends in .parquet",
+    rb"ARROW1\0\0": "an Arrow file. Give it a name that ends in .arrow",
+    rb"PK\x03\x04": "a zip archive. Unpack it",
+    rb"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
+    rb"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
 }
