@@ -104,7 +104,8 @@ class GivenReader(ArrowReader):
         """Yield the rows in their order, checked; then they have their fingerprint."""
         digest = xxhash.xxh3_128()
         for batch in super()._batches_of_all():
-            for part in (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights):
+            codes = batch.codes, batch.code_offsets
+            for part in (batch.indptr, batch.indices, batch.values, *codes, batch.weights):
                 if part is not None:
                     digest.update(np.ascontiguousarray(part).data)
             digest.update(repr(batch.classes).encode())
