@@ -138,12 +138,8 @@ class _FirstReading:
         self._nonzeros = 0
 
     def events(self) -> Generator[ChunkEvent]:
-        try:
-            for shard in self._plan.shards:
-                yield from self._read_shard(shard)
-        finally:
-            if self._cache:
-                self._cache.save()  # what is complete serves the next run, whatever happened
+        for shard in self._plan.shards:
+            yield from self._read_shard(shard)
         labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
         manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
@@ -240,10 +236,10 @@ class _FirstReading:
                     parts = []
         if parts:
             yield make_block(parts)
-        note = getattr(reader, "note", "")
-        if note and self._known is None and note not in self._notes:
-            self._notes.add(note)
-            _log.warning("%s", note)
+        for note in sorted(getattr(reader, "notes", ())):
+            if self._known is None and note not in self._notes:
+                self._notes.add(note)
+                _log.warning("%s", note)
 
     def _refuse_wide(self, part: RowBatch) -> None:
         """Refuse columns there is no room for."""

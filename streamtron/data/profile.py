@@ -23,7 +23,7 @@ from streamtron.data.formats.tables import TableReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile
     dates = ReaderConfig(recipe=Recipe.of("*:date"))  # what looks like one in text
     profiles: dict[str, ColumnProfile] = {}
     for shard in shards:
-        reader = file_reader(shard, dates, threads)
+        reader = open_reader(shard, dates, threads)
         assert isinstance(reader, TableReader)  # libsvm text has no columns
         schema = reader.schema()
         if not profiles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from bisect import bisect_right
@@ -51,6 +52,8 @@ from streamtron.runs.inputs import (
     reading_from_settings,
     settings_from,
 )
+
+_log = logging.getLogger("streamtron")
 
 
 @checks_keywords(ReadingNames)
@@ -260,13 +263,14 @@ def write_range(
     part: RowRange, reading: ReaderConfig, style: ShardStyle, threads: int = 1
 ) -> Iterator[Written]:
     """Write the new shards of a row range."""
-    batches = chain.from_iterable(
-        prefetch(open_reader(shard, reading, threads).batches) for shard in part.shards
-    )
+    readers = [open_reader(shard, reading, threads) for shard in part.shards]
+    batches = chain.from_iterable(prefetch(reader.batches) for reader in readers)
     rows = _some_rows(batches, part.skip, part.rows)
     written = write_shards(rows, part.path_of, style, part.rows_per_shard)
-    for shard in part.shards:
+    for shard, reader in zip(part.shards, readers, strict=True):
         check_unchanged(shard)
+        for note in sorted(reader.notes):
+            _log.warning("%s", note)
     yield written
 
 

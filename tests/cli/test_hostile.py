@@ -309,16 +309,6 @@ def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached):
         list(source.chunks())
 
 
-@pytest.mark.parametrize("sources", [[], 3, {"a": 1}, {"a": [1]}, {"a": [1, 2, 3, 4, 5]}])
-def test_a_hostile_list_of_sources_costs_a_reading(cached, sources):
-    path = cached.parent / "sources.sealed"
-    write_sealed(path, {"sources": sources}, {})
-    for content in (path.read_bytes(), DEEP.encode(), b"{", b""):
-        path.write_bytes(content)
-        with open_shards([str(cached.parents[1] / "data")], cache_dir=str(cached.parent)) as source:
-            assert sum(len(chunk) for chunk in source.chunks()) == 9
-
-
 # Memory ------------------------------------------------------------------------------------------
 
 IN_LITTLE_ROOM = """

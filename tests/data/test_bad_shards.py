@@ -132,7 +132,7 @@ def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, k
             assert name not in [shard.name for shard in source.shards]
     if cache:
         assert len(list(cache.glob("*.cache"))) == 2
-        assert not list(cache.glob("*.tmp"))
+        assert not list(cache.glob(".*"))
 
 
 def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):

@@ -470,6 +470,11 @@ def test_a_file_of_another_format_is_refused_with_its_name(data, what):
     assert what in sentence
 
 
+@pytest.mark.parametrize("name", ["BZhang", "BZh9", "PAR1", "ARROW1"])
+def test_a_class_may_be_called_as_another_format_begins(name):
+    assert [row.label for row in read(f"{name} 1:1\nb 1:2\n".encode(), NAMED)] == [name, "b"]
+
+
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])
 @settings(max_examples=examples(500), deadline=None)
 @given(data=st.text("012.,:-+eEa# \n\tqidx\r\xe4\0", max_size=40).map(str.encode))

@@ -187,9 +187,10 @@ def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path, length):
     [chunk] = chunks_in(path, reading=PLAIN)
     columns, values = [0, 2, 0, 1, 2], [1, 2, 3, 4, 5]
     assert [array.tolist() for array in chunk.rows] == [[0, 2, 5], columns, values]
-    write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]})
-    with pytest.raises(DataError, match=r"row 1: 1 numbers in column 'embedding', and .* before 2"):
-        targets(path, PLAIN)
+    for rows, place in ((2, "row group 0, row 1"), (1, "row group 1, row 0")):
+        write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}, rows)
+        with pytest.raises(DataError, match=f"{place}: 1 numbers in column 'embedding', .* 2"):
+            targets(path, PLAIN)
 
 
 def test_rows_in_memory_and_in_a_memory_map_hold_targets(tmp_path, monkeypatch):

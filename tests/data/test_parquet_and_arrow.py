@@ -18,6 +18,7 @@ import pytest
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Vocabulary
 from streamtron.data import open_shards
+from streamtron.data.deletions import in_share
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.columns import Columns
@@ -186,6 +187,7 @@ def test_a_table_whose_name_is_not_utf_8_is_read(ending, tmp_path):
     plain = write_table(tmp_path / f"a.{ending}", {"label": [1, 2], "f1": [1.0, 2.0]})
     plain.rename(tmp_path / f"caf\udce9.{ending}")
     assert fit(tmp_path / f"caf\udce9.{ending}").weights.shape == (1,)
+    assert in_share("caf\udce9", np.arange(9), (0.0, 1.0)).all()
 
 
 @pytest.mark.parametrize(

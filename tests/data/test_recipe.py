@@ -38,6 +38,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import find_shards
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.recipes import counted_reading, plus
 from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
@@ -73,7 +74,7 @@ SPECS = (
 def fitted(*specs: str, table: pa.Table = TABLE) -> Recipe:
     """A recipe that was counted in the batches of a table."""
     recipe, total = Recipe.of(*specs), None
-    for k, batch in enumerate(table.to_batches(max_chunksize=700)):
+    for k, batch in enumerate(table.to_batches(max_chunksize=70)):
         total = plus(total, recipe.tallies(batch, Spot("t", f"batch {k}", 0)))
     return recipe.fitted(total or [None] * len(specs))
 
@@ -119,6 +120,15 @@ MADE: list[tuple[str, Any, Any]] = [
      FeatureHasher(2**8, input_type="string", alternate_sign=False),
      [[f"clicks={n}"] for n in column("clicks")[:, 0]]),
 ]  # fmt: skip
+
+
+def test_bins_of_nulls_alone_are_refused_and_names_of_any_digits_are_categories():
+    nulls = pa.table({"x": pa.nulls(9, pa.float64())})
+    for null in ("0", "mean", "column"):
+        refusal = refused(lambda: fitted(f"x:number,bins=4,null={null}", table=nulls))  # noqa: B023
+        assert "column 'x' has nothing but nulls" in refusal
+    long = pa.table({"c": ["2", "1" * 5000, "10"]})
+    assert fitted("c:category", table=long).columns[0].categories == ("10", "1" * 5000, "2")
 
 
 @pytest.mark.filterwarnings("ignore:Bins whose width are too small")
@@ -274,6 +284,9 @@ def test_documents_become_what_scikit_learns_vectorizers_make_of_them(options, v
     made = recipe.rows({"t": texts})
     if "most_features" in options:  # of words that occur as often, scikit-learn takes any
         assert made.sum() == wanted.sum()
+        assert recipe.summary == ["t (500 features, rarer words left out)"]
+        single = fitted("t:text,most_features=1", table=TEXTS)
+        assert single.summary == ["t (rarer words left out)"]
         return
     np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7)
     if hasattr(vectorizer, "vocabulary_"):
@@ -377,7 +390,10 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence,
         ("age:number,bins=3,scale=standard", "and no scale beside them"),
         ("city:category,min_count=0", "min_count=0: wanted 1 or more"),
         ("d:date,parts=age,year", "parts=year: wanted age, weekday, hour, month"),
-        ("d:date,at=soon", "at=soon: wanted a date such as 2026-01-31"),
+        *(
+            (f"d:date,at={word}", f"at={word}: wanted a date such as 2026-01-31")
+            for word in ("soon", "today", "now", "NaT", "2026", "2026-02", "2026-02-30")
+        ),
         ("t:text,alternate_sign", "alternate_sign without hash_bits"),
         ("t:text,min_df=2,hash_bits=4", "choose words: no hash_bits then"),
         ("t:text,ngrams=2-1", "ngrams=2-1"),
@@ -402,8 +418,13 @@ def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
     recipe = fitted(*SPECS, "user_id:category,min_count=2,null=0", "label:category")
     assert Recipe.of(*recipe.specs).specs == recipe.specs
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    patterned = Recipe.of(r"t:text,ngrams=1-2,stop_words=a,b,token_pattern=\w{2,}[,;]")
-    assert Recipe.of(*patterned.specs) == patterned
+    for pattern in (r"\w{2,}[,;]", r"\w,"):
+        column = TextColumn("t", ngram_range=(1, 2), stop_words=("a", "b"), min_df=1e-5,
+                            token_pattern=pattern)  # fmt: skip
+        assert Recipe.of(*Recipe((column,)).specs) == Recipe((column,))
+    for words in (("the", "binary"), ("the,of",), ("a=b", "norm=l1")):
+        recipe = Recipe((TextColumn("t", stop_words=words),))
+        assert "no words say this" in refused(lambda: recipe.specs, SettingsError)  # noqa: B023
     pattern = Recipe.of("*:number,null=mean", "clicks:category")
     names = pattern.settled(TABLE.schema, "t", ("label",)).names
     assert names == ["user_id", "age", "income", "premium", "clicks"]

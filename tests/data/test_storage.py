@@ -370,7 +370,7 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, bucket, tmp_p
     assert {line: fetched[line] for line in requests} == requests
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
-    assert {path.suffix for path in cache.iterdir()} == {".cache", ".sealed"}
+    assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
 
 
 def test_where_no_copy_has_room_not_a_byte_is_fetched(s3, bucket, tmp_path, monkeypatch):

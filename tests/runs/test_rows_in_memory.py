@@ -232,6 +232,15 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table):
         read_twice(iter(table.to_batches()))
 
 
+def test_rows_of_other_labels_have_another_fingerprint():
+    fingerprints = set()
+    for labels in ([["a", "b"], ["c"]], [["a"], ["b", "c"]]):
+        rows, reading = pa.table({"label": labels, "f0": [1.0, 2.0]}), ReaderConfig(multilabel=True)
+        with standing(rows, None) as path, open_shards([path], reading, cache_dir=None) as source:
+            fingerprints |= {source.fingerprints()[0][1]}
+    assert len(fingerprints) == 2
+
+
 def test_rows_in_memory_are_not_those_of_another_process(table):
     with standing(table, None) as path:
         code = f"import streamtron; streamtron.fit({path!r}, label='answer')"

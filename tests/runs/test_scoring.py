@@ -328,7 +328,8 @@ def test_a_csv_table_of_predictions_names_its_columns(multilabel, tmp_path):
 def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
     cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
     ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
-    table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": pa.array(range(9000))})
+    days = pa.array(range(9000))
+    table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": days, "decision y": days})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
     reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
     model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
@@ -345,9 +346,10 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimit
     both = [tmp_path / "rows.parquet", tmp_path / "z.parquet"]
     with pytest.raises(DataError, match="In Parquet each has one type in all shards"):
         write_predictions(model, both, tmp_path / "out.parquet", keep=["id"])
-    for keep, message in ((["label"], "has that name already"), (["nope"], "of the name 'nope'")):
+    taken = "has that name already"
+    for keep, message in (("label", taken), ("decision y", taken), ("nope", "of the name 'nope'")):
         with pytest.raises((SettingsError, DataError), match=message):
-            write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
+            write_predictions(model, tmp_path / "rows.parquet", name, keep=[keep])
 
 
 def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):

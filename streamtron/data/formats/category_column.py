@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.layouts import Spot, decoded, is_string
+from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
 
 MOST = 1 << 20
@@ -83,10 +84,6 @@ class CategoryColumn(Column):
         strings = array.dictionary.cast(pa.large_string())
         return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int64()), strings)
 
-    def values_in(self, array: pa.Array) -> pa.Array:
-        """Return the categories of some rows as strings, one after the other."""
-        return decoded(array).drop_null().cast(pa.large_string())
-
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
         values = array.dictionary.to_pylist()
         places = np.append(self.codes(values), self.width - 1 if self.null == "column" else -1)
@@ -120,6 +117,8 @@ class CategoryColumn(Column):
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether a text is a whole number as Arrow writes it."""
+    """Tell whether a text is a whole number as Arrow writes it, and Python reads it."""
     digits = text.removeprefix("-")
+    if len(digits) > sys.int_info.default_max_str_digits:
+        return False
     return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")

@@ -109,7 +109,7 @@ class _Table(NamedTuple):
         taken = {label, reading.weight_column}
         features = self._features(taken)
         layout = self._layout(features)
-        columns = Columns(label, layout, features, None, weight, self._unknown(taken))
+        columns = Columns(label, layout, features, None, weight, self._unknown(taken), lengths=[])
         self._check_pair(columns)
         if layout.startswith("lists"):
             columns = columns._replace(values=self._values(columns))

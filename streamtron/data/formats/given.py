@@ -100,11 +100,12 @@ def standing(rows: Any, y: Any) -> Iterator[str]:
 class GivenReader(ArrowReader):
     """Read rows where they are, by the path of the file that stands for them."""
 
-    def batches(self) -> Iterator[RowBatch]:
+    def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the rows in their order, checked; then they have their fingerprint."""
         digest = xxhash.xxh3_128()
-        for batch in super().batches():
-            for part in (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights):
+        for batch in super()._batches_of_all():
+            codes = batch.codes, batch.code_offsets
+            for part in (batch.indptr, batch.indices, batch.values, *codes, batch.weights):
                 if part is not None:
                     digest.update(np.ascontiguousarray(part).data)
             digest.update(repr(batch.classes).encode())
@@ -114,7 +115,7 @@ class GivenReader(ArrowReader):
     def fingerprint(self) -> str:
         """Compute xxh3-128 of the rows as they are read, 32 hex digits."""
         if self._fingerprint is None:
-            for _ in self.batches():
+            for _ in self._batches_of_all():
                 pass
         return super().fingerprint()
 

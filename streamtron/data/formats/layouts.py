@@ -110,6 +110,8 @@ class Columns(NamedTuple):
     """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
     new: set[str] | None = None
     """takes the columns in which a recipe meets what it has not seen, where that is not counted"""
+    lengths: list[int] | None = None
+    """takes the length of the first list of numbers in the file, in the layout ``dense``"""
 
     @property
     def all(self) -> list[str]:
@@ -238,7 +240,9 @@ def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     [column] = columns.features
     indptr, items = _items(batch.column(column), column, spot)
     lengths = np.diff(indptr)
-    width = int(lengths[0]) if len(batch) else 0
+    first_lengths = [] if columns.lengths is None else columns.lengths
+    first_lengths += [] if first_lengths else lengths[:1].tolist()
+    width = first_lengths[0] if first_lengths else 0
     if (odd := lengths != width).any():
         row = first(odd)
         what = f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}"

@@ -112,9 +112,9 @@ class Recipe:
         """The columns, each with the number of its features where that is not 1."""
         lines = []
         for column in self.columns:
-            many = f" ({column.width:,} features)" if column.width != 1 else ""
-            rare = getattr(column, "left_out", False) * ", rarer words left out)"
-            lines.append(f"{column.name}{many[:-1] + rare if rare else many}")
+            notes = [f"{column.width:,} features"] if column.width != 1 else []
+            notes += ["rarer words left out"] if getattr(column, "left_out", False) else []
+            lines.append(f"{column.name} ({', '.join(notes)})" if notes else column.name)
         return lines
 
     def settled(self, schema: pa.Schema, name: str, taken: Iterable[str | None]) -> Recipe:

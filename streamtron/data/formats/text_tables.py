@@ -168,6 +168,8 @@ class TextTableReader(TableReader):
                 if line == 1 and text.startswith(_MARK):
                     del text[: len(_MARK)]
                 if not text.endswith(b"\n"):
+                    if not text.rstrip().endswith(b"}"):  # which ends a row of JSON
+                        self.note_end("the last line ends without a newline")
                     text += b"\n"
                 if line == 1 or not text.isspace():
                     yield Cut(text, line, bytes_read)
@@ -263,11 +265,12 @@ class CsvReader(TextTableReader):
     def _line_of(self, cut: Cut, reason: str) -> int | None:
         match = re.search(r"CSV column #(\d+): .*invalid value '(.*)'", reason)
         rows = python_csv.reader(io.StringIO(cut.text.decode()), delimiter=self._separator)
-        for row in rows if match else ():
-            if match and row and row[int(match[1])].strip() == match[2].strip():
-                if cut.line > 1 and row == self._first_schema.names:
-                    self._refuse_header(cut.line + rows.line_num - 1)
-                return cut.line + rows.line_num - 1
+        with suppress(python_csv.Error):  # long fields, and rows that end in a carriage return
+            for row in rows if match else ():
+                if match and row and row[int(match[1])].strip() == match[2].strip():
+                    if cut.line > 1 and row == self._first_schema.names:
+                        self._refuse_header(cut.line + rows.line_num - 1)
+                    return cut.line + rows.line_num - 1
         return None
 
     def _check_names(self, names: list[str]) -> None:
