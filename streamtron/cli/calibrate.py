@@ -13,7 +13,7 @@ from streamtron.core.text import some
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @options.calibration_option
 @options.distributed_options

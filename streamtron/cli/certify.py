@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
-@click.option("--witness", type=click.Path(),
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, type=options.Read())
+@click.option("--witness", type=options.Read(),
               help="Witness that fit --witness wrote; one reading is enough then.")  # fmt: skip
 @click.option("--accept-exclusions", is_flag=True,
               help="Accept a --witness that leaves out forgotten rows.")  # fmt: skip

@@ -43,11 +43,11 @@ def update(
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--key", metavar="COLUMN",
               help="Only rows whose COLUMN holds a --value (not in libsvm text).")  # fmt: skip
 @click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
-@click.option("--rows", type=click.Path(dir_okay=False),
+@click.option("--rows", type=options.Read(dir_okay=False),
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
 @options.report_option

@@ -12,7 +12,7 @@ from streamtron.cli.common import executor_of, say_written
 
 @click.command()
 @options.shards_argument
-@click.argument("destination", type=click.Path(file_okay=False))
+@click.argument("destination", type=options.Written(file_okay=False))
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="parquet",
               show_default=True, help="Format of the new shards.")  # fmt: skip
 @click.option("--rows-per-shard", type=options.whole_number(1), default=1 << 17, show_default=True,

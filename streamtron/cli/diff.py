@@ -13,8 +13,8 @@ from streamtron.core.text import Lines, aligned, feature_text, label_text, numbe
 
 
 @click.command()
-@click.argument("first", type=click.Path())
-@click.argument("second", type=click.Path())
+@click.argument("first", type=options.Read())
+@click.argument("second", type=options.Read())
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,
               help="Number of features shown of each class.")  # fmt: skip
 @options.json_option

@@ -36,7 +36,7 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
               help="Compute ROC AUC and average precision: exact up to a million distinct "

@@ -17,8 +17,8 @@ _CLASSES = 3
 
 
 @click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--row", type=options.whole_number(0),
               help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,

@@ -31,19 +31,19 @@ def _share(text: str) -> float:
 
 @click.command(cls=options.Grouped)
 @options.shards_argument
-@click.option("--model", required=True, type=click.Path(dir_okay=False),
+@click.option("--model", required=True, type=options.Written(dir_okay=False),
               help="File for the model.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False), help="File for a JSON report.")
-@click.option("--witness", type=click.Path(dir_okay=False),
+@options.report_option
+@click.option("--witness", type=options.Written(dir_okay=False),
               help="File for the witness, with which certify needs one reading.")  # fmt: skip
 @click.option("--until",
               type=options.Parsed("certain=SHARE", _share, "certain=SHARE, as in certain=0.999"),
               help="Tighten --tol until this share of the labels of --valid is certain, as in "
               "certain=0.999: the best possible model labels them so.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(), metavar="SHARDS|20%",
+@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
               help="Shards held out, or a share of the rows, on which the model is measured in the "
               "end, and for --until; shards can be repeated.")  # fmt: skip
-@click.option("--calibrate", multiple=True, type=click.Path(), metavar="SHARDS|10%",
+@click.option("--calibrate", multiple=True, type=options.Read(), metavar="SHARDS|10%",
               help="Shards held out, or a share of the rows, on which the model's decisions become "
               "probabilities; shards can be repeated [no probabilities].")  # fmt: skip
 @options.calibration_option

@@ -11,7 +11,7 @@ from streamtron.cli.common import executor_of, say_written
 
 
 @click.command()
-@click.argument("directory", type=click.Path(file_okay=False))
+@click.argument("directory", type=options.Written(file_okay=False))
 @click.option("--rows", type=options.whole_number(), required=True,
               help="Rows to write, at least 1.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["text", "dense"]), default="text", show_default=True,

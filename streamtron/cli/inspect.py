@@ -29,7 +29,7 @@ from streamtron.core.text import (
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
 @options.setting_options("active_set", "loss", *options.READING)
 @options.machine_options

@@ -26,9 +26,9 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 
 
 @click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("-o", "--output", required=True, type=click.Path(),
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, required=True, type=options.Read(allow_dash=True))
+@click.option("-o", "--output", required=True, type=options.Written(),
               help="File for one line a row, label and decisions separated by tabs; Parquet if it "
               "ends with .parquet, with a line of names if with .tsv or .csv; - is "
               "stdout.")  # fmt: skip

@@ -11,10 +11,10 @@ from streamtron.cli.common import check_files, executor_of
 
 
 @click.command()
-@click.argument("run", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
+@click.argument("run", type=options.Read())
+@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(),
+@click.option("--valid", multiple=True, type=options.Read(),
               help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
               "curves; can be repeated.")  # fmt: skip
 @click.option("--no-margins", is_flag=True,
