@@ -24,6 +24,7 @@ from streamtron.model.validation import (
     checked_bias,
     checked_certificate,
     checked_classes,
+    checked_names,
     checked_offsets,
     checked_reading,
     checked_settings,
@@ -145,7 +146,8 @@ class LinearModel:
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))
-        assign(self, "feature_names", getattr(self.namer, "names", ()))
+        names = checked_names(getattr(self.namer, "names", ()), shape[-1])
+        assign(self, "feature_names", names)
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))
         if calibration is not None:
