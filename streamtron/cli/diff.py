@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
+from streamtron.cli.explain import class_facts
 from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
@@ -35,7 +36,7 @@ def _lines(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield ""
         yield from aligned([
-            ("class", label_text(direction["positive"])), ("cosine", direction["cosine"]),
+            *class_facts(direction), ("cosine", direction["cosine"]),
             ("distance", direction["distance"]),
             ("gap", " → ".join(map(up, direction["relative_duality_gap"]))),
             ("bias", _pair(direction["bias"])),

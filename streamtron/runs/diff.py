@@ -54,9 +54,10 @@ def diff(first: LinearModel, second: LinearModel, *, most: int = MOST) -> dict[s
     """
     common = _positives(first) & _positives(second)
     if not common or (first.kind == "two classes") != (second.kind == "two classes"):
+        kinds = [some(model.classes, form=str) or "numbers" for model in (first, second)]
         raise SettingsError(
-            f"models of other classes: {some(first.classes, form=str)}, and "
-            f"{some(second.classes, form=str)}. Compare models of the same classes."
+            f"models of other classes: {kinds[0]}, and {kinds[1]}. Compare models of the same "
+            "classes, or two of numbers."
         )
     names, places = _places(first, second)
     settings, later_settings = settled(first.settings), settled(second.settings)

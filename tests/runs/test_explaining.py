@@ -194,8 +194,10 @@ def test_settings_gaps_and_classes_that_differ_are_told(place):
 
 def test_models_of_other_classes_are_refused(run):
     one_sentence(run("diff", "m", "n"), 2, "models of other classes: -1.0, 1.0, and ant, bee")
-    with pytest.raises(SettingsError):
-        streamtron.diff(_with((1.0,)), _with((1.0,), classes=(0.0, 2.0)))
+    two, numbers = _with((1.0,)), _with((1.0,), classes=(), settings={"loss": "huber"})
+    for other, classes in ((_with((1.0,), classes=(0.0, 2.0)), "0.0, 2.0"), (numbers, "numbers")):
+        message = refused(lambda other=other: streamtron.diff(two, other), SettingsError)
+        assert f"other classes: -1.0, 1.0, and {classes}. Compare" in message
 
 
 def test_the_command_shows_the_weights_that_differ_most(run, place):
