@@ -20,10 +20,13 @@ def cache(path: str, clear: bool) -> None:
 
     Its files can always be made again from the shards.
     """
+    from streamtron.core.errors import MachineError
     from streamtron.core.text import format_size
     from streamtron.data import cache_files, clear_cache
     from streamtron.runs.directory import run_directory
 
+    if not os.path.exists(path) and not os.path.isdir(run_directory(path)):
+        raise MachineError(f"{path}: there is none. Name a model, its run, or a cache's directory.")
     inside = os.path.join(path if os.path.isdir(path) else run_directory(path), "cache")
     directory = path if os.path.isdir(path) and not os.path.isdir(inside) else inside
     if clear:
@@ -35,6 +38,7 @@ def cache(path: str, clear: bool) -> None:
 
 
 @click.command()
+@verbose_option
 def warm() -> None:
     """Compile all loops for this machine, which else happens when each is first needed.
 

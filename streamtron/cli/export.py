@@ -22,7 +22,7 @@ if TYPE_CHECKING:
               "by column and name; streamtron: its own file.")  # fmt: skip
 @click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File to write.")  # fmt: skip
-@click.option("--drop-below", type=float, metavar="SIZE",
+@click.option("--drop-below", type=options.REAL, metavar="SIZE",
               help="Leave out weights smaller than this, and say what it changes.")  # fmt: skip
 @options.verbose_option
 def export(model: str, format_: Any, output: str, drop_below: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -223,7 +224,8 @@ def _table(facts: Mapping[str, Any]) -> Lines:
     yield ""
     yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
     yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
-    yield from (f"  streamtron fit {facts['file']} --columns columns.toml --model MODEL", "")
+    file = shlex.quote(facts["file"])
+    yield from (f"  streamtron fit {file} --columns columns.toml --model MODEL", "")
     labels = [column for column in columns if column["becomes"] == "label"]
     name = _toml(labels[0]["name"]) if labels else ""
     yield f"label = {name}" if labels else '# label = "NAME": the column of the labels'

@@ -99,15 +99,15 @@ def _files(model: LinearModel, shards: Sequence[str], format_: str | None) -> It
         return
     if len(shards) > 1:
         raise SettingsError("- is standard input, and there are shards beside it. Give one.")
-    names = [] if model.recipe is None else model.recipe.names
-    if format_ == "lines" and len(names) != 1:
+    columns = [] if model.recipe is None else model.recipe.columns
+    if format_ == "lines" and [column.KIND for column in columns] != ["text"]:
         raise SettingsError("--format lines is for documents, and the model is not of text alone.")
     format_ = format_ or ("jsonl" if model.reading.get("layout") else "libsvm")
     with scratch_directory("streamtron-") as directory:
         path = Path(directory, f"stdin.{'jsonl' if format_ == 'lines' else format_}")
         with path.open("wb") as copy:
             if format_ == "lines":
-                copy.writelines(_documents(names[0]))
+                copy.writelines(_documents(columns[0].name))
             else:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         if not path.stat().st_size:

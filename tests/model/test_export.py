@@ -301,4 +301,5 @@ def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path,
     dropped = model.weights[(np.abs(model.weights) < 1.0)]
     assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
     assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
-    one_sentence(run(*words, 0, "--format", "json", "-o", tmp_path / "t"), 2, "a number above 0")
+    for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
+        one_sentence(run(*words, size, "--format", "json", "-o", tmp_path / "t"), 2, wanted)
