@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from streamtron.core.config import Settings
 
 
-@click.command()
+@options.command()
 @click.argument("file", metavar="JOBS.TOML", type=click.Path())
 @click.option("--again", is_flag=True, help="Run every job, also those that are done.")
 @options.distributed_options
-@options.verbose_option
 def batch(file: str, again: bool, **where: Any) -> int:
     """Run the commands that JOBS.toml lists, each after those it depends on.
 

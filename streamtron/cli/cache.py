@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from streamtron.cli.options import verbose_option
+from streamtron.cli import options
 
 
-@click.command()
+@options.command()
 @click.argument("path", metavar="DIRECTORY_OR_MODEL", type=click.Path())
 @click.option("--clear", is_flag=True, help="Remove the cache's files, and nothing else.")
-@verbose_option
 def cache(path: str, clear: bool) -> None:
     """Show the size of the cache of a model, a run or a cache directory.
 
@@ -37,8 +36,7 @@ def cache(path: str, clear: bool) -> None:
     click.echo(f"{directory}: {size} in {len(files):,} files")
 
 
-@click.command()
-@verbose_option
+@options.command()
 def warm() -> None:
     """Compile all loops for this machine, which else happens when each is first needed.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command()
+@options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--witness", type=options.Read(),
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 @options.cluster_options
 @options.log_option
 @options.json_option
-@options.verbose_option
 def certify(
     model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
     readings: int, bias_last: bool, log: str | None, as_json: bool, **given: Any,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamtron.runs.outcome import Outcome
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
 @options.report_option
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 @options.run_dir_option
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
 ) -> int:  # fmt: skip
@@ -41,7 +40,7 @@ def update(
     return _change_run(update_run, run, shards, report, log, given)
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
 @click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--key", metavar="COLUMN",
@@ -56,7 +55,6 @@ def update(
 @options.run_dir_option
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
     report: str | None, log: str | None, **given: Any,

@@ -13,13 +13,12 @@ from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
 
-@click.command()
+@options.command()
 @click.argument("first", type=options.Read())
 @click.argument("second", type=options.Read())
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,
               help="Number of features shown of each class.")  # fmt: skip
 @options.json_option
-@options.verbose_option
 def diff(first: str, second: str, most: int, as_json: bool) -> None:
     """Show in which settings, and in which weights most, the models FIRST and SECOND differ."""
     from streamtron.model.import_model import load_any

@@ -16,7 +16,7 @@ _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
 
 
-@click.command()
+@options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--row", type=options.whole_number(0),
@@ -29,7 +29,6 @@ _CLASSES = 3
               "sweep over C with --valid, and --penalty l1 or elasticnet.")  # fmt: skip
 @options.names_option
 @options.json_option
-@options.verbose_option
 def explain(
     model: str, shards: tuple[str, ...], row: int | None, most: int, path: bool,
     names: tuple[str, ...], as_json: bool,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command()
+@options.command()
 @click.argument("model", type=options.Read())
 @click.option("--format", "format_", required=True,
               type=click.Choice(["liblinear", "onnx", "sklearn", "json", "streamtron"]),
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
               help="File to write.")  # fmt: skip
 @click.option("--drop-below", type=options.REAL, metavar="SIZE",
               help="Leave out weights smaller than this, and say what it changes.")  # fmt: skip
-@options.verbose_option
 def export(model: str, format_: Any, output: str, drop_below: float | None) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
 

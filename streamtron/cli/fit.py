@@ -29,7 +29,7 @@ def _share(text: str) -> float:
     return float(digits(share))
 
 
-@click.command(cls=options.Grouped)
+@options.command(options.Grouped)
 @options.shards_argument
 @click.option("--model", required=True, type=options.Written(dir_okay=False),
               help="File for the model.")  # fmt: skip
@@ -53,7 +53,6 @@ def _share(text: str) -> float:
 @options.setting_options()
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def fit(
     shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
     until: float | None, valid: tuple[str, ...], calibrate: tuple[str, ...], calibration: Any,

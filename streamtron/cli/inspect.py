@@ -29,13 +29,12 @@ from streamtron.core.text import (
 )
 
 
-@click.command()
+@options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
 @options.setting_options("active_set", "loss", *options.READING)
 @options.machine_options
 @options.json_option
-@options.verbose_option
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
     """Show what is in a model, a witness, a run directory, or shards, which are read once."""
     from streamtron.runs.inspect import inspect as look

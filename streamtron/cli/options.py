@@ -230,10 +230,15 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
     context.meta["verbose"] = value
 
 
-verbose_option = click.option(
+_verbose_option = click.option(
     "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
     help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
 )  # fmt: skip
+
+
+def command(cls: type[click.Command] = click.Command) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function a command of the class, with ``-v`` behind its other options."""
+    return lambda function: _verbose_option(click.command(cls=cls)(function))
 
 
 class Grouped(click.Command):

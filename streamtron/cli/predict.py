@@ -25,7 +25,7 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 """What standard input may be."""
 
 
-@click.command()
+@options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, required=True, type=options.Read(allow_dash=True))
 @click.option("-o", "--output", required=True, type=options.Written(),
@@ -50,7 +50,6 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
               help="Of many classes write the N with the highest decisions, and "
               "these.")  # fmt: skip
 @options.distributed_options
-@options.verbose_option
 def predict(
     model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
     digits: int | None, proba: bool, certain: bool, top: int | None, **where: Any,

@@ -10,7 +10,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=options.Read())
 @click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
@@ -22,7 +22,6 @@ from streamtron.cli.common import check_files, executor_of
 @options.names_option
 @options.run_dir_option
 @options.distributed_options
-@options.verbose_option
 def report(
     run: str, output: str, valid: tuple[str, ...], no_margins: bool, names: tuple[str, ...],
     run_dir: str | None, **where: Any,

@@ -15,7 +15,7 @@ from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_
 Rows = Sequence[Mapping[str, Any]]
 
 
-@click.command()
+@options.command()
 @options.shards_argument
 @click.option("--valid", multiple=True, type=options.Read(),
               help="Shards to measure on; can be repeated [folds of SHARDS].")  # fmt: skip
@@ -45,7 +45,6 @@ Rows = Sequence[Mapping[str, Any]]
 @options.candidate_options
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], metric: str | None, table: str | None,
     model: str | None, report: str | None, witness: str | None,

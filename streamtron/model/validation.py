@@ -170,15 +170,6 @@ def checked_reading(reading: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     return checked
 
 
-def checked_names(names: tuple[str, ...], columns: int) -> tuple[str, ...]:
-    """Return the names of the columns: none, or one for each and others that never occurred."""
-    if 0 < len(names) < columns:
-        raise SettingsError(
-            f"reading: {len(names)} names of {columns} columns. Give each column a name, or none."
-        )
-    return names
-
-
 def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> ModelCertificate:
     """Return the certificate, empty for None; of many classes one that has ``learners``."""
     if not certificate:

@@ -184,7 +184,7 @@ MANY = {
     ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0. Wanted is a number"),
     ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200. Wanted is"),
     ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
-    ({"vocabulary": ["a"]}, "1 names of 3 columns"),
+    ({"vocabulary": ["a"]}, "1 names, 3 columns"),
     ({"columns": 9}, "columns = 9, but 3 weights"),
     ({"multilabel": True}, "reading: multilabel, but one row of weights"),
     (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
