@@ -257,12 +257,15 @@ def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
         assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
 
 
-@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
-def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight):
+@pytest.mark.parametrize(("class_weight", "names"), [
+    (None, {"classes": [3, 0, 1, 2]}), (None, {"multiclass": True}),
+    ("balanced", {"classes": [3, 0, 1, 2]}), ({0: 3.0, 2: 0.5}, {"multiclass": True}),
+])  # fmt: skip
+def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight, names):
     X, y = _rows(classes=4)
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=1)
     ours = StreamtronClassifier(class_weight=class_weight)
-    on_disk = clone(ours).fit_shards(root, classes=[3, 0, 1, 2])
+    on_disk = clone(ours).fit_shards(root, **names)
     in_memory = ours.fit(X, y)
     assert on_disk.classes_.tolist() == [0.0, 1.0, 2.0, 3.0]
     if class_weight == "balanced":  # n / (2 n_class) · 2/4 rounds otherwise
@@ -282,6 +285,8 @@ def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path):
     assert not np.array_equal(wide.coef_, narrow.coef_)
     with pytest.raises(TypeError, match="keyword argument 'colour'"):
         StreamtronClassifier().fit_shards(root, colour="red")
+    with pytest.raises(SettingsError, match="an estimator predicts one label a row"):
+        StreamtronClassifier().fit_shards(root, multilabel=True)
 
 
 def test_no_random_state_is_the_default_seed_and_not_chance():
@@ -338,6 +343,9 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     model.fit_shards(tmp_path / "rows.parquet", features="a,b,c")
     with pytest.raises(ValueError, match="must be in the same order"):
         model.predict(table)
+    whole = streamtron.fit(tmp_path / "rows.parquet", columns="auto")
+    model.fit_shards(tmp_path / "rows.parquet", columns="auto")
+    assert np.array_equal(model.coef_[0], whole.weights)
 
 
 def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then():
@@ -376,10 +384,14 @@ def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(parameters, s
     ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
     ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], r"row 3 has -0\.5"),
     ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
+    (np.ma.masked_equal([0, 1, 1, 2], 2), None, "values that are masked"),
 ])  # fmt: skip
 def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronClassifier().fit(np.eye(4), y, sample_weight=weights)
+    if weights is None:
+        with pytest.raises(DataError):
+            streamtron.fit(np.eye(4), y)
 
 
 def test_a_gap_not_reached_is_warned_of_with_its_size():

@@ -12,12 +12,11 @@ from streamtron.cli.terminal import complain
 from streamtron.core.text import some
 
 
-@click.command()
-@click.argument("model", type=click.Path())
+@options.command()
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @options.calibration_option
 @options.distributed_options
-@options.verbose_option
 def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: Any) -> None:
     """Fit probabilities to the decisions of MODEL on SHARDS, held out of its training, and write
     the model anew with them, without training again."""

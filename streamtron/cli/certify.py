@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
-@click.option("--witness", type=click.Path(),
+@options.command()
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, type=options.Read())
+@click.option("--witness", type=options.Read(),
               help="Witness that fit --witness wrote; one reading is enough then.")  # fmt: skip
 @click.option("--accept-exclusions", is_flag=True,
               help="Accept a --witness that leaves out forgotten rows.")  # fmt: skip
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 @options.cluster_options
 @options.log_option
 @options.json_option
-@options.verbose_option
 def certify(
     model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
     readings: int, bias_last: bool, log: str | None, as_json: bool, **given: Any,

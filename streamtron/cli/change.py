@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamtron.runs.outcome import Outcome
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
 @options.report_option
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 @options.run_dir_option
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
 ) -> int:  # fmt: skip
@@ -41,13 +40,13 @@ def update(
     return _change_run(update_run, run, shards, report, log, given)
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--key", metavar="COLUMN",
               help="Only rows whose COLUMN holds a --value (not in libsvm text).")  # fmt: skip
 @click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
-@click.option("--rows", type=click.Path(dir_okay=False),
+@click.option("--rows", type=options.Read(dir_okay=False),
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
 @options.report_option
@@ -56,7 +55,6 @@ def update(
 @options.run_dir_option
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
     report: str | None, log: str | None, **given: Any,

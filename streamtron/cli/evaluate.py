@@ -35,8 +35,8 @@ _PAIR = ("label", "predicted")
 _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
-@click.command()
-@click.argument("model", type=click.Path())
+@options.command()
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
               help="Compute ROC AUC and average precision: exact up to a million distinct "
@@ -46,7 +46,6 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
               "[none].")  # fmt: skip
 @options.json_option
 @options.distributed_options
-@options.verbose_option
 def evaluate(
     model: str, shards: tuple[str, ...], ranking: bool, worst: int, as_json: bool, **where: Any
 ) -> None:

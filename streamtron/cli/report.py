@@ -10,11 +10,11 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 
 
-@click.command()
-@click.argument("run", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
+@options.command()
+@click.argument("run", type=options.Read())
+@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(),
+@click.option("--valid", multiple=True, type=options.Read(),
               help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
               "curves; can be repeated.")  # fmt: skip
 @click.option("--no-margins", is_flag=True,
@@ -22,7 +22,6 @@ from streamtron.cli.common import check_files, executor_of
 @options.names_option
 @options.run_dir_option
 @options.distributed_options
-@options.verbose_option
 def report(
     run: str, output: str, valid: tuple[str, ...], no_margins: bool, names: tuple[str, ...],
     run_dir: str | None, **where: Any,

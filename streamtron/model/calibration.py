@@ -7,6 +7,7 @@ model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
@@ -183,7 +184,7 @@ def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:
 
 def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -> bool:
     if calibration.get("method") == "sigmoid":
-        return all(isinstance(direction.get(name), int | float) for name in "ab")
+        return _are_numbers([direction.get(name) for name in "ab"])
     x, y = direction.get("decisions"), direction.get("probabilities")
     if calibration.get("method") != "isotonic" or not (_are_numbers(x) and _are_numbers(y)):
         return False
@@ -192,4 +193,6 @@ def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -
 
 
 def _are_numbers(values: Any) -> TypeGuard[list[float]]:
-    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return isinstance(values, list) and all(
+        isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values
+    )

@@ -80,7 +80,7 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     ...     path.read_text().split("w\\n")[1].split()
     ['1', '-2', '0.5']
     """
-    if format not in _WRITERS:
+    if format not in FORMATS:
         raise SettingsError(f"format {format!r}: wanted one of {', '.join(FORMATS)}.")
     return write_atomically(path, _WRITERS[format](model))
 

@@ -86,6 +86,7 @@ def test_every_command_has_help(command, run):
     done = run(*command, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: streamtron")
+    assert not command or "--verbose" in done.stdout
 
 
 def test_help_ends_with_the_last_command_and_a_hint_with_one_mark(run):
@@ -177,6 +178,7 @@ def wrong(place, model):
     ("certify weights.txt train --C 1", 2, "--index-base"),
     ("certify weights.txt train --C 1 --index-base 1", 2, "--rho"),
     ("inspect model --plan", 2, "--plan is for shards"),
+    ("cache nonesuch --clear", 5, "nonesuch: there is none. Name a model"),
 ])  # fmt: skip
 def test_what_is_refused_is_one_sentence_that_names_it_and_an_exit_code(
     words, code, part, run, wrong

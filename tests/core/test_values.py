@@ -245,6 +245,10 @@ def test_every_name_that_the_docs_write_can_be_imported():
         "assert not {'numba', 'pyarrow', 'numpy'} & {*sys.modules}",
         *sorted(imports),
         "assert streamtron.errors.DataError is DataError",
+        "from streamtron.errors import *",
+        "from streamtron.events import *",
+        "assert {StreamtronError: ReadingDone} == {streamtron.errors.StreamtronError: "
+        "streamtron.core.events.ReadingDone}",
     ])  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -448,6 +448,8 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
     assert "columns auto leaves user_id out: looks like an identifier" in caplog.text
     weights = [streamtron.load(tmp_path / name).weights.tolist() for name in ("a.csv", "auto")]
     assert weights[0] == weights[1]
+    (tmp_path / "my table.csv").write_bytes((place / "a.csv").read_bytes())
+    assert "fit 'my table.csv' --col" in here(tmp_path, "inspect", "my table.csv").stdout
     explained = here(place, "explain", tmp_path / "auto").stdout
     assert "city=Oslo" in explained
     assert "city:category,null=column" in here(place, "inspect", tmp_path / "auto").stdout

@@ -163,8 +163,9 @@ def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the
     for label, gap in ((None, max(gaps)), (1.0, gaps[1])):
         _, bottom = topics.model.plot_certificate(label=label)
         assert _points(bottom.lines[0])[-1][1] == gap
-    with pytest.raises(SettingsError, match="label 7"):
-        topics.model.plot_certificate(label=7)
+    for model in (topics.model, make_model()):
+        with pytest.raises(SettingsError, match="label 7"):
+            model.plot_certificate(label=7)
 
 
 def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(place, monkeypatch):

@@ -240,7 +240,7 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     (("a", "b"), {}, "liblinear", "the class 'b'"),
     ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
     ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
-    ((0.0, 1.0), {}, "pickle", "liblinear, onnx, sklearn, json"),
+    ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
 ])  # fmt: skip
 def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
     tmp_path, classes, more, format_, sentence
@@ -301,4 +301,6 @@ def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path,
     dropped = model.weights[(np.abs(model.weights) < 1.0)]
     assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
     assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
-    one_sentence(run(*words, 0, "--format", "json", "-o", tmp_path / "t"), 2, "a number above 0")
+    assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
+    for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
+        one_sentence(run(*words, size, "--format", "json", "-o", tmp_path / "t"), 2, wanted)

@@ -71,6 +71,7 @@ def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y
     assert "m: a LIBLINEAR model with" in message
 
 
+NUMBERS = "solver_type L2R_L2LOSS_SVR\nnr_class 2\nnr_feature 1\nbias -1\nw\n2 \n"
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
@@ -100,8 +101,12 @@ def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, n
 def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
     (tmp_path / "m").write_text(LIBLINEAR)
     assert load_any(tmp_path / "m", index_base=0).index_base == 0
-    message = refused(lambda: load_any(tmp_path / "m", bias_last=True), SettingsError)
-    assert "a LIBLINEAR model" in message
+    for names in ({"bias_last": True}, {"loss": "huber"}):
+        message = refused(lambda names=names: load_any(tmp_path / "m", **names), SettingsError)
+        assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
+    (tmp_path / "n").write_text(NUMBERS)
+    for names in ({}, {"loss": "squared_epsilon_insensitive"}):
+        assert load_any(tmp_path / "n", index_base=0, **names).index_base == 0
 
 
 # --- coefficients --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,10 +34,12 @@ def frame(kind: str, columns: dict[str, Any]) -> Any:
         return pa.table(columns)
     if kind == "record batch":
         return pa.record_batch(columns)
+    if kind == "lazy":
+        return polars.LazyFrame(columns)
     return import_module(kind).DataFrame(columns)
 
 
-KINDS = ["pyarrow", "record batch", "pandas", "polars"]
+KINDS = ["pyarrow", "record batch", "pandas", "polars", "lazy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

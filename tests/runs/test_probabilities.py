@@ -180,6 +180,7 @@ BAD = {
     "too few": {"method": "sigmoid", "directions": []},
     "no list": {"method": "sigmoid", "directions": 3},
     "no numbers": {"method": "sigmoid", "directions": [{"a": "x", "b": 0.0}]},
+    "too large": {"method": "sigmoid", "directions": [{"a": 10**400, "b": 0.0}]},
     "lengths": {"method": "isotonic", "directions": [{"decisions": [0.0], "probabilities": []}]},
     "falling": {
         "method": "isotonic", "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],

@@ -77,7 +77,7 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
 def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, caplog):
     run = partial(here, place)
     (place / "bad.svm").write_text("no row\n")
-    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%")
+    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%", "--held-out", "0.3")
     done = run("fit", "a.svm", "bad.svm", "--model", "m", *words)
     assert done.returncode == 0, done.stderr
     rows = [
@@ -92,12 +92,17 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     assert model.calibration["rows"] == rows[1]
     again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
     assert run(*again).returncode == 0
-    assert "held_out is None, the run has 0.3" in run(*again[:-4]).stderr
+    assert "held_out is None, the run has 0.3" in run(*again[:-6]).stderr
     write(place / "c.svm", seed=2)
     assert run("update", "m", "c.svm").returncode == 0
     assert "The model has lost its probabilities" in caplog.text
-    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
-        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
+    (place / "s.toml").write_text("held_out = 0.5\n")
+    for bad, message in (
+        ("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows"),
+        ("20%", "held_out of --config, is 0.5, but --valid and --calibrate hold out 0.3 of the"),
+    ):  # fmt: skip
+        words = ("--valid", bad, "--calibrate", "10%", "--config", "s.toml")
+        done = run("fit", "a.svm", "--model", "x", *words)
         assert (done.returncode, message in done.stderr) == (2, True)
     for bad in ("0.0000001%", "99.9999999%"):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--overwrite")

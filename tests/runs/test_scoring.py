@@ -356,7 +356,11 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
     streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
+    (tmp_path / "n.csv").write_text("x,kind\n" + "1,spam\n2,ham\n" * 9)
     streamtron.fit(tmp_path / "rows.svm", model=tmp_path / "svm.model")
+    streamtron.fit(
+        tmp_path / "n.csv", columns=["x:number"], label="kind", model=tmp_path / "number.model"
+    )
 
     def lines(model: str, stdin: str, *words: str) -> list[str]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
@@ -370,7 +374,8 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     assert "standard input: no rows" in lines("svm", "")[0]
     assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
-    assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
+    for model in ("svm", "number"):
+        assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
 
 
 def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(tmp_path):

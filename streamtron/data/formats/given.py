@@ -174,6 +174,8 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
             f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
             "are a matrix, (rows, columns), and one label a row."
         )
+    if np.ma.is_masked(X) or np.ma.is_masked(y):
+        raise DataError("the rows to fit on: values that are masked. Remove or fill them.")
     # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
         matrix = canonical(sparse.csr_array(X))
