@@ -78,6 +78,17 @@ def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss
     assert ours.predict(X) == pytest.approx(X @ rival[:-1] + rival[-1], abs=0.02)
 
 
+@pytest.mark.parametrize(
+    ("kind", "loss"), [(StreamtronClassifier, "hinge"), (StreamtronRegressor, "huber")]
+)
+def test_more_rows_of_weight_0_than_a_block_may_come_first(kind, loss):
+    X, y, weights = _rows(5000)
+    weights[:4500] = 0.0
+    every = kind(loss=loss).fit(X, np.sign(y), sample_weight=weights)
+    rest = kind(loss=loss).fit(X[4500:], np.sign(y[4500:]), sample_weight=weights[4500:])
+    assert every.coef_ == pytest.approx(rest.coef_, rel=0.05, abs=0.05)
+
+
 @pytest.mark.parametrize("kind", [pandas.DataFrame, polars.DataFrame])
 def test_a_data_frame_s_names_are_kept_and_the_weights_are_those_of_its_matrix(kind):
     X, y, _ = _rows(columns=3)

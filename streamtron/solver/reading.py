@@ -32,6 +32,7 @@ from streamtron.solver.stopping import (
     certify,
     conclude,
     leave_brief_stage,
+    leave_brief_stages,
     stop_at_limit,
     worthwhile_gap,
 )
@@ -137,6 +138,8 @@ def take_chunk(
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
+            if learner.regime == Regime.FEW_COLUMNS:
+                leave_brief_stages(learner)
     if few_columns.take_chunk(learner, chunk, targets):
         return
     if frozen is not None:

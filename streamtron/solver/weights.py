@@ -36,7 +36,7 @@ class Rule:
 
     def scale(self, running: WeightState) -> float:
         """Return the scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
-        return running.scale if self.loss.quadratic else 1.0 / self.b
+        return running.scale if self.loss.quadratic else 1.0 / (self.b or 1.0)
 
 
 class DualPoint(NamedTuple):

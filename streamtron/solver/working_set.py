@@ -16,7 +16,7 @@ from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter
 from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import leave_brief_stage
+from streamtron.solver.stopping import leave_brief_stages
 from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
 
 NEAR = 1.25
@@ -50,8 +50,7 @@ def _leave_all_rows(learner: Learner, rows: Rows) -> None:
     """Make room where memory does not hold all rows so far and those of a chunk."""
     if few_columns.worthwhile(learner, rows):
         enter(learner, Regime.FEW_COLUMNS)
-        while learner.progress.stage.brief:
-            leave_brief_stage(learner)
+        leave_brief_stages(learner)
         few_columns.begin(learner)
         if len(learner.active):
             few_columns.make_room(learner)
