@@ -328,6 +328,7 @@ def test_forget_reports_the_rows_of_what_is_named_and_what_is_not_there(way, use
     first = streamtron.forget(tmp_path / "m", **words)
     shown = {Path(key).name: rows for key, rows in first.report["forgotten"].items()}
     assert (shown, first.report["not_in_run"]) == (forgotten, missing)
+    assert sum(first.report["forgotten"].values()) == sum(forgotten.values())
     before = content(tmp_path / "m.run", tmp_path / "m")
     again = streamtron.forget(tmp_path / "m", **words, report=tmp_path / "r.json")
     assert again.report["forgotten"] == {}
