@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,8 @@ from streamtron.core.rows import Codes, Label, are_targets
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.reader_config import ALL, ReaderConfig
+
+_log = logging.getLogger("streamtron")
 
 Offsets = NDArray[np.int64]
 """Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
@@ -159,6 +162,11 @@ class FileReader(ABC):
             f"{self.name}: {how}, and was read as it is. If the file was cut off, copy or write it "
             "again."
         )
+
+    def warn(self) -> None:
+        """Log what is odd about the file."""
+        for note in sorted(self.notes):
+            _log.warning("%s", note)
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""

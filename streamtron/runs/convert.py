@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from bisect import bisect_right
@@ -52,8 +51,6 @@ from streamtron.runs.inputs import (
     reading_from_settings,
     settings_from,
 )
-
-_log = logging.getLogger("streamtron")
 
 
 @checks_keywords(ReadingNames)
@@ -269,8 +266,7 @@ def write_range(
     written = write_shards(rows, part.path_of, style, part.rows_per_shard)
     for shard, reader in zip(part.shards, readers, strict=True):
         check_unchanged(shard)
-        for note in sorted(reader.notes):
-            _log.warning("%s", note)
+        reader.warn()
     yield written
 
 

@@ -230,12 +230,15 @@ def test_damage_found_later_costs_a_warning(shards, cache, opened, caplog, is_kn
     assert read_all(path)
 
 
-@pytest.mark.parametrize("byte", [0, -1, -60, "second segment"])
+@pytest.mark.parametrize("byte", [0, -1, -60, "second segment", "of another shard"])
 def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, caplog):
     first = read(shards, cache)
     files = [(path, path.read_bytes()) for path in flat_files(cache)]
     path, offset = second_block(cache)  # of b.svm
-    flip(path, 8 * ((offset if isinstance(byte, str) else byte) % path.stat().st_size))
+    if byte == "of another shard":
+        shutil.copy(next(other for other, _ in files if other != path), path)
+    else:
+        flip(path, 8 * ((offset if isinstance(byte, str) else byte) % path.stat().st_size))
     opened.clear()
     assert read(shards, cache) == first
     assert opened == ["b.svm"]
@@ -279,18 +282,6 @@ def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(shards, cach
             list(source.chunks())
 
 
-def test_a_file_under_another_files_name_is_made_afresh(shards, cache, opened, caplog):
-    first = read(shards, cache)
-    files = flat_files(cache)
-    good = files[1].read_bytes()
-    shutil.copy(files[0], files[1])
-    opened.clear()
-    assert read(shards, cache) == first
-    assert len(opened) == 1
-    assert f"{files[1]}: not ours" in told(caplog)[0]
-    assert files[1].read_bytes() == good
-
-
 def test_a_reading_left_early_keeps_whole_shards_and_no_part(shards, cache, opened):
     with source_of(shards, cache) as source:
         chunks = source.chunks()
@@ -303,18 +294,6 @@ def test_a_reading_left_early_keeps_whole_shards_and_no_part(shards, cache, open
     opened.clear()
     read(shards, cache)
     assert opened == ["a.svm", "b.svm", "c.svm"][made:]
-
-
-def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(tmp_path, cache, opened):
-    many = tmp_path / "many"
-    many.mkdir()
-    for number in range(11):
-        write_shard(many / f"{number:02}.svm", [(number // 5 + 0.0, 1.0, {number: 1.5})])
-    with pytest.raises(DataError):
-        read(many, cache, most_labels=2)
-    opened.clear()
-    read(many, cache, most_labels=3)
-    assert opened == ["10.svm"]
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:

@@ -124,9 +124,8 @@ MADE: list[tuple[str, Any, Any]] = [
 
 def test_bins_of_nulls_alone_are_refused_and_names_of_any_digits_are_categories():
     nulls = pa.table({"x": pa.nulls(9, pa.float64())})
-    for null in ("0", "mean", "column"):
-        refusal = refused(lambda: fitted(f"x:number,bins=4,null={null}", table=nulls))  # noqa: B023
-        assert "column 'x' has nothing but nulls" in refusal
+    refusal = refused(lambda: fitted("x:number,bins=4,null=mean", table=nulls))
+    assert "column 'x' has nothing but nulls" in refusal
     long = pa.table({"c": ["2", "1" * 5000, "10"]})
     assert fitted("c:category", table=long).columns[0].categories == ("10", "1" * 5000, "2")
 
@@ -491,12 +490,6 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
     told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
-
-
-def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(place):
-    message = refused(lambda: streamtron.fit(place / "a.csv"), DataError)
-    assert "features by --columns 'age:number' --columns 'income:number'" in message
-    assert "streamtron inspect a.csv says what each is good for" in message
 
 
 def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place):

@@ -328,8 +328,7 @@ def test_a_csv_table_of_predictions_names_its_columns(multilabel, tmp_path):
 def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
     cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
     ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
-    days = pa.array(range(9000))
-    table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": days, "decision y": days})
+    table = pa.table({"id": ids, "decision y": ids, "f0": np.arange(9e3) / 7, "day": range(9000)})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
     reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
     model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
