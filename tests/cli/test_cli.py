@@ -30,7 +30,6 @@ from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, one_sentence
 from tests.helpers.svm_text import svm_lines
 
-ROOT = Path(__file__).resolve().parents[2]
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 ROWS = 1500
 
