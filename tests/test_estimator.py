@@ -35,6 +35,7 @@ from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import Process
+from tests.helpers.svm_text import svm_lines, write_shards
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -97,13 +98,7 @@ def _gaps(model: StreamtronClassifier) -> list[float]:
 
 
 def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, base: int) -> Path:
-    root.mkdir()
-    for number, rows in enumerate(np.array_split(np.arange(len(y)), shards)):
-        lines = (
-            f"{y[k]} " + " ".join(f"{j + base}:{float(X[k, j])!r}" for j in np.flatnonzero(X[k]))
-            for k in rows
-        )
-        Path(root, f"{number}.svm").write_text("\n".join(lines) + "\n")
+    write_shards(root, svm_lines(X, y, base), shards)
     return root
 
 

@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
-@options.report_option
-@options.log_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
-@options.run_dir_option
-@options.machine_options
-@options.cluster_options
+@options.change_options
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
 ) -> int:  # fmt: skip
@@ -49,12 +45,8 @@ def update(
 @click.option("--rows", type=options.Read(dir_okay=False),
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
-@options.report_option
-@options.log_option
 @options.setting_options("tol", "max_epochs")
-@options.run_dir_option
-@options.machine_options
-@options.cluster_options
+@options.change_options
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
     report: str | None, log: str | None, **given: Any,

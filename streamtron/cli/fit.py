@@ -135,7 +135,7 @@ def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -
 
 def _held_out(setting: float, *rows_held_out: _Rows) -> float:
     """Return the share that is held out of a fit: that of the rows, if they are one."""
-    shares = [rows.share[1] for rows in rows_held_out if not rows.files and rows.paths]
+    shares = (rows.share[1] for rows in rows_held_out if not rows.files and rows.paths)
     share = max(shares, default=setting)
     if share >= 1.0:
         raise SettingsError("--valid and --calibrate hold out all rows: give smaller shares.")

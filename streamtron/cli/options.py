@@ -218,6 +218,11 @@ names_option = click.option(
     "of the shards of the model's run].",
 )  # fmt: skip
 
+change_options = _together(
+    report_option, log_option, run_dir_option, machine_options, cluster_options
+)
+"""Options of the commands that change a run."""
+
 calibration_option = click.option(
     "--calibration", default="sigmoid", show_default=True,
     type=click.Choice(["sigmoid", "isotonic"]),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,18 +16,14 @@ from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings
 from streamtron.estimator.partial import certificate_of_past, problem_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
 
-Method = TypeVar("Method")
 
-
-def _only_with(loss: str, why: str) -> Callable[[Method], Method]:
-    """Let a method exist with one loss only; else an AttributeError says why."""
-
-    def has_loss(model: StreamtronClassifier) -> bool:
-        if model.loss != loss:
-            raise AttributeError(f"{why}, and loss is {model.loss!r}: wanted {loss!r}.")
-        return True
-
-    return cast(Callable[[Method], Method], available_if(has_loss))
+def _has_probabilities(model: StreamtronClassifier) -> bool:
+    if model.loss != "log_loss":
+        raise AttributeError(
+            "only the logistic loss estimates probabilities, and loss is "
+            f"{model.loss!r}: wanted 'log_loss'."
+        )
+    return True
 
 
 class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEstimator):  # type: ignore[misc]
@@ -196,13 +192,13 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         self._publish([certificate_of_past(past) for past in self._past])
         return self
 
-    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes): σ(decision), of more than
         two classes divided by their sum. Only with ``loss="log_loss"``."""
         return np.asarray(self._predict_proba_lr(X))
 
-    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):

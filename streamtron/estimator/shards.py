@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamtron.core.config import Machine, Settings
@@ -17,7 +17,7 @@ from streamtron.runs.inputs import cache_directory, open_training_shards
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, train_candidates
 from streamtron.runs.outcome import in_order, sign_of_learner
-from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.runs.parts import train_in_parts, with_parts
 from streamtron.solver.learner import Learner
 
 if TYPE_CHECKING:
@@ -63,8 +63,14 @@ def train_on_shards(
         if settings.parts is None:
             [learners] = train_candidates(training, [settings])
         else:
-            with _parts_opened(workers, machine) as open_parts:
-                learners, _ = train_in_parts(training, None, cache, None, open_parts)
+            open_parts = None
+            if workers is not None:
+                from streamtron.cluster.connect import connect
+                from streamtron.cluster.parts import parts_on
+
+                where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+                open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
+            learners, _ = train_in_parts(training, None, cache, None, open_parts)
         labels = sorted_labels(source.labels)
         if len(labels) < 2 and not settings.regression:
             raise DataError(
@@ -78,19 +84,3 @@ def train_on_shards(
         learners = in_order(learners, source.labels, settings)
         sign = sign_of_learner(source.labels, labels, settings)
         return ShardFit(learners, labels, source.rows or 0, columns, names, sign, settings)
-
-
-@contextmanager
-def _parts_opened(
-    workers: int | str | Client | None, machine: Machine
-) -> Iterator[OpenParts | None]:
-    """Give what opens parts on these workers; None = in this process."""
-    if workers is None:
-        yield None
-        return
-    from streamtron.cluster.connect import connect
-    from streamtron.cluster.parts import parts_on
-
-    where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-    with connect(**where, machine=machine) as connected:
-        yield parts_on(connected)

@@ -7,7 +7,6 @@ model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
@@ -194,5 +193,5 @@ def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -
 
 def _are_numbers(values: Any) -> TypeGuard[list[float]]:
     return isinstance(values, list) and all(
-        isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in values
+        isinstance(value, int | float) and abs(value) <= 1e308 for value in values
     )

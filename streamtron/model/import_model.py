@@ -85,8 +85,7 @@ def load_any(
     # streamtron's files have zeros in their first 8 bytes; text has none
     if not is_npy and (not start.isascii() or start == b"" or 0 in start):
         if bias_last or (index_base, classes, loss) != (None, None, None):
-            what = "a streamtron model, or no text"
-            _refuse(path, what, "--index-base, --bias-last, classes and loss")
+            _refuse(path, "a model, or no text", "--index-base, --bias-last, classes and loss")
         return LinearModel.load(path)
     numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
     if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):

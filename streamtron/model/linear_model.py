@@ -145,10 +145,9 @@ class LinearModel:
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))
-        names = getattr(self.namer, "names", ())
-        assign(self, "feature_names", names)
-        if 0 < len(names) < self.columns:
-            raise SettingsError(f"reading: {len(names)} names, {self.columns} columns. Fit again.")
+        assign(self, "feature_names", getattr(self.namer, "names", ()))
+        if 0 < (number := len(self.feature_names)) < self.columns:
+            raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))
         if calibration is not None:

@@ -60,11 +60,9 @@ def diff(first: Model, second: Model, *, most: int = MOST) -> dict[str, Any]:
     first, second, most = as_model(first), as_model(second), whole(most, "most")
     common = _positives(first) & _positives(second)
     if not common or (first.kind == "two classes") != (second.kind == "two classes"):
-        kinds = [some(model.classes, form=str) or "numbers" for model in (first, second)]
-        raise SettingsError(
-            f"models of other classes: {kinds[0]}, and {kinds[1]}. Compare models of the same "
-            "classes, or two of numbers."
-        )
+        kinds = (some(model.classes, form=str) or "numbers" for model in (first, second))
+        pair = ", and ".join(kinds)
+        raise SettingsError(f"models of other classes: {pair}. Compare models of the same classes.")
     names, places = _places(first, second)
     settings, later_settings = settled(first.settings), settled(second.settings)
     return {

@@ -28,8 +28,8 @@ from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.text import format_size
 from streamtron.data.writers.corpus import generate
 from tests.helpers.processes import COMMAND, Process, one_sentence
+from tests.helpers.svm_text import svm_lines
 
-ROOT = Path(__file__).resolve().parents[2]
 STREAMTRON = Path(sys.executable).parent / "streamtron"
 ROWS = 1500
 
@@ -328,9 +328,7 @@ def overlap(place):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 3))
     y = np.where(X[:, 0] + rng.standard_normal(200) > 0, 1, -1)
-    lines = (f"{l} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
-             for l, row in zip(y, X, strict=True))  # fmt: skip
-    (place / "overlap.svm").write_text("\n".join(lines) + "\n")
+    (place / "overlap.svm").write_text("".join(svm_lines(X.round(4), y)))
     return place
 
 

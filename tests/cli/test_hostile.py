@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Ent
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
+from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
 from tests.helpers.shard_rows import bits
 
@@ -133,10 +135,7 @@ READ: dict[str, Callable[[str], object]] = {
 }
 
 
-def refusal(action: Callable[[], object], kind: type[StreamtronError] = StreamtronError) -> str:
-    with pytest.raises(kind) as caught:
-        action()
-    return str(caught.value)
+refusal = partial(refused, kind=StreamtronError)
 
 
 @pytest.mark.parametrize("what", READ)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import streamtron
 from streamtron.cli.main import main
 from streamtron.core.text import BOUNDS, down, up
+from tests.helpers.svm_text import svm_lines
 
 PACKAGE = Path(streamtron.__file__).parent
 
@@ -100,9 +101,7 @@ def place(tmp_path_factory):
     directory = tmp_path_factory.mktemp("printed")
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((150, 3)), rng.integers(0, 5, 150)
-    lines = (f"{c} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
-             for c, row in zip(y, X, strict=True))  # fmt: skip
-    (directory / "rows.svm").write_text("\n".join(lines) + "\n")
+    (directory / "rows.svm").write_text("".join(svm_lines(X.round(4), y)))
     return directory
 
 

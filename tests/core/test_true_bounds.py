@@ -40,6 +40,7 @@ from tests.helpers.exact import (
     primal,
 )
 from tests.helpers.examples import examples, slow_but
+from tests.helpers.svm_text import svm_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -120,13 +121,11 @@ def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(first, tmp_p
 def write(path: Path, problem: Problem, copies: int = 1) -> Path:
     """As libsvm text with weights in labels, columns from 0; ``copies`` of all rows but the
     first."""
-    weighted, lines = (problem.weights != 1).any(), []
-    arrays = (array.tolist() for array in (problem.X, problem.y, problem.weights))
-    for row, sign, weight in zip(*arrays, strict=True):
-        label = f"{sign}:{weight!r}" if weighted else f"{sign}"
-        line = " ".join([label, *(f"{j}:{value!r}" for j, value in enumerate(row) if value)])
-        lines += [line] * (copies if lines else 1)
-    path.write_text("\n".join(lines) + "\n")
+    signs, weights = problem.y.tolist(), problem.weights.tolist()
+    if (problem.weights != 1).any():
+        signs = [f"{sign}:{weight!r}" for sign, weight in zip(signs, weights, strict=True)]
+    first, *others = svm_lines(problem.X, signs, 0)
+    path.write_text("".join([first, *(line for line in others for _ in range(copies))]))
     return path
 
 

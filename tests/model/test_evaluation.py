@@ -19,6 +19,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import evaluate
+from tests.helpers.svm_text import svm_lines
 
 EXACT = {"rel": 0, "abs": 1e-12}
 NAMES = ("ant", "bee", "cow", "doe", "elk")
@@ -297,8 +298,7 @@ def test_rows_of_other_classes_are_counted_and_never_right():
 
 def written(path, X, labels):
     """A shard of text, whose rows may have several labels."""
-    columns = (" ".join(f"{j}:{x!r}" for j, x in enumerate(row)) for row in X.tolist())
-    path.write_text("".join(f"{own} {row}\n" for own, row in zip(labels, columns, strict=True)))
+    path.write_text("".join(svm_lines(X, labels, 0)))
     return path
 
 

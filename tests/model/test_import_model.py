@@ -71,7 +71,6 @@ def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y
     assert "m: a LIBLINEAR model with" in message
 
 
-NUMBERS = "solver_type L2R_L2LOSS_SVR\nnr_class 2\nnr_feature 1\nbias -1\nw\n2 \n"
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
@@ -104,9 +103,6 @@ def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
     for names in ({"bias_last": True}, {"loss": "huber"}):
         message = refused(lambda names=names: load_any(tmp_path / "m", **names), SettingsError)
         assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
-    (tmp_path / "n").write_text(NUMBERS)
-    for names in ({}, {"loss": "squared_epsilon_insensitive"}):
-        assert load_any(tmp_path / "n", index_base=0, **names).index_base == 0
 
 
 # --- coefficients --------------------------------------------------------------------------------
@@ -142,7 +138,7 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     assert "coefficients of 3 classes do not say which" in message
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
+@pytest.mark.parametrize(("content", "sentence"), [
     ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
     ("1\n3 4\n", "line 2: a table"),
     ("1 2\n3\n", "line 2: a table"),
@@ -154,14 +150,6 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     ("1\n2\n", "--index-base 0 or 1"),
     ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
     (None, "m: cannot be read"),
-])  # fmt: skip
-def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
-    if text is not None:
-        (tmp_path / "m").write_bytes(text.encode("latin-1"))
-    assert sentence in refused(lambda: load_any(tmp_path / "m"), StreamtronError)
-
-
-@pytest.mark.parametrize(("array", "sentence"), [
     (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
     (np.array(["a"]), "an array of <U1"),
     (np.array([1.0, np.inf]), "holds nan or inf"),
@@ -170,11 +158,16 @@ def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
     (np.ones(0), "m.npy: "),
     (np.array(1.0), "shape ()"),
 ])  # fmt: skip
-def test_arrays_that_are_no_vector_are_refused_and_objects_never_unpickled(
-    tmp_path, array, sentence
+def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
+    tmp_path, content, sentence
 ):
-    np.save(tmp_path / "m.npy", array)
-    assert sentence in refused(lambda: load_any(tmp_path / "m.npy", index_base=0))
+    path = tmp_path / "m"
+    if isinstance(content, str):
+        path.write_bytes(content.encode("latin-1"))
+    elif content is not None:
+        path = tmp_path / "m.npy"
+        np.save(path, content)
+    assert sentence in refused(lambda: load_any(path), StreamtronError)
 
 
 # --- streamtron models ----------------------------------------------------------------------------

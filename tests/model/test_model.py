@@ -19,9 +19,6 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes, labels_of
 from tests.helpers.models import make_model, random_matrix, refused
 
-ROOT = Path(__file__).parents[2]
-
-
 # --- decisions -----------------------------------------------------------------------------------
 
 
@@ -61,19 +58,6 @@ def test_empty_rows_and_no_rows_are_decided_by_the_bias_alone():
 def test_a_column_below_the_base_is_refused():
     dense, weights = random_matrix()
     assert "column 0" in refused(lambda: make_model(weights).decision_rows(as_rows(dense, 0)))
-
-
-@pytest.mark.parametrize(("X", "sentence"), [
-    (np.zeros((2, 4)), "shape (2, 4), but the model wants numbers of shape (rows, 3)"),
-    (np.zeros(3), "shape (3,)"),
-    (np.array([["a", "b", "c"]]), "<U1 of shape (1, 3)"),
-    (np.array([[0, np.nan, 0]]), "holds nan or inf"),
-    (np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
-    (sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
-    (np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
-])  # fmt: skip
-def test_a_matrix_that_does_not_fit_is_refused_with_what_was_found(X, sentence):
-    assert sentence in refused(lambda: make_model().decision_function(X))
 
 
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])

@@ -251,7 +251,11 @@ def test_rows_of_json_are_decided_as_the_table_that_they_were(tmp_path):
     ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
     ({}, [[]], "of shape (1, 0)"),
     ({}, [], "of shape (0,)"),
-    ({}, np.array([["1", "2", "3"]]), "but the model wants numbers"),
+    ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), but the model wants numbers"),
+    ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
+    ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
+    ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+    ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
 ])  # fmt: skip
 def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
     model = make_model(**reading)
