@@ -203,7 +203,7 @@ def train_on(
         )
         data = ManyParts(
             parts, learners, training.settings, source.labels, training.listen, checkpointer,
-            ended=lambda: source.take(parts(Part.describe, _facts).facts),
+            ended=lambda: source.take(parts(Part.describe, _facts)),
         )  # fmt: skip
         train(data, resumed)
     return {"parts": len(plans), **_report(parts)}
@@ -327,7 +327,7 @@ def plans_of(
     if settings.class_weight != "balanced" or weighed:
         return plans
     with _opened(training, plans, None, open_parts) as parts:
-        facts = parts(Part.describe, _weighed).facts
+        facts = parts(Part.describe, _weighed)
     for _, nonzeros, size in facts:
         source.nonzeros_read += nonzeros
         source.bytes_read += size

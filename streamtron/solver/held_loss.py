@@ -74,18 +74,6 @@ class LossTerms(NamedTuple):
     smoothing: tuple[float, float]
 
 
-class Product(NamedTuple):
-    """What rows in memory add to H p."""
-
-    image: Vector
-
-
-class Line(NamedTuple):
-    """The loss of rows in memory along a direction: (f, f', f'') at every θ."""
-
-    losses: Vector
-
-
 class HeldLoss:
     """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v, less t_i where that is a number.
 
@@ -239,19 +227,19 @@ class PartLoss(HeldLoss):
             [float(np.abs(alpha).max(initial=0.0))], self.smoothing(self.margins),
         )  # fmt: skip
 
-    def product(self, v: Vector) -> Product:
-        """Multiply by the Hessian of the loss at the v that was last looked at."""
+    def product(self, v: Vector) -> Vector:
+        """Return the rows' part of H v, H at the v that was last looked at."""
         image = np.zeros(len(v))
         self._hessian.add(kernels.gram_product, self.rho, v, image)
-        return Product(image)
+        return image
 
     @looks_at_part
-    def line(self, direction: Vector | None, thetas: Vector) -> Line:
-        """Evaluate the loss at the last v plus θ times a direction; None = the last one."""
+    def line(self, direction: Vector | None, thetas: Vector) -> Vector:
+        """Return (f, f', f'') of the loss at the last v plus each θ times a direction; None = the
+        last one."""
         if direction is not None:
             self.slopes = self.slopes_of(direction)
-        values = [self.along(self.margins, self.slopes, float(theta)) for theta in thetas]
-        return Line(np.array(values))
+        return np.array([self.along(self.margins, self.slopes, float(theta)) for theta in thetas])
 
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
         """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""

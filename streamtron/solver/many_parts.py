@@ -144,7 +144,7 @@ class ManyParts(Data):
         for two classes, else of one a label. DataError: there are not two labels."""
         parts, settings, units, center = self._parts, self.settings, {}, 0.0
         if settings.regression and settings.free:
-            center = float(np.mean(parts(Part.describe, first_mean).facts))
+            center = float(np.mean(parts(Part.describe, first_mean)))
         labels_and_widths = parts(Part.start, center)
         self._labels[:] = _labels(labels_and_widths, settings)
         width = max(labels_and_widths.widths)

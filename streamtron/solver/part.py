@@ -44,12 +44,6 @@ class LabelsAndWidths(NamedTuple):
     widths: list[int]
 
 
-class Facts(NamedTuple):
-    """What the caller asks of each source."""
-
-    facts: list[Any]
-
-
 class Fullness(NamedTuple):
     """Of each problem that reads, in how many parts memory is full; and how many parts have rows to
     take yet."""
@@ -114,9 +108,9 @@ class Part:
                 run_mini_epochs(finish_reading(learner))
         return LabelsAndWidths([list(labels)], [self.source.width])
 
-    def describe(self, facts: Callable[[Any], Any]) -> Facts:
+    def describe(self, facts: Callable[[Any], Any]) -> list[Any]:
         """Return facts of the part's source."""
-        return Facts([facts(self.source)])
+        return [facts(self.source)]
 
     @changes_part
     def join(self, labels: Sequence[Label | None], columns: int) -> tuple[LocalStart, ...]:
@@ -175,12 +169,12 @@ class Part:
         return tuple(self.problems[number].end_reading() for number in self._numbers)
 
     @changes_part
-    def take_back(self, numbers: Sequence[int]) -> Facts:
+    def take_back(self, numbers: Sequence[int]) -> tuple[()]:
         """Take back the visits of problems that have finished; see ``PartProblem.take_back``."""
         for number in numbers:
             self.problems[number].take_back()
         self._save(numbers)
-        return Facts([])
+        return ()
 
     def close(self) -> None:
         """End the readings of the source, if it has any."""

@@ -56,7 +56,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     zeros = narrowed.find(learner.best.zeros)
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
-    alpha = problem.loss.alpha(best.margins)
+    alpha = problem.loss.alpha(best.known)
     if problem.remainder is None and (largest := float(np.abs(alpha).max(initial=0.0))):
         b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
         problem.rule = replace(problem.rule, b=b)

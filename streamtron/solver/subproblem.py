@@ -140,7 +140,7 @@ class Subproblem:
             start, center = start[subset.places], center[subset.places]
         best = HeldObjective(loss, center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
-        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.margins)
+        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.known)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""

@@ -133,4 +133,4 @@ def minimise(
     """The v of least P, the margins there, and how many steps that took."""
     objective = HeldObjective(held_loss(rows, signs, cost, rho), center, outside)
     best = objective.minimise(start, precision, proven=proven)
-    return best.v, best.margins, best.steps
+    return best.v, best.known, best.steps
