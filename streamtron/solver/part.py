@@ -92,8 +92,8 @@ class Part:
         ``center`` : is taken off labels that are numbers."""
         labels, settings = self.source.labels, self.settings
         if settings.one_vs_rest:
-            self._classes = Classes(settings, labels, self.class_weights, self.pool)
-            learners = [self._classes.placeholder]
+            self._classes = Classes([(settings, self.class_weights)], labels, self.pool)
+            learners = self._classes.placeholders[:]
         else:
             learners = [Learner(settings, labels, self.class_weights, None, self.pool)]
             self.problems = [PartProblem(learners[0])]
