@@ -201,9 +201,14 @@ def train_on(
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
+
+        def meet() -> int:
+            source.meet(parts(Part.describe, _facts))
+            return source.width
+
         data = ManyParts(
             parts, learners, training.settings, source.labels, training.listen, checkpointer,
-            ended=lambda: source.take(parts(Part.describe, _facts)),
+            meet, ended=lambda: source.take(parts(Part.describe, _facts)),
         )  # fmt: skip
         train(data, resumed)
     return {"parts": len(plans), **_report(parts)}
