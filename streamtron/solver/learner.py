@@ -1,6 +1,7 @@
 """One two-class problem in training: its state, and every change of it.
 
-No other module assigns a field of a ``Learner``, of its ``Progress`` or of its ``BestWeights``."""
+Fields of a ``Learner``, its ``Progress`` and its ``BestWeights`` are assigned here, where they are
+defined, and in ``part_problem``."""
 
 from __future__ import annotations
 
