@@ -1,7 +1,6 @@
 """One two-class problem in training: its state, and every change of it.
 
-Fields of a ``Learner``, its ``Progress`` and its ``BestWeights`` are assigned here, where they are
-defined, and in ``part_problem``."""
+Only ``part_problem`` too assigns a field of a ``Learner``, ``Progress`` or ``BestWeights``."""
 
 from __future__ import annotations
 
