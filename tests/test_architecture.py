@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_618,
-    "test lines": 34_906,
+    "test lines": 34_998,
     "solver lines": 8_808,
     "solver modules": 33,
     "solver circles": 0,

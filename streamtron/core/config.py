@@ -371,11 +371,11 @@ class Machine:
     checkpoint_every : seconds ≥ 0 between checkpoints.
     """
 
-    memory: int | str | None = setting(None, "size", ANY)
+    memory: int | str | None = setting(None, "size", kinds.BYTES)
     cache_dir: str | None = setting(None, "output", ANY)
     threads: int | None = setting(None, "whole", at_least(1))
     run_dir: str | None = setting(None, "output", ANY)
-    checkpoint_every: float = setting(300.0, "number", ANY)
+    checkpoint_every: float = setting(300.0, "number", at_least(0))
 
     def __post_init__(self) -> None:
         kinds.make_fields(self)  # paths are absolute: a listener may change the working directory

@@ -87,7 +87,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     settings = sorted(known)
     for name in given:
         if name not in settings:
-            raise SettingsError(f"unknown setting {name}: {_similar(name, settings)}")
+            raise SettingsError(f"unknown setting {name}: {_similar(str(name), settings)}")
 
 
 def checks_keywords(group: Any = None) -> Callable[[Callable[P, T]], Callable[P, T]]:

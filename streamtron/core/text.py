@@ -185,11 +185,11 @@ def parse_size(text: str) -> int:
     >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
     (1000000000, 1572864, 300)
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?))?b?\s*", text.lower())
     if match is None:
         raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
-    size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
+    size = float(number) * (1024 if binary else 1000) ** [None, *"kmgt"].index(unit)
     if size >= 2**63:
         raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
     return int(size)
@@ -211,11 +211,11 @@ def parse_duration(text: str) -> float:
 def format_size(size: float) -> str:
     """Format bytes with a unit.
 
-    >>> format_size(1_530_000), format_size(12)
-    ('1.5 MB', '12 B')
+    >>> format_size(1_530_000), format_size(12), format_size(999_999)
+    ('1.5 MB', '12 B', '1.0 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < (1000 if unit == "B" else 999.95):
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"

@@ -195,14 +195,14 @@ def train_on(
 ) -> dict[str, Any]:
     """Train learners on planned parts of a source, as they were after the learners' last readings;
     or, if there are none, new ones. Return what the report has of it."""
-    source, checkpointer = training.source, training.checkpointer
-    readings = [learner.progress.reading for learner in learners] or None
-    with _opened(training, plans, readings, open_parts) as parts:
+    source, readings = training.source, [learner.progress.reading for learner in learners]
+    with _opened(training, plans, readings or None, open_parts) as parts:
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
         data = ManyParts(
-            parts, learners, training.settings, source.labels, training.listen, checkpointer,
+            parts, learners, training.settings, source.labels, training.listen,
+            training.checkpointer, meet=lambda: source.meet(parts(Part.describe, _facts)),
             ended=lambda: source.take(parts(Part.describe, _facts)),
         )  # fmt: skip
         train(data, resumed)

@@ -32,6 +32,7 @@ LARGEST = 1e30
 
 Result = TypeVar("Result")
 Work = TypeVar("Work")
+K = TypeVar("K")
 
 
 class GapEstimate(NamedTuple):

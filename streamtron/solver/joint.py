@@ -57,6 +57,9 @@ ACCEPTED = 0.1
 5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
 more on text (``benchmarks/parts.py``)."""
 
+ROUNDING = 2.0**-52
+"""In so narrow a bracket of θ parts look at one place: at θ less that of the last look."""
+
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
 
@@ -267,6 +270,8 @@ def search(
         high = int(np.argmax(first >= 0.0))
         ends = slice(high - 1, high + 1)
         low, high = thetas[ends]
+        if high - low <= ROUNDING * max(high, looked_at):
+            return float(low)
         least = primal[ends][0] + first[ends][0] * (high - low)
         if begin - primal[ends].max() >= 0.5 * (begin - least):
             roots = np.clip(thetas[ends] - first[ends] / second[ends], low, high)

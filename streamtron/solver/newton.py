@@ -13,13 +13,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
 from streamtron.solver.hessian import Outside, Preconditioner
 
 STEPS = 100
@@ -48,8 +48,6 @@ LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row, or a round."""
 
 Vector = NDArray[np.float64]
-
-K = TypeVar("K")
 
 
 @dataclass(slots=True)

@@ -37,13 +37,6 @@ all, so that a better solution of them takes longer and brings hardly fewer roun
 (``benchmarks/parts.py``)."""
 
 
-class LabelsAndWidths(NamedTuple):
-    """The labels and the width of each part, after the local starts."""
-
-    labels: list[list[Label]]
-    widths: list[int]
-
-
 class Fullness(NamedTuple):
     """Of each problem that reads, in how many parts memory is full; and how many parts have rows to
     take yet."""
@@ -87,7 +80,7 @@ class Part:
         self._waits = self._ended = True  # for the next chunk; the last one
 
     @changes_part
-    def start(self, center: float) -> LabelsAndWidths:
+    def start(self, center: float) -> tuple[()]:
         """Train on the part's rows alone: one reading and the solution of the rows in memory.
         ``center`` : is taken off labels that are numbers."""
         labels, settings = self.source.labels, self.settings
@@ -106,7 +99,7 @@ class Part:
         for learner in learners:
             if learner.progress.reports:  # else no row counts
                 run_mini_epochs(finish_reading(learner))
-        return LabelsAndWidths([list(labels)], [self.source.width])
+        return ()
 
     def describe(self, facts: Callable[[Any], Any]) -> list[Any]:
         """Return facts of the part's source."""

@@ -24,9 +24,8 @@ from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
 from streamtron.solver.hessian import Outside, mirror, multiply, solved_directly
-from streamtron.solver.newton import K
 
 STEPS, SWEEPS, HALVINGS = 200, 100, 40
 """Newton steps of a solve, sweeps of a step and halvings of its length at most; on text 4 to 25,

@@ -328,5 +328,6 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
 def problem_of(learner: Learner) -> Problem:
     """Return the problem of a learner, as events name it."""
     settings = learner.settings
-    price = 0.5 / settings.delta2 if settings.delta2 else None
-    return Problem(price, settings.rho, learner.targets.positive)
+    price = settings.C or (0.5 / settings.delta2 if settings.delta2 else None)
+    rho = 0.0 if settings.intercept == "none" else settings.rho
+    return Problem(price, rho, learner.targets.positive)

@@ -1,5 +1,4 @@
-"""The running weights a = Σ c_k y_k, and how a visited row changes them; and vectors of a number a
-column by their nonzeros, as idle learners and files hold them."""
+"""The running weights a = Σ c_k y_k, and how a visited row changes them."""
 
 from __future__ import annotations
 

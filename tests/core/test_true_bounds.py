@@ -296,6 +296,14 @@ def test_a_setting_with_which_sums_would_overflow_is_refused(setting):
         Settings(**setting)
 
 
+def test_a_class_weight_that_is_too_large_is_not_told_as_that_of_a_row(tmp_path):
+    (tmp_path / "a.svm").write_text("-1 1:1\n1 1:2\n")
+    with pytest.raises(
+        DataError, match=r"the weight of the class of row 2 is 1e\+30, which times C"
+    ):
+        run(tmp_path / "a.svm", Settings(C=1e30, class_weight={"1": 1e30}), machine=Machine())
+
+
 @pytest.mark.parametrize("weight", [1e31, 1e308, 1e-320, 1e-41])
 def test_a_weight_beyond_what_sums_can_hold_is_refused_by_its_place(weight, tmp_path):
     good, bad = tmp_path / "good.svm", tmp_path / "bad.svm"
@@ -303,7 +311,7 @@ def test_a_weight_beyond_what_sums_can_hold_is_refused_by_its_place(weight, tmp_
     bad.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
     settings = Settings(C=2.0, weights_in_label=True, index_base=0)
     if weight < 1:
-        with pytest.raises(DataError, match=r"row 2 has the weight .*wanted 1e-40 to 1e\+40"):
+        with pytest.raises(DataError, match=r"the weight of row 2 is .*wanted 1e-40 to 1e\+40"):
             run(bad, settings, machine=Machine())
         return
     model, refusal = run(good, settings, machine=Machine()).model, "weight 1e.*at most 1e30"

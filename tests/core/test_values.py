@@ -1,6 +1,7 @@
 """Values that users give: each becomes its kind, or one sentence names it."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -140,14 +141,26 @@ def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, 
     assert len(done.stderr) < 5000
 
 
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [(partial(streamtron.Machine, checkpoint_every=-5), "checkpoint-every is -5.0: wanted 0"),
+     (partial(streamtron.Machine, checkpoint_every=math.nan), "is nan: wanted 0 or more"),
+     (partial(streamtron.Machine, memory=-1), "memory is -1: wanted a size of 0 bytes or more"),
+     (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1")],
+)  # fmt: skip
+def test_python_refuses_what_the_command_line_does(make, wanted):
+    with pytest.raises(SettingsError, match=wanted):
+        make()
+
+
 OPTIONS = (
     "--C", "--delta", "--rho", "--tol", "--b", "--max-epochs", "--stage", "--memory", "--seed",
     "--checkpoint-every", "--parts", "--threads",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["1_0", "٣"])
-def test_underscores_and_digits_beyond_ascii_are_no_numbers(place, text):
+@pytest.mark.parametrize("text", ["1_0", "٣", "1i"])
+def test_underscores_digits_beyond_ascii_and_half_a_unit_are_no_numbers(place, text):
     fit = partial(here, place, "fit", "rows.svm", "--model", "m")
     for option in OPTIONS:
         one_sentence(fit(option, text), 2, text)
