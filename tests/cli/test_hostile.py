@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from streamtron.core.errors import DataError, FileDamaged, MachineError, StreamtronError
+from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.sealed import sealed_bytes, write_sealed
 from streamtron.data import Manifest, open_shards
 from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
@@ -135,20 +134,17 @@ READ: dict[str, Callable[[str], object]] = {
 }
 
 
-refusal = partial(refused, kind=StreamtronError)
-
-
 @pytest.mark.parametrize("what", READ)
 def test_a_pipe_without_a_writer_is_refused_and_not_waited_for(tmp_path, what):
     os.mkfifo(tmp_path / "pipe")
-    message = refusal(lambda: READ[what](str(tmp_path / "pipe")), DataError)
+    message = refused(lambda: READ[what](str(tmp_path / "pipe")), DataError)
     assert message.startswith(f"{tmp_path / 'pipe'}: not a file but a pipe")
 
 
 @pytest.mark.parametrize("what", READ)
 @pytest.mark.parametrize("name", [".", "absent"])
 def test_a_directory_and_what_is_not_there_are_the_machines_matter(tmp_path, what, name):
-    message = refusal(lambda: READ[what](str(tmp_path / name)), MachineError)
+    message = refused(lambda: READ[what](str(tmp_path / name)), MachineError)
     assert message.startswith(f"{tmp_path / name}: cannot be read")
 
 
@@ -161,7 +157,7 @@ def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path, rows):
     none = {"000000.gaps": np.zeros(0, np.uint32), "000000.counts": np.zeros(0, np.int32)}
     shards = [{"fingerprint": "0" * 32, "rows": rows}]
     write_sealed(path, {"witness_version": 2, "learners": 1, "shards": shards}, none)
-    message = refusal(lambda: witness.load(path), FileDamaged)
+    message = refused(lambda: witness.load(path), FileDamaged)
     assert f"{rows} rows" in message
 
 
@@ -181,7 +177,7 @@ def test_a_witness_of_absurdly_many_rows_is_refused(tmp_path, rows):
 ])  # fmt: skip
 def test_a_manifest_of_nonsense_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    message = refusal(lambda: Manifest.load(str(tmp_path / "manifest.json")), DataError)
+    message = refused(lambda: Manifest.load(str(tmp_path / "manifest.json")), DataError)
     assert message.startswith(f"{tmp_path / 'manifest.json'}: ")
 
 
@@ -252,7 +248,7 @@ def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_afresh_from_its_s
     write_flat(cached, segments, fields)
     assert cached.read_bytes() == good, "the frame itself is as we write it"
     write_flat(cached, segments, FOOTERS[footer](fields))
-    assert str(cached) in refusal(lambda: read_contents(str(cached)), FileDamaged)
+    assert str(cached) in refused(lambda: read_contents(str(cached)), FileDamaged)
     with open_shards([data], cache_dir=cache) as source:
         assert [bits(chunk) for chunk in source.chunks()] == wanted
     assert cached.read_bytes() == good
@@ -262,7 +258,7 @@ def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_afresh_from_its_s
 def test_a_flat_file_whose_tail_lies_about_the_footer_is_refused(cached, length):
     raw = cached.read_bytes()
     cached.write_bytes(raw[: -_TAIL.size] + _TAIL.pack(length, 0, _END))
-    assert str(cached) in refusal(lambda: read_contents(str(cached)), FileDamaged)
+    assert str(cached) in refused(lambda: read_contents(str(cached)), FileDamaged)
 
 
 def forged(path: Path, place: int, value: int) -> None:
@@ -283,7 +279,7 @@ def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, place, v
     forged(cached, place, value)
     contents = read_contents(str(cached))
     shard = CachedShard(str(cached), "a.svm", contents)
-    assert str(cached) in refusal(lambda: list(shard.batches()), FileDamaged)
+    assert str(cached) in refused(lambda: list(shard.batches()), FileDamaged)
 
 
 def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached):
@@ -292,7 +288,7 @@ def test_a_footer_that_trades_nonzeros_for_rows_leads_nowhere(cached):
     contents = read_contents(str(cached))
     assert contents is not None, "as many bytes, and the same"
     shard = CachedShard(str(cached), "a.svm", contents)
-    assert str(cached) in refusal(lambda: list(shard.batches()), FileDamaged)
+    assert str(cached) in refused(lambda: list(shard.batches()), FileDamaged)
 
 
 def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached):
