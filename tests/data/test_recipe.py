@@ -48,6 +48,7 @@ from tests.helpers.processes import here
 
 rng = np.random.default_rng(0)
 ROWS = 3000
+BOOLEANS = "false", "true"
 AGES = np.where(rng.random(ROWS) < 0.03, np.nan, rng.normal(45, 15, ROWS).round(1))
 CITIES = rng.choice(["Paris", "Rome", "Oslo", "Łódź", "Bonn, am Rhein"], ROWS)
 NULL_CITIES = np.where(rng.random(ROWS) < 0.05, None, CITIES)
@@ -339,13 +340,54 @@ def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(kind, tmp_p
     assert models[0].recipe == models[1].recipe
 
 
-def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path):
+def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path, caplog):
     model = streamtron.load(place / "m")
     strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
-    [scores] = streamtron.predict(model, write_table(tmp_path / "strange.parquet", strange))
-    assert scores.out_of_range == 70
+    path = write_table(tmp_path / "strange.parquet", strange)
+    [scores] = streamtron.predict(model, path)
+    assert (scores.out_of_range, scores.unseen) == (70, ("city",))
+    assert streamtron.evaluate(model, path).unseen == ["city"]
+    told = "70 values in 'city' that the model does not know weigh 0"
+    assert told in here(place, "evaluate", "m", path).stdout
+    assert told in here(place, "predict", "m", path, "-o", tmp_path / "out").stderr
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
     assert scores.decisions.tolist() == (rows @ model.weights + model.bias).tolist()
+    model.predict(TABLE.slice(0, 70))
+    assert caplog.messages == [
+        "X: 'city' holds none of the categories that the model knows ('Bonn, am Rhein', 'Oslo', … "
+        "3 more), and weighs 0."
+    ]
+
+
+@pytest.mark.parametrize("words", ["False,True", "FALSE,TRUE", "false,true", "0.0,1.0"])
+def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_written(words, tmp_path):
+    truths, written = rng.random(60) < 0.5, words.split(",")
+    flags = truths.astype(int) if words[0] == "0" else truths
+    table = pa.table({"vip": flags, "x": rng.normal(size=60), "label": truths.astype(int)})
+    pyarrow.csv.write_csv(
+        table.set_column(0, "vip", pa.array(np.array(written)[truths.astype(int)])),
+        tmp_path / "a.csv", pyarrow.csv.WriteOptions(quoting_style="none"),
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns = ["vip:category", "x:number"]
+    model = streamtron.fit(tmp_path / "a.parquet", columns=columns)
+    assert model.recipe.columns[0].categories == (("0", "1") if "0" in words else BOOLEANS)
+    wanted = model.decision_function(table).tolist()
+    [scores] = streamtron.predict(model, tmp_path / "a.csv")
+    assert (scores.decisions.tolist(), scores.unseen) == (wanted, ())
+    if "0" in words:
+        vip = model.recipe.columns[0]
+        assert vip.codes(map(vip.as_counted, ["01", "01.0", "1.5", "1.0"])).tolist() == [
+            -1,
+            -1,
+            -1,
+            1,
+        ]
+        return
+    assert streamtron.fit(tmp_path / "a.csv", columns=columns).recipe == model.recipe
+    (tmp_path / "b.csv").write_text("vip,x,label\nTrue,1,0\nNA,1,1\n")
+    mixed = streamtron.fit([tmp_path / "a.csv", tmp_path / "b.csv"], columns=columns)
+    assert mixed.recipe.columns[0].categories == (*sorted({*written, "NA", "True"}),)
 
 
 def test_a_shard_may_have_nothing_but_nulls_in_a_column(place, tmp_path):

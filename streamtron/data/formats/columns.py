@@ -138,7 +138,7 @@ class _Table(NamedTuple):
                     "alike in all shards."
                 )
         counts = reading.unknown_features == "out_of_range"
-        names, new = tuple(recipe.names), None if counts else set[str]()
+        names, new = tuple(recipe.names), None if counts else Counter[str]()
         return Columns(label, "recipe", names, None, weight, (), recipe, counts, new)
 
     def _check_recipe(self) -> None:

@@ -6,6 +6,7 @@ A new layout is a function in ``LAYOUTS``; ``table_rows`` checks the columns for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
@@ -108,8 +109,8 @@ class Columns(NamedTuple):
     """how columns become features, in the layout ``recipe``"""
     counts_unseen: bool = False
     """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
-    new: set[str] | None = None
-    """takes the columns in which a recipe meets what it has not seen, where that is not counted"""
+    new: Counter[str] | None = None
+    """counts the rows with what a recipe has not seen, by column, where that is not out of range"""
     lengths: list[int] | None = None
     """takes the length of the first list of numbers in the file, in the layout ``dense``"""
 
