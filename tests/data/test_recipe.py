@@ -535,6 +535,31 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
 
 
+def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
+    tmp_path, caplog
+):
+    rows = [f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
+            for k in range(19)]  # fmt: skip
+    text = ["zip,paid,day,mixed,vip,y", *rows, "012,NA,?,NA,TRUE,0", "012,nan,N/A,x,no,1", ""]
+    (tmp_path / "t.csv").write_text("\n".join(text))
+    facts = json.loads(here(tmp_path, "inspect", "t.csv", "--label", "y", "--json").stdout)
+    told = {column["name"]: column for column in facts["table"]}
+    assert told["zip"]["examples"] == ["000", "001", "003"]
+    assert told["vip"]["examples"] == ["no", "TRUE"]
+    assert {name: column["reason"] for name, column in told.items()} == {
+        "zip": "codes: some begin with 0", "mixed": "", "vip": "", "y": "",
+        "paid": "a number but for 'NA', 'nan': make that null, in CSV an empty field",
+        "day": "a date but for '?', 'N/A': make that null, in CSV an empty field",
+    }  # fmt: skip
+    streamtron.fit(tmp_path / "t.csv", columns="auto", label="y")
+    assert "columns auto, paid: a number but for 'NA', 'nan'" in caplog.text
+    model = streamtron.fit(tmp_path / "t.csv", columns=["zip:number"], label="y")
+    (tmp_path / "later.csv").write_text("zip,y\n1,0\nNA,1\n")
+    refusal = refused(lambda: streamtron.evaluate(model, tmp_path / "later.csv"), DataError)
+    assert "line 3: not a CSV table" in refusal
+    assert "Leave a field empty that is a null, or remove the rows." in refusal
+
+
 def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(place):
     message = refused(lambda: streamtron.fit(place / "a.csv"), DataError)
     assert "features by --columns 'age:number' --columns 'income:number'" in message
