@@ -139,11 +139,9 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
 
 
 def unknown_text(values: int, columns: Iterable[str]) -> str:
-    """Say how many values a model does not know, and in which columns of a table if these have
-    names."""
-    names = some(columns)
-    where = f"{names} that the model does not know" if names else "columns beyond the model's width"
-    return f"{values:,} values in {where} weigh 0"
+    """Say how many values a model does not know, and in which columns of a table."""
+    where = some(columns) or "columns beyond the model's width"
+    return f"{values:,} values in {where} are unknown to the model and weigh 0"
 
 
 def with_types(columns: Mapping[str, str]) -> str:

@@ -88,9 +88,8 @@ class ColumnProfile:
             shown = [*self.examples, *map(str, cells_of(values[:100]))]
             self.examples = list(dict.fromkeys(shown))[:EXAMPLES]
         if types.is_integer(self.type) and is_string(values.type):
-            self.has_leading_zeros |= bool(
-                pc.any(pc.match_substring_regex(values, r"^0\d")).as_py()
-            )
+            begin = pc.match_substring_regex(values, r"^0\d")
+            self.has_leading_zeros |= bool(pc.any(begin).as_py())
 
     def _remark(self) -> str:
         """Say it where all strings but words for a missing value are numbers, or dates."""

@@ -167,10 +167,8 @@ def score(
             for optimum in optima
         )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        unseen = unseen_columns(first, chunk.rows) if max(beyond) else ()
-        yield ScoredRows(
-            decisions, truth, weights, strange, bounds, labels, first_row, max(beyond), unseen
-        )
+        unknown = max(beyond), unseen_columns(first, chunk.rows)
+        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, *unknown)
 
 
 def summarise(
@@ -226,8 +224,8 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
-        beyond: dict[str, Any] = {"out_of_range": self.out_of_range} if self.out_of_range else {}
-        beyond |= {"unseen": sorted(self.unseen)} if self.unseen else {}
+        unknown = {"out_of_range": self.out_of_range, "unseen": sorted(self.unseen)}
+        beyond: dict[str, Any] = {name: value for name, value in unknown.items() if value}
         if self.residuals is not None:
             return Evaluation({**self.residuals.metrics(), **beyond})
         metrics = self.scores.evaluation().to_dict() | beyond

@@ -149,15 +149,13 @@ def predict_shard(
     kept, optimum = kept_columns(shard, keep), OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
+            unseen = unseen_columns(model, chunk.rows)
             if top is not None:
                 matrix, out_of_range = matrix_of(model, chunk.rows)
-                unseen = unseen_columns(model, chunk.rows) if out_of_range else ()
-                labels, decisions = model.predict_top(matrix, top)
-                cells = kept(len(chunk))
-                yield Scores(labels, decisions, out_of_range, kept=cells, unseen=unseen)
+                highest = model.predict_top(matrix, top)
+                yield Scores(*highest, out_of_range, kept=kept(len(chunk)), unseen=unseen)
                 continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
-            unseen = unseen_columns(model, chunk.rows) if out_of_range else ()
             shares = probabilities_of(model, decisions) if proba else None
             sure = bounds = None
             if optimum is not None:

@@ -26,27 +26,15 @@ BOOLEANS = {word: word.lower() for word in ("true", "True", "TRUE", "false", "Fa
 
 
 class Categories(NamedTuple):
-    """How often each category occurs, whether all are whole numbers, and whether some are of CSV,
-    where a boolean is a word."""
+    """How often each category occurs, and whether some are of CSV, where a boolean is a word."""
 
     counts: Counter[str]
-    are_numbers: bool
     of_csv: bool = False
 
     def plus(self, other: Categories) -> Categories:
         """Both together; the first one is changed."""
         self.counts.update(other.counts)
-        are_numbers = self.are_numbers and other.are_numbers
-        return Categories(self.counts, are_numbers, self.of_csv or other.of_csv)
-
-    def settled(self) -> Counter[str]:
-        """Return the counts; of CSV in which all are booleans, those of true and false."""
-        if not self.of_csv or not self.counts.keys() <= BOOLEANS.keys():
-            return self.counts
-        counts = Counter[str]()
-        for word, count in self.counts.items():
-            counts[BOOLEANS[word]] += count
-        return counts
+        return Categories(self.counts, self.of_csv or other.of_csv)
 
 
 @dataclass(frozen=True)
@@ -137,8 +125,7 @@ class CategoryColumn(Column):
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
         values, codes = array.dictionary.to_pylist(), array.indices.drop_null().to_numpy()
         times = zip(values, np.bincount(codes, minlength=len(values)).tolist(), strict=True)
-        counts = Counter({value: count for value, count in times if count})
-        return Categories(counts, all(map(is_whole, counts)))
+        return Categories(Counter({value: count for value, count in times if count}))
 
     def fitted(self, tally: Categories) -> Self:
         """Return the column with its categories."""
@@ -147,8 +134,12 @@ class CategoryColumn(Column):
                 f"column {self.name!r} has more than {MOST:,} categories. Is it an identifier? "
                 f"Leave it out, or hash it: '{self.name}:{self.KIND},hash_bits=20'."
             )
-        counts = tally.settled()
-        known = sorted(counts, key=int if tally.are_numbers else str)
+        counts = tally.counts
+        if tally.of_csv and counts.keys() <= BOOLEANS.keys():
+            counts = Counter()
+            for word, count in tally.counts.items():
+                counts[BOOLEANS[word]] += count
+        known = sorted(counts, key=int if all(map(is_whole, counts)) else str)
         often = [value for value in known if counts[value] >= self.min_count]
         rare = [value for value in known if counts[value] < self.min_count]
         return replace(self, categories=tuple(often), rare=tuple(rare))

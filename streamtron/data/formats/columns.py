@@ -140,7 +140,7 @@ class _Table(NamedTuple):
                 )
         counts = reading.unknown_features == "out_of_range"
         names, new = tuple(recipe.names), None if counts else Counter[str]()
-        return Columns(label, "recipe", names, None, weight, (), recipe, counts, new)
+        return Columns(label, "recipe", names, None, weight, (), recipe, new)
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

@@ -144,21 +144,17 @@ class Recipe:
         return replace(self, columns=tuple(columns))
 
     def rows_of(
-        self,
-        table: pa.RecordBatch,
-        spot: Spot,
-        unseen: bool = False,
-        new: Counter[str] | None = None,
+        self, table: pa.RecordBatch, spot: Spot, new: Counter[str] | None
     ) -> sparse.csr_array:
-        """Return the rows of a table, float32, without zeros, columns rising. What is ``unseen`` in
-        the column k, as a category that was not counted, is left out, or has the feature
-        width + k, which no model has. ``new`` : counts the rows in which there is, by column."""
+        """Return the rows of a table, float32, without zeros, columns rising. ``new`` : counts the
+        rows with what was not counted, as a category may be, by column, and leaves that out; None =
+        in the column k it has the feature width + k, which no model has."""
         cells = [column.cells(table.column(column.name), spot) for column in self.columns]
         blocks = [made.rows for made in cells]
         marked = {k: made.unseen for k, made in enumerate(cells) if made.unseen is not None}
         if new is not None:
             new.update({self.columns[k].name: int(rows.sum()) for k, rows in marked.items()})
-        if unseen and marked:
+        elif marked:
             marks = np.zeros((len(table), len(cells)), np.float32)
             for k, rows in marked.items():
                 marks[:, k] = rows
@@ -182,7 +178,7 @@ class Recipe:
                 raise DataError(f"X: {column.name!r} is {array.type}. Wanted are {column.TYPES}.")
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, self.names)
-        rows = self.rows_of(batch, Spot("X", "", 0), new=new)
+        rows = self.rows_of(batch, Spot("X", "", 0), new)
         for column in self.columns:
             present = len(batch) - batch.column(column.name).null_count
             if type(column) is CategoryColumn and new[column.name] == present > 0:
