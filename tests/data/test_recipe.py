@@ -553,11 +553,6 @@ def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_n
     }  # fmt: skip
     streamtron.fit(tmp_path / "t.csv", columns="auto", label="y")
     assert "columns auto, paid: a number but for 'NA', 'nan'" in caplog.text
-    model = streamtron.fit(tmp_path / "t.csv", columns=["zip:number"], label="y")
-    (tmp_path / "later.csv").write_text("zip,y\n1,0\nNA,1\n")
-    refusal = refused(lambda: streamtron.evaluate(model, tmp_path / "later.csv"), DataError)
-    assert "line 3: not a CSV table" in refusal
-    assert "Leave a field empty that is a null, or remove the rows." in refusal
 
 
 def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(place):
