@@ -22,6 +22,7 @@ from streamtron.core.text import (
     metrics_shown,
     number,
     some,
+    unknown_text,
     up,
 )
 
@@ -90,7 +91,7 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
         *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
     if beyond:
-        yield f"{beyond:,} values in columns beyond the model's width weigh 0"
+        yield unknown_text(beyond, metrics.get("unseen", ()))
     yield from column_lines(metrics)
     if "classes" in metrics:
         rows = metrics["classes"]

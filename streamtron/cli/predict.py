@@ -16,7 +16,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import scratch_directory
-from streamtron.core.text import with_types
+from streamtron.core.text import unknown_text, with_types
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -81,7 +81,7 @@ def predict(
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
-        beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
+        beyond = f"; {unknown_text(written.out_of_range, written.unseen)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     unused = {name: kind for name, kind in unused.items() if name not in keep}
     aside = f"; not used: {with_types(unused)}" if unused else ""

@@ -138,9 +138,15 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
     return ", ".join(map(form, listed[:most])) + rest_of_list
 
 
+def unknown_text(values: int, columns: Iterable[str]) -> str:
+    """Say how many values a model does not know, and in which columns of a table."""
+    where = some(columns) or "columns beyond the model's width"
+    return f"{values:,} values in {where} are unknown to the model and weigh 0"
+
+
 def with_types(columns: Mapping[str, str]) -> str:
     """List the first columns of a table with their types: ``city (string)``."""
-    return some(columns, form=lambda name: f"{name} ({columns[name]})")
+    return some(columns, form=lambda name: f"{name or repr(name)} ({columns[name]})")
 
 
 def column_lines(told: Mapping[str, Any]) -> Lines:

@@ -85,7 +85,9 @@ def count_columns(
     """Read the columns of a shard for what their recipe must know of the rows in the share that is
     read; yield it, if there are any. ``verified`` : refuse the shard where a reading of its rows
     would, by their labels, weights and other columns too."""
+    from streamtron.data.formats.category_column import Categories
     from streamtron.data.formats.tables import TableReader
+    from streamtron.data.formats.text_tables import CsvReader
 
     reader = open_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
@@ -93,6 +95,9 @@ def count_columns(
     counts = partial(_tallies, reading, verified)
     with closing(prefetch(lambda: reader.mapped(counts))) as parts:
         if total := reduce(plus, filter(None, parts), None):
+            for k, tally in enumerate(total):
+                if isinstance(tally, Categories) and isinstance(reader, CsvReader):
+                    total[k] = tally._replace(of_csv=True)
             yield total
 
 

@@ -37,7 +37,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     classes are trained one-vs-rest; a class weight then applies to the rows of that class only, as
     in LIBLINEAR.
 
-    X is rounded to float32 for training; values that become infinite are an error. Decisions use X
+    X is rounded to float32 for training: subtract an offset from a column of large numbers that
+    differ by little, such as timestamps. Values that become infinite are an error. Decisions use X
     as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
     whatever ``tol`` is.
 

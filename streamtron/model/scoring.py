@@ -90,6 +90,16 @@ def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
     return sparse.csr_array((values, columns, indptr), shape=shape), out_of_range
 
 
+def unseen_columns(model: LinearModel, rows: Rows) -> tuple[str, ...]:
+    """Return the columns of a table in which rows of shards have categories that the model's recipe
+    has not counted; see ``Recipe.rows_of``."""
+    if model.recipe is None:
+        return ()
+    columns = rows.indices[rows.indptr[0] : rows.indptr[-1]]
+    unseen = np.unique(columns[columns >= model.recipe.width]) - model.recipe.width
+    return tuple(model.recipe.names[k] for k in unseen.tolist())
+
+
 def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
     """Return what maps names of features to columns; None where features are numbered."""
     key = "features" if reading.get("layout") == "columns" else "vocabulary"

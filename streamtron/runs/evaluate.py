@@ -27,7 +27,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
-from streamtron.model.scoring import chosen_classes
+from streamtron.model.scoring import chosen_classes, unseen_columns
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -129,8 +129,8 @@ class ScoredRows(NamedTuple):
     classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
     label; bounds on the decisions of
     the optima, if they are wanted and proven; all labels of their source so far; the first row's
-    number; the nonzeros in columns beyond the models' width, which weigh 0; and their shard, if
-    there is one."""
+    number; the nonzeros in columns beyond the models' width, which weigh 0, and the columns of a
+    table with categories that were not counted; and their shard, if there is one."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[Any]
@@ -140,6 +140,7 @@ class ScoredRows(NamedTuple):
     labels: tuple[Label, ...]
     first_row: int
     out_of_range: int
+    unseen: tuple[str, ...] = ()
     shard: str = ""
 
 
@@ -166,7 +167,8 @@ def score(
             for optimum in optima
         )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, max(beyond))
+        unknown = max(beyond), unseen_columns(first, chunk.rows)
+        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, *unknown)
 
 
 def summarise(
@@ -193,7 +195,7 @@ class Evaluator:
         self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
-        self.out_of_range = 0
+        self.out_of_range, self.unseen = 0, set[str]()
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
         self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
         if probability_map(model) is not None:
@@ -206,6 +208,7 @@ class Evaluator:
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
         self.out_of_range += rows.out_of_range
+        self.unseen.update(rows.unseen)
         if self.residuals is not None:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
@@ -221,7 +224,8 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
-        beyond = {"out_of_range": self.out_of_range} if self.out_of_range else {}
+        unknown = {"out_of_range": self.out_of_range, "unseen": sorted(self.unseen)}
+        beyond: dict[str, Any] = {name: value for name, value in unknown.items() if value}
         if self.residuals is not None:
             return Evaluation({**self.residuals.metrics(), **beyond})
         metrics = self.scores.evaluation().to_dict() | beyond

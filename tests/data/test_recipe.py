@@ -48,6 +48,7 @@ from tests.helpers.processes import here
 
 rng = np.random.default_rng(0)
 ROWS = 3000
+BOOLEANS = "false", "true"
 AGES = np.where(rng.random(ROWS) < 0.03, np.nan, rng.normal(45, 15, ROWS).round(1))
 CITIES = rng.choice(["Paris", "Rome", "Oslo", "Łódź", "Bonn, am Rhein"], ROWS)
 NULL_CITIES = np.where(rng.random(ROWS) < 0.05, None, CITIES)
@@ -338,13 +339,54 @@ def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(kind, tmp_p
     assert models[0].recipe == models[1].recipe
 
 
-def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path):
+def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path, caplog):
     model = streamtron.load(place / "m")
     strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
-    [scores] = streamtron.predict(model, write_table(tmp_path / "strange.parquet", strange))
-    assert scores.out_of_range == 70
+    path = write_table(tmp_path / "strange.parquet", strange)
+    [scores] = streamtron.predict(model, path)
+    assert (scores.out_of_range, scores.unseen) == (70, ("city",))
+    assert streamtron.evaluate(model, path).unseen == ["city"]
+    told = "70 values in 'city' are unknown to the model and weigh 0"
+    assert told in here(place, "evaluate", "m", path).stdout
+    assert told in here(place, "predict", "m", path, "-o", tmp_path / "out").stderr
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
     assert scores.decisions.tolist() == (rows @ model.weights + model.bias).tolist()
+    model.predict(TABLE.slice(0, 70))
+    assert caplog.messages == [
+        "X: 'city' holds none of the categories that the model knows ('Bonn, am Rhein', 'Oslo', … "
+        "3 more), and weighs 0."
+    ]
+
+
+@pytest.mark.parametrize("words", ["False,True", "FALSE,TRUE", "false,true", "0.0,1.0"])
+def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_written(words, tmp_path):
+    truths, written = rng.random(60) < 0.5, words.split(",")
+    flags = truths.astype(int) if words[0] == "0" else truths
+    table = pa.table({"vip": flags, "x": rng.normal(size=60), "label": truths.astype(int)})
+    pyarrow.csv.write_csv(
+        table.set_column(0, "vip", pa.array(np.array(written)[truths.astype(int)])),
+        tmp_path / "a.csv", pyarrow.csv.WriteOptions(quoting_style="none"),
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns = ["vip:category", "x:number"]
+    model = streamtron.fit(tmp_path / "a.parquet", columns=columns)
+    assert model.recipe.columns[0].categories == (("0", "1") if "0" in words else BOOLEANS)
+    wanted = model.decision_function(table).tolist()
+    [scores] = streamtron.predict(model, tmp_path / "a.csv")
+    assert (scores.decisions.tolist(), scores.unseen) == (wanted, ())
+    if "0" in words:
+        vip = model.recipe.columns[0]
+        assert vip.codes(map(vip.as_counted, ["01", "01.0", "1.5", "1.0"])).tolist() == [
+            -1,
+            -1,
+            -1,
+            1,
+        ]
+        return
+    assert streamtron.fit(tmp_path / "a.csv", columns=columns).recipe == model.recipe
+    (tmp_path / "b.csv").write_text("vip,x,label\nTrue,1,0\nNA,1,1\n")
+    mixed = streamtron.fit([tmp_path / "a.csv", tmp_path / "b.csv"], columns=columns)
+    assert mixed.recipe.columns[0].categories == (*sorted({*written, "NA", "True"}),)
 
 
 def test_a_shard_may_have_nothing_but_nulls_in_a_column(place, tmp_path):
@@ -490,6 +532,26 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
     told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
+
+
+def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
+    tmp_path, caplog
+):
+    rows = [f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
+            for k in range(19)]  # fmt: skip
+    text = ["zip,paid,day,mixed,vip,y", *rows, "012,NA,?,NA,TRUE,0", "012,nan,N/A,x,no,1", ""]
+    (tmp_path / "t.csv").write_text("\n".join(text))
+    facts = json.loads(here(tmp_path, "inspect", "t.csv", "--label", "y", "--json").stdout)
+    told = {column["name"]: column for column in facts["table"]}
+    assert told["zip"]["examples"] == ["000", "001", "003"]
+    assert told["vip"]["examples"] == ["no", "TRUE"]
+    assert {name: column["reason"] for name, column in told.items()} == {
+        "zip": "codes: some begin with 0", "mixed": "", "vip": "", "y": "",
+        "paid": "a number but for 'NA', 'nan': make that null, in CSV an empty field",
+        "day": "a date but for '?', 'N/A': make that null, in CSV an empty field",
+    }  # fmt: skip
+    streamtron.fit(tmp_path / "t.csv", columns="auto", label="y")
+    assert "columns auto, paid: a number but for 'NA', 'nan'" in caplog.text
 
 
 def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place):

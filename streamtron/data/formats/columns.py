@@ -127,19 +127,20 @@ class _Table(NamedTuple):
             recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
         for column in recipe.columns:
             if (times := self.schema.names.count(column.name)) != 1:
+                known = "the model reads" if reading.settled else "--columns or --text names"
                 raise DataError(
-                    f"{self.name}: {times} columns {column.name!r}, which --columns or --text "
-                    f"names. Name those that are there once ({self._there()})."
+                    f"{self.name}: {times} columns {column.name!r}, which {known}. Wanted is one, "
+                    f"called exactly so ({self._there()})."
                 )
             if not column.takes(type_ := self.schema.field(column.name).type):
                 raise DataError(
                     f"{self.name}: column {column.name!r} of type {type_} cannot be a "
-                    f"{column.KIND}: wanted {column.TYPES}. Name another kind, or write the column "
-                    "alike in all shards."
+                    f"{column.KIND}: wanted {column.TYPES}. Write the column alike in all shards, "
+                    "or name another kind when you fit."
                 )
         counts = reading.unknown_features == "out_of_range"
-        names, new = tuple(recipe.names), None if counts else set[str]()
-        return Columns(label, "recipe", names, None, weight, (), recipe, counts, new)
+        names, new = tuple(recipe.names), None if counts else Counter[str]()
+        return Columns(label, "recipe", names, None, weight, (), recipe, new)
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

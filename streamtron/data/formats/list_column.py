@@ -133,7 +133,7 @@ class VectorColumn(Column):
 
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
         rows, length = self._vectors(array, missing, spot).shape
-        return Categories(Counter({str(length): rows} if rows else {}), True)
+        return Categories(Counter({str(length): rows} if rows else {}))
 
     def fitted(self, tally: Categories) -> Self:
         """Return the column with the length of its lists."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -17,12 +19,16 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
+from streamtron.core.text import some
+from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.list_column import ListColumn
 from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.recipe_words import column_from, column_of, given_fields, spec_of
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.formats.words import strings_of
+
+_log = logging.getLogger(__name__)
 
 _NO_RECIPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, zlib.error)
 
@@ -138,17 +144,17 @@ class Recipe:
         return replace(self, columns=tuple(columns))
 
     def rows_of(
-        self, table: pa.RecordBatch, spot: Spot, unseen: bool = False, new: set[str] | None = None
+        self, table: pa.RecordBatch, spot: Spot, new: Counter[str] | None
     ) -> sparse.csr_array:
-        """Return the rows of a table, float32, without zeros, columns rising. What is ``unseen`` in
-        the column k, as a category that was not counted, is left out, or has the feature
-        width + k, which no model has. ``new`` : takes the names of columns in which there is."""
+        """Return the rows of a table, float32, without zeros, columns rising. ``new`` : counts the
+        rows with what was not counted, as a category may be, by column, and leaves that out; None =
+        in the column k it has the feature width + k, which no model has."""
         cells = [column.cells(table.column(column.name), spot) for column in self.columns]
         blocks = [made.rows for made in cells]
         marked = {k: made.unseen for k, made in enumerate(cells) if made.unseen is not None}
         if new is not None:
-            new.update(self.columns[k].name for k in marked)
-        if unseen and marked:
+            new.update({self.columns[k].name: int(rows.sum()) for k, rows in marked.items()})
+        elif marked:
             marks = np.zeros((len(table), len(cells)), np.float32)
             for k, rows in marked.items():
                 marks[:, k] = rows
@@ -159,8 +165,9 @@ class Recipe:
 
     def rows(self, given: Mapping[str, Any]) -> sparse.csr_array:
         """Return the rows of columns, each by its name as a sequence; others are ignored.
-        DataError: a value that is missing or of another kind."""
-        arrays = []
+        A warning names a column in which no category is known. DataError: a value that is missing
+        or of another kind."""
+        arrays, new = [], Counter[str]()
         for column in self.columns:
             try:
                 array = _array_of(given[column.name], isinstance(column, ListColumn))
@@ -171,7 +178,14 @@ class Recipe:
                 raise DataError(f"X: {column.name!r} is {array.type}. Wanted are {column.TYPES}.")
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, self.names)
-        return self.rows_of(batch, Spot("X", "", 0))
+        rows = self.rows_of(batch, Spot("X", "", 0), new)
+        for column in self.columns:
+            present = len(batch) - batch.column(column.name).null_count
+            if type(column) is CategoryColumn and new[column.name] == present > 0:
+                known = some(column.categories or column.rare, most=2)
+                what = "none of the categories that the model knows"
+                _log.warning("X: %r holds %s (%s), and weighs 0.", column.name, what, known)
+        return rows
 
     def tallies(self, table: pa.RecordBatch, spot: Spot) -> list[Any]:
         """Count, in some rows, what must be known of each column that is not fitted."""

@@ -38,7 +38,7 @@ def column_of(spec: str) -> Column:
     if (match := _SPEC.fullmatch(spec)) is None:
         raise SettingsError(
             f"columns: {spec!r:.80}. Wanted is NAME:KIND,OPTION=VALUE,…, with KIND one of "
-            f"{', '.join(KINDS)}, as in 'age:number,null=mean'."
+            f"{', '.join(KINDS)}, as in 'age:number,null=mean'; or auto, alone."
         )
     name, kind, options = match[1], KINDS[match[2]], match[3] or ""
     known = {entry.name: str(entry.type) for entry in _options(kind)}
