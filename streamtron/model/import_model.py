@@ -27,6 +27,9 @@ _LIBLINEAR_CLASSIFIERS = {
 
 _LIBLINEAR_REGRESSORS = {"L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL"}
 
+_OF_L1 = {"L1R_LR": "log_loss", "L1R_L2LOSS_SVC": "squared_hinge"}
+"""Losses of the solvers whose penalty is ‖w‖₁, the bias's |w_bias| included."""
+
 CLASSES_UNKNOWN = "classes_unknown"
 """Setting of coefficients of two classes that were not named: (−1, 1) stand for any two labels."""
 
@@ -64,8 +67,8 @@ def load_any(
     Returns
     -------
     Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
-    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias) and, of the solvers
-    of a problem that ``fit`` solves (``-s`` 0 to 3, 7, 11 to 13), ``loss``.
+    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias), ``loss`` (but of
+    ``-s`` 4, which has none of ours) and, of ``-s`` 5 and 6, ``penalty``.
 
     Raises
     ------
@@ -197,6 +200,8 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     from streamtron.core.losses import LOSSES  # loads numba
 
     settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
+    if solver in _OF_L1:
+        settings |= {"loss": _OF_L1[solver], "penalty": "l1"}
     if not labels:
         settings["intercept"] = "penalised"  # which is no default of regression
     return LinearModel(
