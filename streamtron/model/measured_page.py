@@ -9,7 +9,7 @@ import numpy as np
 
 from streamtron.core.text import label_text, number
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
-from streamtron.model.html import grid, shown
+from streamtron.model.html import grid, metric_text, shown
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Floats
 from streamtron.model.residuals import Residuals
@@ -75,9 +75,10 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
         "macro_roc_auc", "macro_average_precision")  # fmt: skip
     words = "" if single else "macro "
     return [
-        line_chart(f"ROC curve{'' if single else 's'}, {words}area {shown(metrics[area])}",
+        line_chart(f"ROC curve{'' if single else 's'}, {words}area {metric_text(metrics, area)}",
                    [*roc, CHANCE], "false positive rate", "true positive rate", unit=True),
-        line_chart(f"Precision and recall, {words}average precision {shown(metrics[average])}",
+        line_chart(f"Precision and recall, {words}average precision "
+                   f"{metric_text(metrics, average)}",
                    ranked, "recall", "precision", unit=True),
     ]  # fmt: skip
 

@@ -44,7 +44,19 @@ from streamtron.core.text import (
 from streamtron.data import Manifest
 from streamtron.model.candidates_page import candidates_section
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
-from streamtron.model.html import bar, gap_cell, grid, numeric, paragraph, shown, table, tiles, wide
+from streamtron.model.html import (
+    bar,
+    gap_cell,
+    grid,
+    metric_cell,
+    metric_text,
+    numeric,
+    paragraph,
+    shown,
+    table,
+    tiles,
+    wide,
+)
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.measured_page import CHANCE, ranking_charts, residuals_section, worth_of
 from streamtron.model.metrics import Evaluation, Floats
@@ -152,7 +164,7 @@ def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
     metrics = facts.validation.evaluation.to_dict()
-    values = {metric_words(name): shown(metrics[name]) for name in metrics_shown(metrics)}
+    values = {metric_words(name): metric_text(metrics, name) for name in metrics_shown(metrics)}
     yield tiles({"rows": number(metrics["rows"]), **values})
     classes = facts.model.classes
     if "confusions" not in metrics or len(classes) > MANY:
@@ -232,7 +244,8 @@ def _classes(facts: Facts) -> Iterator[str]:
         names = [f"{feature_text(f)} {f['weight']:+.2g}" for f in features if f["weight"] > 0.0]
         rows.append([
             label_text(direction.positive),
-            *(numeric((measured or [])[k][name]) for name in metrics), wide(", ".join(names[:8])),
+            *(metric_cell((measured or [])[k], name) for name in metrics),
+            wide(", ".join(names[:8])),
             gap_cell(report["certificate"]["relative_duality_gap"]),
             numeric(report["full_epochs"]), numeric(report["newton_steps"]), report["stop_reason"],
         ])  # fmt: skip
