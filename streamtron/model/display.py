@@ -13,7 +13,6 @@ from streamtron.core.names import settled
 from streamtron.core.text import MANY, PROVEN, down, label_text, metric_words, number, up
 
 if TYPE_CHECKING:
-    from streamtron.core.config import Settings
     from streamtron.model.linear_model import LinearModel
 
 Facts = Iterable[tuple[str, str]]
@@ -114,13 +113,6 @@ def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rows_scanned": min(certificate["rows_scanned"] for certificate in learners),
         "learners": [dict(certificate) for certificate in learners],
     }
-
-
-def problem_of(settings: Settings) -> dict[str, Any]:
-    """Return what a certificate is for: loss, penalty and price."""
-    plain = {**settings.to_dict(), "penalty": settings.penalty}
-    names = ("loss", "epsilon", "penalty", "l1_ratio", "C", "delta")
-    return {name: plain[name] for name in names if plain.get(name) is not None}
 
 
 def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:

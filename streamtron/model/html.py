@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from streamtron.core.text import bracket_text, number, up
+from streamtron.core.text import number, up
 
 _NUMBER = '<td class="n"'
 
@@ -30,17 +30,6 @@ def numeric(value: float | None, text: str | None = None) -> Cell:
     key = "" if value is None else f' data-key="{value!r}"'
     content = shown(value)  # refuses what is no number
     return Cell(f"{_NUMBER}{key}>{escape(content if text is None else text)}</td>")
-
-
-def metric_text(metrics: Mapping[str, Any], name: str) -> str:
-    """Format a metric, or the bracket that contains it."""
-    return bracket_text(metrics, name) or shown(metrics[name])
-
-
-def metric_cell(metrics: Mapping[str, Any], name: str) -> Cell:
-    """Return a cell that holds a metric, with ~ where it is known within a bracket."""
-    about = "~" if f"{name}_bracket" in metrics else ""
-    return numeric(metrics[name], about + shown(metrics[name]))
 
 
 def gap_cell(value: float) -> Cell:

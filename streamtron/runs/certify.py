@@ -19,18 +19,12 @@ from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.losses import SQUARED_ERROR
-from streamtron.core.names import ProblemNames, checks_keywords
+from streamtron.core.names import ProblemNames, checks_keywords, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource, deletions, open_shards
-from streamtron.model.display import (
-    certificate_facts,
-    facts_text,
-    html_table,
-    joint_certificate,
-    problem_of,
-)
+from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished_run import FinishedRun, inputs_of_run
@@ -235,6 +229,7 @@ def _proof(
     distances: Iterable[float | None] = repeat(None),
 ) -> Proof:  # fmt: skip
     excluded = deletions.total(deletions_of(scans.source.shards))
+    solved = problem_of(problem.to_dict())
     proofs = []
     for certificate, scale, distance in zip(
         certificates, _trained_scales(model), distances, strict=False
@@ -242,7 +237,7 @@ def _proof(
         radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
         radius = math.inf if problem.free else radius  # nothing bounds the bias
         proof = Proof(certificate, certificate.scale / scale, scans.readings, radius, distance)
-        proofs.append(replace(proof, rows_excluded=excluded, problem=problem_of(problem)))
+        proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
     if isinstance(model.bias, float):
         return proofs[0]
     widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)
