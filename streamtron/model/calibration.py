@@ -49,13 +49,12 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
 
     decisions, positive, negative = records.T
     positives, negatives = positive.sum(), negative.sum()
-    weights, scale = positive + negative, np.abs(decisions).max() or 1.0
-    values = decisions / scale
-    # centred, or values that are nearly equal would need an a and a b that almost cancel
-    mean = (weights * values).sum() / weights.sum()
-    center = float(np.clip(mean, values.min(), values.max()))  # of equal values exactly theirs
-    spread = float(np.abs(values - center).max()) or 1.0
-    x = (center - values) / spread
+    weights = positive + negative
+    # centred, or decisions that are nearly equal would need an a and a b that almost cancel
+    mean = (weights * decisions).sum() / weights.sum()
+    center = float(np.clip(mean, decisions.min(), decisions.max()))  # of equal ones exactly theirs
+    scale = float(np.abs(decisions - center).max()) or 1.0
+    x = (center - decisions) / scale
     targets = positive * ((positives + 1.0) / (positives + 2.0)) + negative / (negatives + 2.0)
 
     @lru_cache(maxsize=2)
@@ -81,8 +80,7 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
             least.message,
         )
     a, b = least.x.tolist()
-    a /= spread
-    return {"a": a / float(scale), "b": b - a * center}
+    return {"a": a / scale, "b": b - a / scale * center}
 
 
 def fit_isotonic(records: Floats) -> dict[str, list[float]]:

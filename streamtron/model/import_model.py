@@ -27,9 +27,6 @@ _LIBLINEAR_CLASSIFIERS = {
 
 _LIBLINEAR_REGRESSORS = {"L2R_L2LOSS_SVR", "L2R_L2LOSS_SVR_DUAL", "L2R_L1LOSS_SVR_DUAL"}
 
-_OF_L1 = {"L1R_LR": "log_loss", "L1R_L2LOSS_SVC": "squared_hinge"}
-"""Losses of the solvers whose penalty is ‖w‖₁, the bias's |w_bias| included."""
-
 CLASSES_UNKNOWN = "classes_unknown"
 """Setting of coefficients of two classes that were not named: (−1, 1) stand for any two labels."""
 
@@ -199,9 +196,10 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     settings = {"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)}
     from streamtron.core.losses import LOSSES  # loads numba
 
-    settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
-    if solver in _OF_L1:
-        settings |= {"loss": _OF_L1[solver], "penalty": "l1"}
+    alike = solver.replace("L1R", "L2R")
+    settings |= [("loss", loss.name) for loss in LOSSES.values() if alike in loss.liblinear]
+    if alike != solver:
+        settings["penalty"] = "l1"
     if not labels:
         settings["intercept"] = "penalised"  # which is no default of regression
     return LinearModel(

@@ -101,13 +101,11 @@ class Evaluation(Tabled):
     def tables(self) -> Mapping[str, Sequence[Metrics]]:
         """Return the metrics a row each, and of many classes the classes a row each; those that
         have a bracket have its ends beside them, ``at_least`` and ``at_most``."""
-        names = ("rows", *metrics_shown(self.metrics))
-        tables: dict[str, list[Metrics]] = {
-            "Evaluation": [
-                {"metric": metric_words(n), "value": self.metrics[n], **_ends(self.metrics, n)}
-                for n in names
-            ]
-        }
+        metrics, names = self.metrics, ("rows", *metrics_shown(self.metrics))
+        rows = [
+            {"metric": metric_words(n), "value": metrics[n], **_ends(metrics, n)} for n in names
+        ]
+        tables: dict[str, list[Metrics]] = {"Evaluation": rows}
         if "classes" in self.metrics:
             tables["Classes"] = [
                 {"class": row["label"]} | _with_ends(row) for row in self.metrics["classes"]
