@@ -15,15 +15,14 @@ from streamtron.core.text import (
     MANY,
     Lines,
     aligned,
+    bracket_text,
     column_lines,
-    down,
     label_text,
     metric_words,
     metrics_shown,
     number,
     some,
     unknown_text,
-    up,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
               help="Compute ROC AUC and average precision: exact up to a million distinct "
-              "decisions, of more a bracket that contains them.")  # fmt: skip
+              "decisions, of all classes together; of more a bracket around them.")  # fmt: skip
 @click.option("--worst", default=0, type=options.whole_number(0), metavar="N",
               help="List the N rows that are most wrong: where they are, label, decision "
               "[none].")  # fmt: skip
@@ -127,9 +126,9 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:
     """Return a metric, to four digits that do not make it 1, or the bracket that contains it."""
-    value, (low, high) = metrics[name], metrics.get(f"{name}_bracket", (None, None))
-    if low is not None:
-        return f"between {down(low)} and {up(high)}"
+    value = metrics[name]
+    if bracket := bracket_text(metrics, name):
+        return bracket
     return value if value is None or 0.9999 < value < 1.0 else f"{value:>13.4g}"
 
 

@@ -150,6 +150,13 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "C": 1.0} if default else dict(settings)
 
 
+def problem_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return loss, penalty and price of kept settings."""
+    names = ("loss", "epsilon", "penalty", "l1_ratio", "C", "delta")
+    known = {"penalty": "l2", **settled(settings)}
+    return {name: known[name] for name in names if known.get(name) is not None}
+
+
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:
     """Let a given C replace a delta from elsewhere, and the other way round."""
     rivals = {"C": "delta", "delta": "C"}

@@ -7,6 +7,7 @@ model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Method = Literal["sigmoid", "isotonic"]
 METHODS: tuple[Method, ...] = get_args(Method)
+
+_log = logging.getLogger(__name__)
+
+FLAT = 1e-6
+"""Slope of the mean log loss, of decisions in [−1, 1], above which a sigmoid has not converged: the
+search ends at 1e-10, or where rounding hides a further descent."""
 
 
 def fit_sigmoid(records: Floats) -> dict[str, float]:
@@ -41,8 +48,12 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
 
     decisions, positive, negative = records.T
     positives, negatives = positive.sum(), negative.sum()
-    scale = np.abs(decisions).max() or 1.0
-    x, weights = -decisions / scale, positive + negative
+    weights = positive + negative
+    # centred, or decisions that are nearly equal would need an a and a b that almost cancel
+    mean = (weights * decisions).sum() / weights.sum()
+    center = float(np.clip(mean, decisions.min(), decisions.max()))  # of equal ones exactly theirs
+    scale = float(np.abs(decisions - center).max()) or 1.0
+    x = (center - decisions) / scale
     targets = positive * ((positives + 1.0) / (positives + 2.0)) + negative / (negatives + 2.0)
 
     @lru_cache(maxsize=2)
@@ -56,12 +67,19 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
         terms = loss, slope * x, -slope, curve * x * x, -curve * x, curve
         return np.array([float(term.sum()) for term in terms]) / float(positives + negatives)
 
-    a, b = minimize(
+    least = minimize(
         lambda ab: sums(*ab)[0], [0.0, np.log((negatives + 1.0) / (positives + 1.0))],
         jac=lambda ab: sums(*ab)[1:3], hess=lambda ab: sums(*ab)[[[3, 4], [4, 5]]],
-        method="trust-exact", options={"gtol": 1e-10},
-    ).x.tolist()  # fmt: skip
-    return {"a": a / float(scale), "b": b}
+        method="trust-exact", options={"gtol": 1e-10, "max_trust_radius": 1e15},
+    )  # fmt: skip
+    if np.abs(least.jac).max() > FLAT:
+        _log.warning(
+            "the sigmoid does not reach the least log loss of these decisions, so that its "
+            "probabilities are not the best (%s) Try --calibration isotonic.",
+            least.message,
+        )
+    a, b = least.x.tolist()
+    return {"a": a / scale, "b": b - a / scale * center}
 
 
 def fit_isotonic(records: Floats) -> dict[str, list[float]]:

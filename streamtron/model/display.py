@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import settled
-from streamtron.core.text import MANY, PROVEN, label_text, metric_words, number, up
+from streamtron.core.text import MANY, PROVEN, down, label_text, metric_words, number, up
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -21,7 +21,10 @@ NOTHING = ("nothing proven", "")
 
 
 ROUNDED = {"relative_duality_gap": up, **{name: rounded for _, name, rounded in PROVEN}}
-"""Values that are proven, and which way they are rounded."""
+"""Values that are proven, and which way they are rounded; see ``ENDS``, too."""
+
+ENDS = {"at_least": down, "at_most": up}
+"""How names of columns end that hold the ends of a bracket, and which way these are rounded."""
 
 
 NOT_SHOWN = frozenset((
@@ -68,8 +71,9 @@ def _html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
-    if name in ROUNDED:
-        return ROUNDED[name](value, 4)
+    ends = (rounded for end, rounded in ENDS.items() if name.endswith(end))
+    if rounded := ROUNDED.get(name) or next(ends, None):
+        return rounded(value, 4)
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     if isinstance(value, bool) or value is None:

@@ -64,8 +64,8 @@ def load_any(
     Returns
     -------
     Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
-    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias) and, of the solvers
-    of a problem that ``fit`` solves (``-s`` 0 to 3, 7, 11 to 13), ``loss``.
+    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias), ``loss`` (but of
+    ``-s`` 4, which has none of ours) and, of ``-s`` 5 and 6, ``penalty``.
 
     Raises
     ------
@@ -195,7 +195,10 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     settings = {"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)}
     from streamtron.core.losses import LOSSES  # loads numba
 
-    settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
+    alike = solver.replace("L1R", "L2R")
+    settings |= [("loss", loss.name) for loss in LOSSES.values() if alike in loss.liblinear]
+    if alike != solver:
+        settings["penalty"] = "l1"
     if not labels:
         settings["intercept"] = "penalised"  # which is no default of regression
     return LinearModel(

@@ -51,8 +51,9 @@ def evaluate(
     model : a model or its file; its reader's contract says how the shards are read, row weights
         included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : distinct decisions held in memory, 24 bytes each; of more, ROC AUC and average
-        precision are known within brackets, ``roc_auc_bracket`` and ``average_precision_bracket``.
+    limit_rows : distinct decisions held in memory, 24 bytes each, of all classes together, but
+        16,384 of each; of more, ROC AUC and average precision are known within brackets,
+        ``roc_auc_bracket`` and ``average_precision_bracket``.
     ranking : whether to compute ROC AUC and average precision, or ``calibration``.
     share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
     worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.

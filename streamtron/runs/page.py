@@ -29,6 +29,7 @@ from streamtron.core.text import (
     MANY,
     PROVEN,
     and_more,
+    bracket_text,
     down,
     feature_text,
     format_size,
@@ -152,7 +153,10 @@ def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
     metrics = facts.validation.evaluation.to_dict()
-    values = {metric_words(name): shown(metrics[name]) for name in metrics_shown(metrics)}
+    values = {
+        metric_words(name): bracket_text(metrics, name) or shown(metrics[name])
+        for name in metrics_shown(metrics)
+    }
     yield tiles({"rows": number(metrics["rows"]), **values})
     classes = facts.model.classes
     if "confusions" not in metrics or len(classes) > MANY:
@@ -221,7 +225,7 @@ def _features(facts: Facts) -> Iterator[str]:
 
 def _classes(facts: Facts) -> Iterator[str]:
     yield paragraph("A click on a heading sorts the table.", "soft")
-    measured = facts.validation and facts.validation.evaluation.to_dict()["classes"]
+    measured = (facts.validation and facts.validation.evaluation.to_dict()["classes"]) or []
     metrics = ("support", "precision", "recall", "f1", "roc_auc") if measured else ()
     heads = ["class", *map(metric_words, metrics), "speak for it", "gap", "full epochs",
              "Newton steps", "ended because"]  # fmt: skip
@@ -232,7 +236,9 @@ def _classes(facts: Facts) -> Iterator[str]:
         names = [f"{feature_text(f)} {f['weight']:+.2g}" for f in features if f["weight"] > 0.0]
         rows.append([
             label_text(direction.positive),
-            *(numeric((measured or [])[k][name]) for name in metrics), wide(", ".join(names[:8])),
+            *(numeric(measured[k][name], bracket_text(measured[k], name) or None)
+              for name in metrics),
+            wide(", ".join(names[:8])),
             gap_cell(report["certificate"]["relative_duality_gap"]),
             numeric(report["full_epochs"]), numeric(report["newton_steps"]), report["stop_reason"],
         ])  # fmt: skip

@@ -137,6 +137,8 @@ def wrong(place, model):
         "nan.svm": "1 1:nan\n-1 1:1\n", "third.svm": "1 1:1\n-1 1:1\n2.5 1:1\n",
         "one.svm": "1 1:1\n1 2:1\n", "empty.svm": "", "seven.svm": "1 1:1\n7 1:1\n",
         "s.toml": "tol = 0.5\n", "weights.txt": "0.5\n" * 500, "liblinear": head,
+        "crammer": head.replace("L2R_L2LOSS_SVC", "MCSVM_CS").replace("w\n1", "w\n1 0"),
+        "lasso": head.replace("L2R", "L1R").replace("bias -1\nw", "bias 1\nw\n1"),
     }.items():  # fmt: skip
         (place / name).write_text(text)
     content = bytearray(model.read_bytes())
@@ -172,6 +174,8 @@ def wrong(place, model):
     ("evaluate train/part-00000.svm held-out", 3, "part-00000.svm"),
     ("evaluate nonesuch held-out", 5, "nonesuch"),
     ("evaluate turned held-out", 3, "checksum"),
+    ("certify crammer train --C 1", 2, "Crammer and Singer's, whose problem is not certified"),
+    ("certify lasso train --C 1", 2, "pays |w_bias|"),
     ("evaluate model seven.svm", 3, "seven.svm, line 2: "),
     ("certify lonely", 3, "certify MODEL SHARDS"),
     ("certify liblinear train", 2, "--C"),

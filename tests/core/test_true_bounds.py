@@ -150,11 +150,12 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
         model = model_of(v[:-1], v[-1] * problem.rho, C=problem.C, rho=problem.rho, **how)
         proof = certify(model, write(tmp_path / "rows.svm", problem))
         with localcontext(DIGITS):
-            scaled = [Decimal(proof.weights_scale) * Decimal(x) for x in v]
+            weights = [*map(Decimal, v)]
             if problem.rho:
-                bias = Decimal(model.bias) / Decimal(problem.rho)
-                scaled[-1] = Decimal(proof.weights_scale) * bias
+                weights[-1] = Decimal(model.bias) / Decimal(problem.rho)
+            scaled = [Decimal(proof.weights_scale) * x for x in weights]
         claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
+        claims += false_claims(problem, proof.as_given.to_dict(), weights, math.inf)
         assert claims == EVERYTHING_HOLDS, seed
         checked_models += 1
     assert checked_models >= 20

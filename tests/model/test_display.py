@@ -290,6 +290,9 @@ def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(plac
     for row, exact in zip(rows, swept.rows(), strict=True):
         gap = float(row[heads.index("relative duality gap")])
         assert gap >= exact["relative_duality_gap"]
+        least, most = (row[heads.index(f"accuracy at {end}")] for end in ("least", "most"))
+        assert float(least) <= exact["accuracy_at_least"] < float(least) + 1e-3
+        assert float(most) >= exact["accuracy_at_most"] > float(most) - 1e-3
 
 
 def test_a_data_frame_without_pandas_is_refused(monkeypatch):

@@ -16,7 +16,9 @@ from sklearn import metrics
 import streamtron
 from streamtron.cli.evaluate import metric_lines
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.text import down, up
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.measured_page import ranking_charts
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import evaluate
 from tests.helpers.svm_text import svm_lines
@@ -120,9 +122,10 @@ def test_the_ends_of_a_bracket_are_the_worst_and_the_best_order_of_joined_rows()
     assert low <= (1 + 2 / 3) / 2 <= high
 
 
-def test_the_command_line_prints_a_bracket_as_one_and_no_value():
+def test_a_bracket_is_shown_as_one_on_the_command_line_in_tables_and_on_the_page():
     signs, decisions, _ = some_rows(500)
-    found = scored(signs, decisions, limit_rows=100).to_dict()
+    evaluation = scored(signs, decisions, limit_rows=100)
+    found = evaluation.to_dict()
     text = "\n".join(metric_lines(found, ()))
     shown = re.search(r"average precision +between (\S+) and (\S+)", text)
     bracket = found["average_precision_bracket"]
@@ -130,6 +133,27 @@ def test_the_command_line_prints_a_bracket_as_one_and_no_value():
     many = Scores(("ant", "bee", "cow"), limit_rows=100)
     many.add(np.stack([signs > 0] * 3, axis=1), np.stack([decisions] * 3, axis=1))
     assert f" ~{found['roc_auc']:.4f}" in "\n".join(metric_lines(many.evaluation().to_dict(), ()))
+    [row] = [r for r in evaluation.tables()["Evaluation"] if r["metric"] == "average precision"]
+    assert [row["at_least"], row["at_most"]] == bracket
+    assert [*evaluation.to_frame()["at_most"].dropna()] == [found["roc_auc_bracket"][1], bracket[1]]
+    assert f"<td>{down(bracket[0], 4)}</td><td>{up(bracket[1], 4)}</td>" in evaluation._repr_html_()
+    ant, *_ = many.evaluation().tables()["Classes"]
+    assert [ant["roc_auc_at_least"], ant["roc_auc_at_most"]] == found["roc_auc_bracket"]
+    _, ranked = ranking_charts(found, {"1": np.array([[0, 0], [1, 0], [2, 2]])})
+    assert f"average precision between {shown[1]} and {shown[2]}" in ranked
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_no_share_is_above_1_however_weights_round(wrong):
+    weights = np.random.default_rng(1).random((300, 65))
+    truth = np.eye(3, dtype=bool)[np.arange(65) % 3]
+    for of_rows in weights:
+        scores = Scores((1.0, 2.0, 3.0), ranking=False)
+        scores.add(truth, np.zeros(truth.shape), of_rows, chosen=truth ^ wrong)
+        found = scores.evaluation()
+        shares = sorted([found.accuracy, found.hamming_loss])
+        assert shares == pytest.approx([0.0, 1.0])
+        assert shares[1] <= 1.0
 
 
 def test_more_rows_may_follow_an_evaluation():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import scipy.optimize
 from sklearn import metrics
 from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.datasets import make_classification
@@ -101,14 +102,16 @@ def _records(
     return scores.records()
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
-def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale):
+@pytest.mark.parametrize(
+    ("scale", "offset"), [(1e-3, 0), (1.0, 0), (1e5, 0), (1e-6, -1), (1e-7, 3)]
+)
+def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale, offset):
     rng = np.random.default_rng(0)
     decisions = rng.normal(size=500) * scale
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
     weights = rng.exponential(size=500)
-    found = fit_sigmoid(_records(decisions, positive, weights))
-    p = 1 / (1 + np.exp(found["a"] * decisions + found["b"]))
+    found = fit_sigmoid(_records(decisions + offset, positive, weights))
+    p = 1 / (1 + np.exp(found["a"] * (decisions + offset) + found["b"]))
     n = [weights[~positive].sum(), weights[positive].sum()]
     targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
     assert (weights * (p - targets)).sum() == pytest.approx(0.0, abs=1e-6)
@@ -131,12 +134,23 @@ def test_decisions_beyond_memory_calibrate_as_their_neighbours_do():
         assert shares[0] == pytest.approx(shares[1], abs=0.005)
 
 
-def test_equal_decisions_get_the_share_of_their_positives():
-    ones = np.ones(6)
-    records = _records(0.0 * ones, np.arange(6) < 3, ones)
+@pytest.mark.parametrize("decision", [0.0, 0.1])
+def test_equal_decisions_get_the_share_of_their_positives(decision):
+    records = _records(np.full(6, decision), np.arange(6) < 3, np.full(6, 0.7))
     sigmoid, isotonic = fit_sigmoid(records), fit_isotonic(records)
     assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
-    assert isotonic == {"decisions": [0.0], "probabilities": [0.5]}
+    assert isotonic == {"decisions": [decision], "probabilities": [0.5]}
+
+
+def test_a_sigmoid_that_does_not_converge_is_told(monkeypatch, caplog):
+    minimize = scipy.optimize.minimize
+
+    def stop_early(*args: Any, **names: Any) -> Any:
+        return minimize(*args, **names | {"options": {"maxiter": 1}})
+
+    monkeypatch.setattr(scipy.optimize, "minimize", stop_early)
+    fit_sigmoid(_records(np.arange(9.0), np.arange(9) % 4 > 1, np.ones(9)))
+    assert "does not reach the least log loss" in caplog.text
 
 
 def test_probabilities_that_are_all_zero_become_uniform():
