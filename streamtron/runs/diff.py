@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -93,12 +94,47 @@ def _of(model: LinearModel, positives: set[Label | None]) -> Iterator[Direction]
 
 def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Places]]:
     """Return the names of the features of both models, [] if they are numbered, and where among
-    all features each model's columns lie."""
-    names = [model.feature_names[: model.columns] for model in (first, second)]
-    if not all(names):
-        return [], [model.index_base + np.arange(model.columns) for model in (first, second)]
-    place = {name: at for at, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
-    return list(place), [np.array([place[name] for name in columns]) for columns in names]
+    all features each model's columns lie; of names, those of the columns that do not weigh 0."""
+    models = first, second
+    several = any(model.recipe and len(model.recipe.columns) > 1 for model in models)
+    names = [_names(model, several) for model in models]
+    named = [known for known in names if known is not None]
+    if not named:
+        _check_hashes(first, second)
+        return [], [model.index_base + np.arange(model.columns) for model in models]
+    if len(named) == 1:
+        which = "first" if names[1] is None else "second"
+        raise SettingsError(
+            f"only the {which} model has names for its features; the other numbers them, so it is "
+            "not known which are the same. Compare models fitted on one kind of columns."
+        )
+    place = {name: at for at, name in enumerate(dict.fromkeys(chain(*map(dict.values, named))))}
+    places = [np.zeros(model.columns, np.int64) for model in models]
+    for columns, known in zip(places, named, strict=True):
+        columns[list(known)] = [place[name] for name in known.values()]
+    return list(place), places
+
+
+def _names(model: LinearModel, several: bool) -> dict[int, str] | None:
+    """Return the name of each column that does not weigh 0, of a word with that of the table's
+    column where there are ``several``; None where features are numbers."""
+    used, recipe = np.unique(model.sparse_weights.indices).tolist(), model.recipe
+    if model.feature_names:
+        return {j: model.feature_names[j] for j in used}
+    if recipe is None:
+        return None
+    names = {j: recipe.name_of(j, several=several) for j in used}
+    return {j: recipe.hash_name_of(j) if name is None else name for j, name in names.items()}
+
+
+def _check_hashes(first: LinearModel, second: LinearModel) -> None:
+    """Refuse models whose names were hashed otherwise."""
+    hashings = [model.namer for model in (first, second)]
+    if None not in hashings and hashings[0] != hashings[1]:
+        raise SettingsError(
+            f"names were hashed by {hashings[0]}, and by {hashings[1]}, so one column is not one "
+            "feature. Compare models of the same --hash-bits and --hash-seed."
+        )
 
 
 def _compare(
