@@ -208,6 +208,21 @@ def parse_duration(text: str) -> float:
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
 
+def share_of_rows(given: Sequence[str]) -> float | None:
+    """Return the share of the rows that is given, as ``20%``; None where paths are.
+
+    >>> share_of_rows(["20%"]), share_of_rows(["a.svm"])
+    (0.2, None)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
+    if match is None:
+        return None
+    share = float(match[1]) / 100
+    if not 0.0 < share < 1.0:
+        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+    return share
+
+
 def format_size(size: float) -> str:
     """Format bytes with a unit.
 
