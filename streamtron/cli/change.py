@@ -82,7 +82,7 @@ def _change_run(
     """Update a run that has ended, or forget rows of it, and print the summary."""
     settings, machine = options.split(given)
     from streamtron.cli.progress import progress
-    from streamtron.runs.finished_run import locate
+    from streamtron.runs.finished_run import locate, model_of
 
     place = locate(run, machine.run_dir)
     check_files(
@@ -97,7 +97,7 @@ def _change_run(
             open_parts=parts_of(workers), **settings,
         )  # fmt: skip
     machine = replace(machine, run_dir=str(place.directory))
-    return report_fit(outcome, run, machine, _changes(outcome.report))
+    return report_fit(outcome, model_of(run), machine, _changes(outcome.report))
 
 
 def _changes(report: Mapping[str, Any]) -> Lines:
