@@ -104,9 +104,10 @@ def _changes(report: Mapping[str, Any]) -> Lines:
     """Yield what a forget removed, and what an update or a forget skipped."""
     forgotten = report.get("forgotten", {})
     if forgotten or report.get("not_in_run"):
-        yield f"{sum(forgotten.values()):,} rows forgotten by this call"
+        count = sum(forgotten.values())
+        yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
     lists = (
-        [f"{name}: {n:,} rows forgotten" for name, n in forgotten.items()],
+        [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
         [f"{shard}: in the run already; it is skipped"
          for shard in report.get("already_in_run", ())],
         [f"{shard}: not in the run; there is nothing to forget"

@@ -101,7 +101,7 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
         *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
     if beyond:
-        yield f"{beyond:,} values in columns beyond the model's width weigh 0"
+        yield f"{beyond:,} unknown values, as in new columns or categories, weigh 0"
     yield from column_lines(metrics)
     if "classes" in metrics:
         rows = metrics["classes"]

@@ -81,7 +81,9 @@ def predict(
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
-        beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
+        beyond = (
+            f"; {written.out_of_range:,} unknown values, as in new columns or categories, weigh 0"
+        )
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     unused = {name: kind for name, kind in unused.items() if name not in keep}
     aside = f"; not used: {with_types(unused)}" if unused else ""

@@ -140,7 +140,7 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
 
 def with_types(columns: Mapping[str, str]) -> str:
     """List the first columns of a table with their types: ``city (string)``."""
-    return some(columns, form=lambda name: f"{name} ({columns[name]})")
+    return some(columns, form=lambda name: f"{name or repr(name)} ({columns[name]})")
 
 
 def column_lines(told: Mapping[str, Any]) -> Lines:
@@ -152,8 +152,11 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
 
 
 def feature_text(feature: Mapping[str, Any]) -> str:
-    """Return the name of a feature, or its column."""
-    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"
+    """Return the name of a feature, quoted where a blank would not be seen, or its column."""
+    if "name" not in feature:
+        return f"column {feature['column']}"
+    name = str(feature["name"])
+    return repr(name) if name != name.strip() or "= " in name else name
 
 
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:

@@ -123,8 +123,7 @@ def _names(model: LinearModel, several: bool) -> dict[int, str] | None:
         return {j: model.feature_names[j] for j in used}
     if recipe is None:
         return None
-    names = {j: recipe.name_of(j, several=several) for j in used}
-    return {j: recipe.hash_name_of(j) if name is None else name for j, name in names.items()}
+    return {j: str(recipe.name_of(j, several=several, hashes=True)) for j in used}
 
 
 def _check_hashes(first: LinearModel, second: LinearModel) -> None:

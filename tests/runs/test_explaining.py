@@ -68,7 +68,7 @@ def test_of_many_classes_the_command_shows_those_of_the_highest_decisions(run):
     assert {len(each["features"]) for each in directions} == {3}
     out = run("explain", "n", "rows", "--row", 0).stdout
     assert out.count("\nclass ") == 3
-    assert out.endswith("… and 2 more classes; --json has all\n")
+    assert out.endswith("… and 2 more; --json has all classes\n")
     label, highest = (
         next(line.split()[1] for line in out.splitlines() if line.startswith(word))
         for word in ("label", "class")
