@@ -27,8 +27,8 @@ Places = NDArray[np.int64]
 def diff(first: Model, second: Model, *, most: int = MOST) -> dict[str, Any]:
     """Compare two models of the same classes, or of numbers.
 
-    Features are the same if their names are, where both models have names, else if the shards
-    number their columns alike.
+    Features are the same if their names are, in whatever order; of one name they count together.
+    Hashed columns of tables are the same by name and hash; features without names by number.
 
     Parameters
     ----------
@@ -46,7 +46,8 @@ def diff(first: Model, second: Model, *, most: int = MOST) -> dict[str, Any]:
 
     Raises
     ------
-    SettingsError : no class is in both models, or one of two classes with one of many.
+    SettingsError : no class is in both models, or one of two classes with one of many; features
+        that only one of them can name, or that were hashed otherwise.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def _positives(model: LinearModel) -> set[Label | None]:
 
 
 def _of(model: LinearModel, positives: set[Label | None]) -> Iterator[Direction]:
-    """Yield the directions of some classes, by rising class; each has all its weights."""
+    """Yield the directions of some classes, by rising class."""
     return (direction for direction in model.directions() if direction.positive in positives)
 
 
@@ -141,7 +142,8 @@ def _compare(
 ) -> dict[str, Any]:
     width = 1 + max(int(columns.max(initial=-1)) for columns in places)
     a, b = np.zeros(width), np.zeros(width)
-    a[places[0]], b[places[1]] = first.weights, second.weights
+    for weights, direction, columns in zip((a, b), (first, second), places, strict=True):
+        np.add.at(weights, columns[direction.nonzero.indices], direction.nonzero.data)
     lengths = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     differing = np.flatnonzero(a != b)
     by_size = np.argsort(-np.abs(a - b)[differing], kind="stable")

@@ -162,8 +162,8 @@ def test_a_model_does_not_differ_from_itself(place):
 
 
 def test_weights_are_compared_by_name_whatever_the_order_of_the_columns():
-    first = _with((3.0, 4.0), layout="columns", features=["a", "b"])
-    second = _with((4.0, 3.0, 2.0), layout="columns", features=["b", "a", "c"])
+    first = _with((3.0, 4.0, 0.0), layout="columns", features=["a", "b", "zero"])
+    second = _with((4.0, 3.0, 2.0, 0.0), layout="columns", features=["b", "a", "c", "zero"])
     [direction] = streamtron.diff(first, second)["directions"]
     assert direction["features"] == [{"name": "c", "weights": [0.0, 2.0]}]
     assert direction["distance"] == pytest.approx(2.0 / 5.0)
