@@ -293,8 +293,7 @@ def _locked(
     directory: Path, kind: int, flags: int, name: str = LOCK, tries: int = LOCK_TRIES
 ) -> Iterator[int]:
     """Open and lock a file in a directory; retry, for a reader holds it only for a moment."""
-    writes = flags & os.O_RDWR
-    where = str(directory)
+    where, writes = str(directory), flags & os.O_RDWR
     with writing_to(where, "Check its rights.") if writes else reading_from(where):
         descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
     try:

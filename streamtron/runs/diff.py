@@ -101,7 +101,11 @@ def _places(first: LinearModel, second: LinearModel) -> tuple[list[str], list[Pl
     names = [_names(model, several) for model in models]
     named = [known for known in names if known is not None]
     if not named:
-        _check_hashes(first, second)
+        if first.namer and second.namer and first.namer != second.namer:
+            raise SettingsError(
+                f"names hashed by {first.namer}, and by {second.namer}, so one column is not one "
+                "feature. Compare models of the same --hash-bits and --hash-seed."
+            )
         return [], [model.index_base + np.arange(model.columns) for model in models]
     if len(named) == 1:
         which = "first" if names[1] is None else "second"
@@ -125,16 +129,6 @@ def _names(model: LinearModel, several: bool) -> dict[int, str] | None:
     if recipe is None:
         return None
     return {j: str(recipe.name_of(j, several=several, hashes=True)) for j in used}
-
-
-def _check_hashes(first: LinearModel, second: LinearModel) -> None:
-    """Refuse models whose names were hashed otherwise."""
-    hashings = [model.namer for model in (first, second)]
-    if None not in hashings and hashings[0] != hashings[1]:
-        raise SettingsError(
-            f"names were hashed by {hashings[0]}, and by {hashings[1]}, so one column is not one "
-            "feature. Compare models of the same --hash-bits and --hash-seed."
-        )
 
 
 def _compare(

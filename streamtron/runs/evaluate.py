@@ -20,14 +20,8 @@ from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
-from streamtron.data import (
-    ReaderConfig,
-    ShardFile,
-    ShardRecord,
-    find_shards,
-    no_rows,
-    unused_columns,
-)
+from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import ProbabilityScores, probabilities_of, probability_map

@@ -144,9 +144,8 @@ def _head(facts: Facts) -> Iterator[str]:
     if facts.validation is not None:
         worth = worth_of(facts.model, facts.validation.evaluation.to_dict(), facts.measured)
         if facts.known_rows:
-            worth += (
-                f" It was trained on {number(facts.known_rows)} of them, and looks better there."
-            )
+            known = number(facts.known_rows)
+            worth += f" It was trained on {known} of them, and looks better there."
     yield paragraph(f"{trained} {worth}", "verdict")
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     good = meets(report["settings"], gap, report["stop_reason"])
