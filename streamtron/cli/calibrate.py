@@ -22,7 +22,8 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
     the model anew with them, without training again."""
     from streamtron.model.linear_model import LinearModel
     from streamtron.runs.calibrate import calibrate as calibrate_model
-    from streamtron.runs.calibrate import fitted_on
+    from streamtron.runs.directory import run_directory
+    from streamtron.runs.evaluate import trained_on
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with executor_of(**where) as executor:
@@ -30,7 +31,7 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
         calibrated = calibrate_model(loaded, shards, method=calibration, executor=executor)
     calibrated.save(model)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
-    if names := fitted_on(calibrated, model):
+    if names := [shard.name for shard in trained_on(run_directory(model), shards)]:
         complain(
             f"Warning: the model was fitted on rows of {some(names, form=str)}, whose "
             "decisions are larger than others. Calibrate it on rows held out."

@@ -113,8 +113,8 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
         yield f"the weights times {factor} are {best}"
     if excluded := certificate["rows_excluded"]:
         yield (
-            f"{excluded:,} rows of the shards were left out, because the witness excludes them as "
-            "forgotten: nothing is proven of them."
+            f"{excluded:,} row{'s' * (excluded != 1)} of the shards left out, because the witness "
+            "excludes them as forgotten: nothing is proven of them."
         )
 
 

@@ -74,7 +74,7 @@ def _change_run(
     """Update a run that has ended, or forget rows of it, and print the summary."""
     settings, machine = options.split(given)
     from streamtron.cli.progress import progress
-    from streamtron.runs.finished_run import locate
+    from streamtron.runs.finished_run import locate, model_of
 
     place = locate(run, machine.run_dir)
     check_files(
@@ -89,16 +89,17 @@ def _change_run(
             open_parts=parts_of(workers), **settings,
         )  # fmt: skip
     machine = replace(machine, run_dir=str(place.directory))
-    return report_fit(outcome, run, machine, _changes(outcome.report))
+    return report_fit(outcome, model_of(run), machine, _changes(outcome.report))
 
 
 def _changes(report: Mapping[str, Any]) -> Lines:
     """Yield what a forget removed, and what an update or a forget skipped."""
     forgotten = report.get("forgotten", {})
     if forgotten or report.get("not_in_run"):
-        yield f"{sum(forgotten.values()):,} rows forgotten by this call"
+        count = sum(forgotten.values())
+        yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
     lists = (
-        [f"{name}: {n:,} rows forgotten" for name, n in forgotten.items()],
+        [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
         [f"{shard}: in the run already; it is skipped"
          for shard in report.get("already_in_run", ())],
         [f"{shard}: not in the run; there is nothing to forget"

@@ -66,14 +66,25 @@ def evaluate(
             loaded, shards, ranking=ranking, worst=worst, executor=executor
         ).to_dict()
     metrics |= columns_not_used(loaded, shards)
-    warn_calibrated(loaded, shards)
+    warn_known(loaded, model, shards)
     print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)
 
 
-def warn_calibrated(model: LinearModel, shards: Sequence[str]) -> None:
-    """Warn of rows on which a model was calibrated: probabilities look better on them."""
+def warn_known(model: LinearModel, path: str, shards: Sequence[str]) -> None:
+    """Warn of rows on which the model at ``path`` was trained or calibrated: it, or probabilities,
+    look better on them."""
     from streamtron.runs.calibrate import calibrated_on
+    from streamtron.runs.directory import run_directory
+    from streamtron.runs.evaluate import trained_on
 
+    if known := trained_on(run_directory(path), shards):
+        rows, names = sum(shard.rows for shard in known), [shard.name for shard in known]
+        share = model.settings.get("held_out")
+        held_out = f", or report it with --valid {100 * share:g}%, those held out" if share else ""
+        complain(
+            f"Warning: the model was trained on {rows:,} of the rows, in {some(names, form=str)}; "
+            f"it looks better there than on other rows. Measure it on others{held_out}."
+        )
     if names := calibrated_on(model, shards):
         complain(
             f"Warning: the model was calibrated on rows of {some(names, form=str)}; probabilities "

@@ -96,4 +96,4 @@ def _row(facts: Mapping[str, Any]) -> Lines:
             yield f"{direction['other_contributions']:>+14.6g} {'':>25}  {count:,} other features"
         yield f"{direction['bias']:>+14.6g} {'':>25}  bias"
     if ranked[_CLASSES:]:
-        yield f"\n… and {len(ranked) - _CLASSES:,} more classes; --json has all"
+        yield f"\n… and {len(ranked) - _CLASSES:,} more; --json has all classes"

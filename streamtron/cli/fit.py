@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_files, parts_of, report_fit, workers_of
-from streamtron.cli.evaluate import metric_lines, warn_calibrated
+from streamtron.cli.evaluate import metric_lines, warn_known
 from streamtron.cli.terminal import complain, is_verbose, say
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import Lines, digits, down
+from streamtron.core.text import Lines, digits, down, share_of_rows
 
 if TYPE_CHECKING:
     from streamtron.core.config import Settings
@@ -124,13 +123,8 @@ class _Rows(NamedTuple):
 
 def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -> _Rows:
     """Return the rows that ``--valid`` or ``--calibrate`` names; a share begins at ``start``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
-    if match is None:
-        return _Rows(given)
-    size = float(match[1]) / 100
-    if not 0.0 < size < 1.0:
-        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
-    return _Rows(shards, (start, round(start + size, 9)))
+    size = share_of_rows(given)
+    return _Rows(given) if size is None else _Rows(shards, (start, round(start + size, 9)))
 
 
 def _held_out(setting: float, *rows_held_out: _Rows) -> float:
@@ -159,7 +153,7 @@ def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: 
         from streamtron.runs.evaluate import evaluate
 
         if valid.files:
-            warn_calibrated(model, valid.files)
+            warn_known(model, path, valid.files)
         metrics = evaluate(model, valid.paths, share=valid.share).to_dict()
         say(["", f"on {valid}:", *metric_lines(metrics, model.classes)])
 

@@ -227,7 +227,8 @@ def _table(facts: Mapping[str, Any]) -> Lines:
     yield from (f"  streamtron fit {file} --columns columns.toml --model MODEL", "")
     labels = [column for column in columns if column["becomes"] == "label"]
     name = _toml(labels[0]["name"]) if labels else ""
-    yield f"label = {name}" if labels else '# label = "NAME": the column of the labels'
+    comment = '# label = "NAME": the column of the labels, whose line below is to go'
+    yield f"label = {name}" if labels else comment
     if labels and labels[0]["reason"]:
         yield 'loss = "squared_error"'
     yield from ("", "[columns]")

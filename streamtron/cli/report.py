@@ -14,9 +14,9 @@ from streamtron.cli.common import check_files, executor_of
 @click.argument("run", type=options.Read())
 @click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
-@click.option("--valid", multiple=True, type=options.Read(),
-              help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
-              "curves; can be repeated.")  # fmt: skip
+@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
+              help="Labelled shards held out, or the share that the fit held out: adds metrics, "
+              "the confusion matrix, margins and curves; shards can be repeated.")  # fmt: skip
 @click.option("--no-margins", is_flag=True,
               help="Do not read the run's shards for the margins of their rows.")  # fmt: skip
 @options.names_option

@@ -151,7 +151,7 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
 
 def unknown_text(values: int, columns: Iterable[str]) -> str:
     """Say how many values a model does not know, and in which columns of a table."""
-    where = some(columns) or "columns beyond the model's width"
+    where = some(columns) or "new columns"
     return f"{values:,} values in {where} are unknown to the model and weigh 0"
 
 
@@ -169,8 +169,11 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
 
 
 def feature_text(feature: Mapping[str, Any]) -> str:
-    """Return the name of a feature, or its column."""
-    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"
+    """Return the name of a feature, quoted where a blank would not be seen, or its column."""
+    if "name" not in feature:
+        return f"column {feature['column']}"
+    name = str(feature["name"])
+    return repr(name) if name != name.strip() or "= " in name else name
 
 
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
@@ -223,6 +226,21 @@ def parse_duration(text: str) -> float:
         raise SettingsError(f"duration {short(text)}: wanted a number with s, m or h, as in 5m.")
     number, unit = match.groups()
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
+
+
+def share_of_rows(given: Sequence[str]) -> float | None:
+    """Return the share of the rows that is given, as ``20%``; None where paths are.
+
+    >>> share_of_rows(["20%"]), share_of_rows(["a.svm"])
+    (0.2, None)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
+    if match is None:
+        return None
+    share = float(match[1]) / 100
+    if not 0.0 < share < 1.0:
+        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+    return share
 
 
 def format_size(size: float) -> str:

@@ -127,6 +127,8 @@ def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
 
 def probabilities_of(model: LinearModel, decisions: Floats) -> Floats:
     """Return a model's probabilities by its decisions, of two classes the larger one's."""
+    if model.regression:
+        raise SettingsError("the model predicts numbers, which have no probabilities.")
     if (mapping := probability_map(model)) is None:
         raise SettingsError(
             "the model is not calibrated, so its decisions have no probabilities. Use "

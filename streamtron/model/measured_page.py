@@ -18,18 +18,18 @@ MOST_LINES = 4
 """Classes of which each has a line of its own."""
 
 
-def worth_of(model: LinearModel, metrics: Mapping[str, Any]) -> str:
-    """Say how good a model is on held-out rows, beside the share of the largest class, or beside
+def worth_of(model: LinearModel, metrics: Mapping[str, Any], kind: str) -> str:
+    """Say how good a model is on ``kind`` rows, beside the share of the largest class, or beside
     how far the numbers to be predicted lie apart."""
     by_weight = "" if metrics["weight"] == metrics["rows"] else ", by weight,"
-    held_out = f"{number(metrics['rows'])} held-out rows{by_weight}"
+    rows = f"{number(metrics['rows'])} {kind} rows{by_weight}"
     if model.regression:
         r2, error, spread = (shown(metrics[name]) for name in ("r2", "rmse", "target_deviation"))
         return (
-            f"On {held_out} its R² is {r2}: its predictions are off by {error} (RMSE), where the "
+            f"On {rows} its R² is {r2}: its predictions are off by {error} (RMSE), where the "
             f"numbers themselves lie {spread} around their mean (standard deviation)."
         )
-    right = f"Of {held_out} it gets {_percent(metrics['accuracy'])}"
+    right = f"Of {rows} it gets {_percent(metrics['accuracy'])}"
     if model.kind == "multilabel":
         return f"{right} right in all their classes."
     if "classes" in metrics:
@@ -83,11 +83,12 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
     ]  # fmt: skip
 
 
-def residuals_section(measured: Mapping[str, Residuals], of_held_out: str) -> Iterator[str]:
-    """Yield charts of residuals by the name of their rows; of the held-out ones calibration too."""
+def residuals_section(measured: Mapping[str, Residuals], validation: str) -> Iterator[str]:
+    """Yield charts of residuals by the name of their rows; of those of the ``validation``
+    calibration too."""
     charts = []
-    if of_held_out in measured:
-        tenths = measured[of_held_out].metrics().get("calibration", ())
+    if validation in measured:
+        tenths = measured[validation].metrics().get("calibration", ())
         points = [(tenth["prediction"], tenth["target"]) for tenth in tenths]
         if len(points) >= FEWEST:
             ends = min(map(min, points)), max(map(max, points))

@@ -15,7 +15,6 @@ from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
-from streamtron.runs.directory import manifest_of, run_directory
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.inputs import Paths, as_model, as_paths
 
@@ -87,14 +86,6 @@ def calibrate(
     known = sorted({fingerprint(file.path, file.name) for file in files})
     content = {"method": method, "rows": used, "directions": directions, "shards": known}
     return model.but(calibration=content)
-
-
-def fitted_on(model: LinearModel, path: str) -> list[str]:
-    """Return the names of the shards of a model's run that it was calibrated on as well."""
-    manifest, known = manifest_of(run_directory(path)), (model.calibration or {}).get("shards", ())
-    return (
-        [shard.name for shard in manifest.shards if shard.fingerprint in known] if manifest else []
-    )
 
 
 def calibrated_on(model: LinearModel, shards: Paths) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
+from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import ProbabilityScores, probabilities_of, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds, why_unbounded
 from streamtron.model.linear_model import LinearModel
@@ -28,6 +31,7 @@ from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes, unseen_columns
+from streamtron.runs.directory import manifest_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -88,6 +92,17 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
     first = find_shards(as_paths(shards))[0]
     unused = unused_columns(first, reading_to_score(as_model(model), first, labelled=False))
     return {"columns_not_used": unused} if unused else {}
+
+
+def trained_on(directory: str | os.PathLike[str], shards: Paths) -> list[ShardRecord]:
+    """Return the shards of a run that are among others, byte for byte; [] where there is no run."""
+    with suppress(DataError):
+        if (manifest := manifest_of(directory)) is not None:
+            sizes = {record.bytes for record in manifest.shards}
+            alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
+            prints = {fingerprint(file.path, file.name) for file in alike}
+            return [record for record in manifest.shards if record.fingerprint in prints]
+    return []
 
 
 def score_shards(

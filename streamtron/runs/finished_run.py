@@ -50,9 +50,10 @@ def locate(
     path = absolute(run, "models").rstrip("/")
     if run_dir is not None:
         return RunLocation(Path(absolute(run_dir)), path)
-    model = _model_of(path)
-    target = os.path.dirname(os.path.realpath(model))
-    if os.path.islink(model) and target != os.path.realpath(os.path.dirname(model) or "."):
+    model = model_of(path)
+    target = os.path.realpath(model)
+    home = os.path.realpath(os.path.dirname(model) or ".")
+    if os.path.islink(model) and os.path.dirname(target) != home:
         raise DataError(
             f"{model}: a symbolic link to {target}, and the run would change the file there. Name "
             "the model itself, and its run directory by --run-dir."
@@ -60,8 +61,9 @@ def locate(
     return RunLocation(Path(run_directory(model)), model)
 
 
-def _model_of(path: str) -> str:
+def model_of(path: str) -> str:
     """Return the path of a run's model, given that or the run's directory."""
+    path = path.rstrip("/")
     model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
     if os.path.isdir(model):
         raise DataError(
@@ -149,7 +151,7 @@ def inputs_of_run(
     its model, or its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if
     there is no such run, or a change of it was interrupted."""
     if not isinstance(model, LinearModel):
-        model = _model_of(absolute(model, "models").rstrip("/"))
+        model = model_of(absolute(model, "models"))
         run = run or run_directory(model)
     if run is None:
         raise SettingsError(

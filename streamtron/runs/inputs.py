@@ -67,6 +67,9 @@ def as_paths(shards: Paths) -> list[str]:
     """Return one path or several as a list of strings."""
     if isinstance(shards, str | os.PathLike):
         return [as_path(shards)]
+    if hasattr(shards, "shape"):
+        raise SettingsError("rows in memory, where shards are wanted: fit alone takes both. Write "
+                            "them to a file, or give them to the model's own predict.")  # fmt: skip
     return [as_path(path) for path in shards]
 
 

@@ -83,7 +83,8 @@ class Measured:
 class Facts:
     """Content of a page. ``report`` : of the run, as its JSON file has it. ``training``,
     ``validation`` : None if not measured. ``notes`` : why something is not shown. ``names`` : of
-    columns, where ``convert`` kept them."""
+    columns, where ``convert`` kept them. ``known_rows`` : how many rows of the shards given for
+    validation were trained on."""
 
     name: str
     model: LinearModel
@@ -93,13 +94,19 @@ class Facts:
     validation: Measured | None
     notes: Sequence[str] = ()
     names: ColumnNames | None = None
+    known_rows: int = 0
+
+    @property
+    def measured(self) -> str:
+        """What the rows of the validation are called."""
+        return "given" if self.known_rows else "held-out"
 
 
 def render(facts: Facts) -> str:
     """Return the page."""
     single = isinstance(facts.model.bias, float)
     sections = {
-        "Held-out rows": _held_out,
+        f"{facts.measured.capitalize()} rows": _held_out,
         "Margins": _margins,
         "Residuals": _residuals,
         "Ranking and probabilities": _curves,
@@ -136,7 +143,10 @@ def _head(facts: Facts) -> Iterator[str]:
     trained = f"Trained on {number(report['rows'])} rows {of_what}."
     worth = "How good it is on other rows is not known: give held-out ones with --valid."
     if facts.validation is not None:
-        worth = worth_of(facts.model, facts.validation.evaluation.to_dict())
+        worth = worth_of(facts.model, facts.validation.evaluation.to_dict(), facts.measured)
+        if facts.known_rows:
+            known = number(facts.known_rows)
+            worth += f" It was trained on {known} of them, and looks better there."
     yield paragraph(f"{trained} {worth}", "verdict")
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     good = meets(report["settings"], gap, report["stop_reason"])
@@ -182,15 +192,15 @@ def _margins(facts: Facts) -> Iterator[str]:
     yield grid(
         histogram(f"Margins of the {name} rows", EDGES.tolist(), measured.margins.tolist(), colours,
                   "margin", legend, note)
-        for name, measured in (("held-out", facts.validation), ("training", facts.training))
+        for name, measured in ((facts.measured, facts.validation), ("training", facts.training))
         if measured is not None and measured.margins is not None
     )  # fmt: skip
 
 
 def _residuals(facts: Facts) -> Iterator[str]:
-    known = {"held-out": facts.validation, "training": facts.training}
+    known = {facts.measured: facts.validation, "training": facts.training}
     of_rows = {name: m.residuals for name, m in known.items() if m and m.residuals}
-    yield from residuals_section(of_rows, "held-out")
+    yield from residuals_section(of_rows, facts.measured)
 
 
 def _curves(facts: Facts) -> Iterator[str]:

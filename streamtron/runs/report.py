@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
 from streamtron.core.names import checks_keywords
-from streamtron.core.text import label_text
+from streamtron.core.text import label_text, share_of_rows
 from streamtron.data import ShardFile, find_shards
 from streamtron.data.reader_config import ALL
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.mistakes import margins_by_code
-from streamtron.runs.evaluate import Evaluator, score_shards
+from streamtron.runs.evaluate import Evaluator, score_shards, trained_on
 from streamtron.runs.explain import load_names, names_beside
 from streamtron.runs.finished_run import (
     RunLocation,
@@ -51,8 +51,9 @@ def report(
     ----------
     run : the model, or its run directory. Nothing is written there.
     output : path of the page, written completely or not at all.
-    valid : labelled shards that were held out: adds metrics, the confusion matrix, their margins,
-        and the ROC and precision-recall curves, of many classes of each against the rest.
+    valid : labelled shards that were held out, or ``20%``, the share that the fit held out: adds
+        metrics, the confusion matrix, their margins, and the ROC and precision-recall curves, of
+        many classes of each against the rest. Rows that were trained on are told.
     margins : read the run's shards once, for margins of two classes, or residuals; if they changed,
         it is said.
     names : directories where ``convert`` kept names of columns, if not beside the run's shards.
@@ -62,7 +63,7 @@ def report(
     Raises
     ------
     DataError : no finished run, or one of an earlier version; unreadable rows.
-    SettingsError : the page would replace an input.
+    SettingsError : the page would replace an input; the fit held out no such share.
     MachineError
 
     Examples
@@ -83,8 +84,7 @@ def report(
     )
     facts = _facts_of(place, margins, as_paths(names), executor)
     if held_out:
-        measured = _measure(facts.model, find_shards(held_out), executor, ranked=True)
-        facts = replace(facts, validation=measured)
+        facts = _with_measured(facts, place.directory, held_out, executor)
     try:
         page = render(facts)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -116,6 +116,26 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
     )
     title = os.path.basename(place.model)
     return Facts(title, model, content, manifest, training, None, notes, column_names)
+
+
+def _with_measured(
+    facts: Facts, directory: Path, valid: Sequence[str], executor: Executor
+) -> Facts:
+    """Return the facts with what is measured on ``valid``: shards, or the share held out."""
+    size = share_of_rows(valid)
+    if size is None:
+        measured = _measure(facts.model, find_shards(valid), executor, ranked=True)
+        known = trained_on(directory, valid)
+        return replace(facts, validation=measured, known_rows=sum(shard.rows for shard in known))
+    if size > (held_out := facts.model.settings.get("held_out") or 0.0):
+        raise SettingsError(
+            f"--valid {valid[0]}: the fit held out {100 * held_out:g}% of its rows. Give at most "
+            "that, or shards that were held out."
+        )
+    shards = shards_of(facts.manifest, directory)
+    check_as_read(shards, str(directory))
+    measured = _measure(facts.model, shards, executor, ranked=True, share=(0.0, size))
+    return replace(facts, validation=measured)
 
 
 def _read_report(path: Path) -> dict[str, Any]:

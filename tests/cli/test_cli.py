@@ -388,7 +388,7 @@ def test_predict_writes_a_label_and_a_decision_for_every_row_in_order(run, model
     on_stdout = run("predict", model, "new", "-o", "-").stdout
     assert on_stdout == (model.parent / "labels.txt").read_text()
     (model.parent / "wide").write_text("0 1:1 999999:1\n")
-    assert "1 values in columns beyond" in run("predict", model, "wide", "-o", "out").stderr
+    assert "1 unknown values, as in new" in run("predict", model, "wide", "-o", "out").stderr
 
 
 def test_predictions_into_a_pipe_that_closes_early_end_silently(run, model):

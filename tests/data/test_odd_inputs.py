@@ -44,6 +44,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "y,f0\n" + "".join(f"{7 * k},1\n" for k in range(101)),
         "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
+    "dates.csv": (
+        "y,f0\n" + "".join(f"2024-{k},1\n" for k in range(200)),
+        "line 183: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
+    ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
     "long.csv": (f"{LONG}-1,b,{'x' * 2**18}\n", "from line .* on: not a CSV table"),
     "return.csv": (f"{LONG}1,2,a\r-1,b,c\n", "from line .* on: not a CSV table"),

@@ -485,6 +485,8 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
         (tmp_path / "columns.toml").write_text(toml)
         words = ("--columns", tmp_path / "columns.toml", "--model", tmp_path / name)
         assert here(place, "fit", name, *words).returncode == 0
+        (tmp_path / "columns.toml").write_text(f'{toml}label = "category"\n')
+        assert "'label' is both the label and" in here(place, "fit", name, *words).stderr
     assert here(place, "fit", "a.csv", "--columns", "auto", "--model", tmp_path / "auto")
     assert "columns auto leaves user_id out: looks like an identifier" in caplog.text
     weights = [streamtron.load(tmp_path / name).weights.tolist() for name in ("a.csv", "auto")]

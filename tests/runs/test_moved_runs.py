@@ -131,11 +131,23 @@ def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(
     assert (tmp_path / "precious").read_bytes() == PRECIOUS
 
 
+def test_of_a_run_named_by_its_directory_the_summary_names_its_model_and_errors_say_why(place):
+    shard = last_shard(place)
+    assert "\nmodel              m\n" in here(place, "update", "m.run", shard).stdout
+    assert "of a run give MODEL, not MODEL.run." in here(place, "evaluate", "m.run", shard).stderr
+    for words, told in (((), ""), (("--C", "2"), "C is 2.0, the run has 1.0."), (("--C", "1"), "")):
+        done = here(place, "fit", shard, "--model", "n", "--resume", *words)
+        assert (done.returncode, told in done.stderr) == (2 if told else 0, True)
+    (place / "m.run" / "lock").unlink()
+    (place / "m.run" / "lock").mkdir()
+    assert "m.run: cannot be written (Is a" in here(place, "forget", "m.run", shard).stderr
+
+
 def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named(place, tmp_path):
     (place / "m").rename(tmp_path / "theirs")
     (place / "m").symlink_to(tmp_path / "theirs")
     before = (tmp_path / "theirs").read_bytes()
-    with pytest.raises(DataError, match=r"m: a symbolic link to .* by --run-dir"):
+    with pytest.raises(DataError, match=r"m: a symbolic link to .*/theirs, .* by --run-dir"):
         update(place)
     assert (tmp_path / "theirs").read_bytes() == before
     shard = str(last_shard(place))

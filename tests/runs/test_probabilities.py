@@ -340,6 +340,9 @@ def test_other_losses_have_no_probabilities_and_the_message_says_which_has():
         message = refused(lambda model=model: model.predict_proba(np.eye(3)), SettingsError)
         assert "not calibrated" in message
         assert "--loss log_loss" in message
+    numbers = make_model(classes=(), settings={"loss": "huber"}, certificate=None)
+    message = refused(lambda: numbers.predict_proba(np.eye(3)), SettingsError)
+    assert message == "the model predicts numbers, which have no probabilities."
 
 
 # --- what they are worth -------------------------------------------------------------------------

@@ -277,7 +277,9 @@ def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(run, place
     found = streamtron.evaluate(streamtron.load(place / "many"), place / "many.svm").classes
     assert [float(row[2]) for row in classes] == [float(f"{c['precision']:.3g}") for c in found]
     assert [row[0] for row in page.table("true class")] == ["<cow>", "ant", "bee"]
-    assert sum(_bars(text, "Margins of the held-out rows")) == 60
+    assert sum(_bars(text, "Margins of the given rows")) == 60
+    assert "It was trained on 60 of them, and looks better there." in text
+    assert "eld-out" not in text
     assert "the largest class, &lt;cow&gt;, is 33.3 % of them" in text
     assert text.count("<span>accuracy</span>") == 1
     assert not re.search("micro|Hamming", text)

@@ -90,6 +90,10 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     accuracy = streamtron.evaluate(model, place / "a.svm", share=(0.0, 0.2)).accuracy
     assert f"{accuracy:.4g}\n" in measured
     assert model.calibration["rows"] == rows[1]
+    assert run("report", "m", "-o", "m.html", "--valid", "20%").returncode == 0
+    right = f"Of {rows[0]} held-out rows it gets {100 * float(f'{accuracy:.3g}'):.6g} % right"
+    assert right in (place / "m.html").read_text()
+    assert "the fit held out 30%" in run("report", "m", "-o", "m.html", "--valid", "40%").stderr
     again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
     assert run(*again).returncode == 0
     assert "held_out is None, the run has 0.3" in run(*again[:-6]).stderr
@@ -110,14 +114,20 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
         assert "a.svm: no row, in 1 shard(s), is in the share of 1e-09 of the rows" in done.stderr
 
 
-def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(place):
+def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_rows_that_the_model_knows(place):
     run = partial(here, place)
-    streamtron.fit(place / "kept" / "k.svm", model=place / "m")
+    streamtron.fit(place / "kept" / "k.svm", model=place / "m", held_out=0.1)
+    trained = json.loads((place / "m.run" / "manifest.json").read_text())["rows"]
+    (place / "copy.svm").write_bytes((place / "kept" / "k.svm").read_bytes())
     done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")
     assert (done.returncode, done.stdout) == (0, f"m: calibrated on {ROWS} rows\n")
     assert streamtron.load(place / "m").calibration["method"] == "isotonic"
     warned = [run("evaluate", "m", name).stderr for name in ("a.svm", "kept/k.svm")]
     assert ["calibrated on rows of a.svm" in text for text in warned] == [True, False]
+    told = f"trained on {trained} of the rows, in k.svm; it looks better there than on other"
+    warned[0] = run("evaluate", "m", "copy.svm").stderr
+    assert [told in text and "--valid 10%" in text for text in warned] == [True, True]
+    assert "trained on" not in run("evaluate", "m", "a.svm").stderr
     with pytest.raises(SettingsError, match="held-out is 1"):
         streamtron.fit(place / "a.svm", held_out=1.0)
 

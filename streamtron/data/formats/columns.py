@@ -108,6 +108,7 @@ class _Table(NamedTuple):
             self._find("weight", weight)
         taken = {label, reading.weight_column}
         features = self._features(taken)
+        self._check_apart(features, label, weight)
         layout = self._layout(features)
         columns = Columns(label, layout, features, None, weight, self._unknown(taken), lengths=[])
         self._check_pair(columns)
@@ -125,6 +126,7 @@ class _Table(NamedTuple):
             weight = self._find("weight", recipe.weight or reading.weight_column)
         if reading.settled is None:
             recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
+            self._check_apart(recipe.names, label, weight)
         for column in recipe.columns:
             if (times := self.schema.names.count(column.name)) != 1:
                 known = "the model reads" if reading.settled else "--columns or --text names"
@@ -141,6 +143,15 @@ class _Table(NamedTuple):
         counts = reading.unknown_features == "out_of_range"
         names, new = tuple(recipe.names), None if counts else Counter[str]()
         return Columns(label, "recipe", names, None, weight, (), recipe, new)
+
+    def _check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
+        """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
+        for role, column in (("label", label), ("weight", weight)):
+            if column in features and self.reading.settled is None:
+                raise SettingsError(
+                    f"{self.name}: {column!r} is both the {role} and a feature. Leave it out of "
+                    f"the features, or name another column by --{role}."
+                )
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

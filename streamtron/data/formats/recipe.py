@@ -100,17 +100,23 @@ class Recipe:
         """The number of features."""
         return self.starts[-1]
 
-    def name_of(self, feature: int) -> str | None:
+    def name_of(
+        self, feature: int, *, several: bool | None = None, hashes: bool = False
+    ) -> str | None:
         """Return the name of a feature: ``city=Paris``; a word, after the name of its column where
-        there are others; None where it is hashed, or there is none."""
+        there are ``several``, by default where this recipe has; None where it is hashed, unless
+        ``hashes`` are called by their number, or there is none."""
         at = int(np.searchsorted(self.starts, feature, side="right")) - 1
         if not 0 <= at < len(self.columns):
             return None
         column = self.columns[at]
         place = feature - self.starts[at] - column.hashes
         if place < 0:
-            return None
-        is_word = isinstance(column, TextColumn) and len(self.columns) > 1
+            place += column.hashes
+            hashed = f"{column.name}:{column.KIND}, hash {place:,} of {column.hashes:,}"
+            return hashed if hashes else None
+        several = len(self.columns) > 1 if several is None else several
+        is_word = isinstance(column, TextColumn) and several
         return column.features[place] if not is_word else f"{column.name}:{column.features[place]}"
 
     @property
