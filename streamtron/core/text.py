@@ -151,8 +151,9 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
 
 def unknown_text(values: int, columns: Iterable[str]) -> str:
     """Say how many values a model does not know, and in which columns of a table."""
-    where = some(columns) or "new columns"
-    return f"{values:,} values in {where} are unknown to the model and weigh 0"
+    names = some(columns)
+    where = f"in {names}" if names else "as in new columns or categories"
+    return f"{values:,} unknown values, {where}, weigh 0"
 
 
 def with_types(columns: Mapping[str, str]) -> str:

@@ -346,7 +346,7 @@ def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, t
     [scores] = streamtron.predict(model, path)
     assert (scores.out_of_range, scores.unseen) == (70, ("city",))
     assert streamtron.evaluate(model, path).unseen == ["city"]
-    told = "70 values in 'city' are unknown to the model and weigh 0"
+    told = "70 unknown values, in 'city', weigh 0"
     assert told in here(place, "evaluate", "m", path).stdout
     assert told in here(place, "predict", "m", path, "-o", tmp_path / "out").stderr
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
