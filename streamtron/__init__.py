@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from streamtron.runs.fit import run as run
     from streamtron.runs.forget import forget as forget
     from streamtron.runs.predict import predict as predict
-    from streamtron.runs.report import report as report
+    from streamtron.runs.report_page import report as report
     from streamtron.runs.update import update as update
     from streamtron.sweeps.sweep import sweep as sweep
 
@@ -67,7 +67,7 @@ _HOME = {
     "log_events": "core.events",
     "predict": "runs.predict",
     "prune": "model.pruning",
-    "report": "runs.report",
+    "report": "runs.report_page",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",
     "update": "runs.update",

@@ -15,7 +15,7 @@ from streamtron.cli.terminal import is_verbose
 from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
-    from streamtron.runs.outcome import Outcome
+    from streamtron.runs.report import Outcome
 
 
 @options.command()

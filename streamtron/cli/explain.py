@@ -43,7 +43,7 @@ def explain(
     from streamtron.runs.directory import run_directory
     from streamtron.runs.explain import explain as explain_model
     from streamtron.runs.explain import names_of_run
-    from streamtron.runs.outcome import REPORT
+    from streamtron.runs.report import REPORT
 
     loaded = load_any(model)
     names = names or tuple(names_of_run(loaded, model))

@@ -16,7 +16,7 @@ from streamtron.core.text import Lines, digits, down, share_of_rows
 if TYPE_CHECKING:
     from streamtron.core.config import Settings
     from streamtron.model.linear_model import LinearModel
-    from streamtron.runs.outcome import Outcome
+    from streamtron.runs.report import Outcome
     from streamtron.sweeps.until_certain import Certain
 
 

@@ -33,7 +33,7 @@ def report(
     of a model that sweep wrote also the candidates.
     """
     check_files({"page": output}, [*valid, *names, where["scheduler"]], runs=[run])
-    from streamtron.runs.report import report as write
+    from streamtron.runs.report_page import report as write
 
     with executor_of(**where) as executor:
         write(run, output, valid=valid, margins=not no_margins, names=names, run_dir=run_dir,

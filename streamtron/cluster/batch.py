@@ -23,7 +23,7 @@ from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
-from streamtron.runs.outcome import NOT_CERTIFIED
+from streamtron.runs.report import NOT_CERTIFIED
 
 COMMANDS = (
     "fit", "update", "forget", "sweep", "predict", "export", "report", "convert", "generate",

@@ -31,7 +31,7 @@ from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import as_model, as_paths
 from streamtron.runs.learners import one_vs_rest_learners, train_learners
-from streamtron.runs.outcome import certificate_of
+from streamtron.runs.report import certificate_of
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights

@@ -16,8 +16,8 @@ from streamtron.model.scoring import namer_of
 from streamtron.runs.inputs import cache_directory, open_training_shards
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, train_candidates
-from streamtron.runs.outcome import in_order, sign_of_learner
 from streamtron.runs.parts import train_in_parts, with_parts
+from streamtron.runs.report import in_order, sign_of_learner
 from streamtron.solver.learner import Learner
 
 if TYPE_CHECKING:

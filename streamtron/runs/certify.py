@@ -39,7 +39,7 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import ClassWeights, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
-from streamtron.runs.outcome import deletions_of, in_order, sign_of_learner
+from streamtron.runs.report import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
 from streamtron.runs.witness import Witness

@@ -48,7 +48,8 @@ from streamtron.runs.finished_run import (
 from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import Known, Training, class_weights_of
 from streamtron.runs.memory import DataSize, check_memory, columns_allowed, memory_needed
-from streamtron.runs.outcome import (
+from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
+from streamtron.runs.report import (
     Outcome,
     build_outcome,
     certificate_of,
@@ -57,7 +58,6 @@ from streamtron.runs.outcome import (
     outcome_of,
     write_outcome,
 )
-from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
 from streamtron.solver.changes import add_rows, begin_change, narrow, take_counts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces, SavedCounts

@@ -49,8 +49,8 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 

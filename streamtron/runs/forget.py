@@ -25,8 +25,8 @@ from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts
+from streamtron.runs.report import Outcome
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 

@@ -37,7 +37,7 @@ from streamtron.runs.inputs import (
     check_outputs_of_fit,
     settings_from,
 )
-from streamtron.runs.outcome import Outcome, write_outcome, write_report
+from streamtron.runs.report import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.halving import Schedule, schedule_of

@@ -28,7 +28,7 @@ from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task

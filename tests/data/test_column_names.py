@@ -20,7 +20,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.data import column_names
 from streamtron.runs.convert import convert
-from streamtron.runs.report import report
+from streamtron.runs.report_page import report
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here

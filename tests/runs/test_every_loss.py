@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import streamtron
 from streamtron.core.config import REGRESSION, Machine, Settings
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.svm_text import svm_lines, write_shards

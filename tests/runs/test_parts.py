@@ -22,7 +22,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit, parts
 from streamtron.runs.certify import certify
 from streamtron.runs.forget import forget
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.runs.update import update
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part

@@ -28,7 +28,7 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import with_places
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.solver.duals import Counts
 from tests.helpers.examples import slow_but
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value

@@ -33,7 +33,7 @@ from streamtron.runs.directory import (
     put_together,
 )
 from streamtron.runs.fit import run as fit
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.solver import train as training
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
