@@ -44,7 +44,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
         narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn, whole=not blocks
     )
     penalty, pull = _penalty_of(learner, blocks=blocks)
-    pull, center, gains = narrowed.narrow_vector(pull), problem.center, 0.0
+    pull, center, gains = pull[narrowed.subset.places], problem.center, 0.0
     if problem.remainder is not None:
         gains = problem.remainder.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
     if known is not None:
@@ -53,7 +53,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
         start = penalty.weights(problem.weights + pull)
     else:
         start = np.zeros(len(center))
-    zeros = narrowed.find(learner.best.zeros)
+    zeros = narrowed.subset.find(learner.best.zeros)
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.known)
@@ -63,7 +63,7 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
     problem.round_dual(alpha)
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
-    take_solution(learner, problem.rule.b, narrowed.widen(best.v), newton_steps=best.steps)
+    take_solution(learner, problem.rule.b, narrowed.subset.widen(best.v), newton_steps=best.steps)
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:

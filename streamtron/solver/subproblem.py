@@ -243,44 +243,31 @@ more."""
 
 
 class Narrowed:
-    """``held`` and ``running`` as a solve is to take them: on the columns that occur, or where the
-    running weights or those of ``also`` are not 0; or, where that does not pay, as they are."""
+    """``held`` and ``running`` as a solve is to take them, on a ``subset`` of the columns: those
+    that occur, or where the running weights or those of ``also`` are not 0; or, where that does not
+    pay, all."""
 
     def __init__(self, active: ActiveSet, running: WeightState, also: Vector | None = None) -> None:
         self.held: HeldRows = active
         self.running = self._running = running
-        self._subset: ColumnSubset | None = None
         width = len(running.w)
         if FEW * width <= active.nonzeros:
+            self.subset = ColumnSubset(np.arange(width), width)
             return
         weighted = running.w != 0.0 if also is None else (running.w != 0.0) | (also != 0.0)
-        self._subset = occurring(active, width, weighted)
-        self.held = NarrowRows.of(active, self._subset)
+        self.subset = occurring(active, width, weighted)
+        self.held = NarrowRows.of(active, self.subset)
         self.running = WeightState()  # the scalars and tallies are the same arrays
-        self.running.w = running.w[self._subset.columns]
+        self.running.w = running.w[self.subset.columns]
         self.running.scalars, self.running.tallies = running.scalars, running.tallies
 
     def narrow(self, best: BestWeights) -> Vector:
         """Return the best weights, augmented, on these columns."""
-        w = best.w if self._subset is None else best.w[self._subset.columns]
-        return np.append(best.scale * w, best.bias)
-
-    def narrow_vector(self, v: Vector) -> Vector:
-        """Return an augmented vector, 0 on all others, on these columns."""
-        return v if self._subset is None else v[self._subset.places]
-
-    def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places that columns, which rise, have among these."""
-        return columns if self._subset is None else self._subset.find(columns)
+        return np.append(best.scale * best.w[self.subset.columns], best.bias)
 
     def settle(self) -> None:
         """Take the running weights over from the solve."""
-        if self._subset is not None:
-            self._running.w[self._subset.columns] = self.running.w
-
-    def widen(self, v: Vector | None) -> Vector | None:
-        """Return an augmented vector of the solve on all columns."""
-        return v if v is None or self._subset is None else self._subset.widen(v)
+        self._running.w[self.subset.columns] = self.running.w
 
 
 def occurring(held: HeldRows, columns: int, marks: NDArray[np.bool_] | None = None) -> ColumnSubset:
