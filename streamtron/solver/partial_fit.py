@@ -25,7 +25,6 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
-from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
@@ -94,7 +93,7 @@ class EarlierData:
             targets = learner.targets(chunk)
             learner.observe(chunk, targets)
             present = np.flatnonzero(targets.signs)
-            active.add(chunk.rows, present, targets)
+            active.add(chunk.rows, present, targets.take(present))
         if not len(active):
             return
         b = choose_b(FINISH, settings, learner.extent.sq_radius, None, learner.extent.least_delta2)
@@ -139,8 +138,7 @@ class EarlierData:
         rounding; it scans at weights of 0."""
         scan = Frozen(np.zeros(len(self.scan_sums.fresh)), 0.0, 1.0, 0.0)
         scan.scan_sums = self.scan_sums
-        targets = Targets(active.numbers, active.signs, active.delta2, active.squares, active.t)
-        scan.scan(active.rows, targets, counts, rho)
+        scan.scan(active.rows, active.targets, counts, rho)
         scan.scan_sums.fold()
 
 

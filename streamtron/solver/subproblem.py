@@ -17,7 +17,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
 from streamtron.solver.stages import finer_resolution, resolution_of
-from streamtron.solver.targets import Targets, less_t, round_counts
+from streamtron.solver.targets import less_t, round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 RELAXATION = 1.25
@@ -77,10 +77,7 @@ class Subproblem:
         self.moved = np.zeros(len(active), dtype=np.uint8)
         self.newton_steps = 0
         self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho), turns
-        self.delta2 = active.delta2
-        no_numbers = np.zeros(0, np.int64)  # visits need none
-        facts = active.signs, active.delta2, active.squares, active.t
-        self.targets = Targets(no_numbers, *facts)
+        self.targets = active.targets
         self.remainder: DualPoint | None = None  # of the rows outside memory
         if not whole:
             self.remainder = running.dual_point.plus(self._sums(), -1)
@@ -178,7 +175,8 @@ class Subproblem:
             return False
         if not self.counts.any():
             self.sum_afresh()  # a finer b would only magnify what rounding has left of a
-            if self.rule.b >= float(np.max(self.active.squares + self.delta2)) + self.rule.rho**2:
+            squares = self.targets.squares + self.targets.delta2
+            if self.rule.b >= float(np.max(squares)) + self.rule.rho**2:
                 return False
         factor = self.running.rescale(int(self.counts.max(initial=0)), factor)
         self.counts *= np.int32(factor)
@@ -223,8 +221,8 @@ class Look:
 
     def take(self, products: Vector) -> None:
         """Take them from x_i·w of each row, with the bits of ``make``."""
-        held, bias = self.problem.active, self.problem.rule.rho * self.v[-1]
-        self.margins = less_t(held.signs * (products + bias), held.t)
+        targets, bias = self.problem.targets, self.problem.rule.rho * self.v[-1]
+        self.margins = less_t(targets.signs * (products + bias), targets.t)
 
 
 Step = MiniEpoch | Look
