@@ -25,6 +25,7 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
+from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
@@ -64,8 +65,9 @@ class EarlierData:
         by_class[:] = by_class[:, :: int(sign)].copy()
         if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
-        average = sign * np.append(_part(learner.best.weights, columns), learner.best.bias)
-        scan_sums.fresh, scan_sums.bins = sign * _part(scan_sums.fresh, columns), no_bins()
+        average = sign * resized(learner.best.augmented, columns.stop)[columns.start :]
+        fresh = resized(np.append(scan_sums.fresh, 0.0), columns.stop)
+        scan_sums.fresh, scan_sums.bins = sign * fresh[columns], no_bins()
         return cls(scan_sums, average + 0.0, learner.augmentation)  # no −0
 
     @property
@@ -140,9 +142,3 @@ class EarlierData:
         scan.scan_sums = self.scan_sums
         scan.scan(active.rows, active.targets, counts, rho)
         scan.scan_sums.fold()
-
-
-def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:
-    """A copy of some columns."""
-    missing = max(columns.stop - len(values), 0)
-    return np.concatenate((values, np.zeros(missing)))[columns]
