@@ -226,12 +226,11 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
 def make_room(learner: Learner) -> None:
     """Hold only the rows nearest the margin, in a part of memory, and add the others to the
     quadratic; a reading that trains solves them first."""
-    outside, active = learner.outside, learner.active
+    outside, active, targets = learner.outside, learner.active, learner.active.targets
     assert outside is not None
     scanning = learner.frozen is not None
     if not scanning:
         drive_alone(solve(learner))
-    targets = active.targets
     margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
