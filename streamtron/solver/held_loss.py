@@ -91,7 +91,7 @@ class HeldLoss:
     @cached_property
     def cost(self) -> Vector:
         """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        return costs(self.held.signs, self.held.delta2)
+        return costs(self.held.targets.signs, self.held.targets.delta2)
 
     @cached_property
     def _occurring(self) -> int:
@@ -102,16 +102,16 @@ class HeldLoss:
 
     def margins_of(self, v: Vector) -> Vector:
         """Return m_i, shape (rows,)."""
-        return less_t(self.slopes_of(v), self.held.t)
+        return less_t(self.slopes_of(v), self.held.targets.t)
 
     def slopes_of(self, direction: Vector) -> Vector:
         """Return the change of m_i along a direction, shape (rows,)."""
-        return passes.margins(self.held.rows, self.held.signs, self.rho, direction)
+        return passes.margins(self.held.rows, self.held.targets.signs, self.rho, direction)
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
         total = np.zeros(columns + 1)
-        self._sums(factors * self.held.signs).add(kernels.combine, self.rho, total)
+        self._sums(factors * self.held.targets.signs).add(kernels.combine, self.rho, total)
         return total
 
     def value(self, margins: Vector) -> float:
@@ -181,18 +181,20 @@ class HeldLoss:
 
     def sq_lengths(self, alpha: Vector) -> float:
         """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
-        lengths = self.held.squares + (self.rho**2 + self.held.delta2)
+        targets = self.held.targets
+        lengths = targets.squares + (self.rho**2 + targets.delta2)
         return float(kernels.dot(lengths, (alpha != 0.0).astype(np.float64)))
 
     def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
         """Return the sums that counts of these rows make, ``b`` to a unit of dual."""
-        c, steps = counts.astype(np.float64), int(np.abs(counts).sum(dtype=np.int64))
+        targets, c = self.held.targets, counts.astype(np.float64)
+        steps = int(np.abs(counts).sum(dtype=np.int64))
         a = self.sum_of(c, columns)
         if self.loss.quadratic:
-            return DualPoint(a, float(kernels.dot(self.held.delta2 * counts, c)), steps)
+            return DualPoint(a, float(kernels.dot(targets.delta2 * counts, c)), steps)
         cost = self.cost
         p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
-        excess = float(kernels.dot(cost, losses.gains(self.loss, p, self.held.t))) - steps / b
+        excess = float(kernels.dot(cost, losses.gains(self.loss, p, targets.t))) - steps / b
         return DualPoint(a, 0.0, steps, excess)
 
 
@@ -211,7 +213,7 @@ class PartLoss(HeldLoss):
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
         for name in ("cost", "_occurring", "_hessian"):
             self.__dict__.pop(name, None)
-        self.margins = less_t(np.zeros(len(self.held)), self.held.t)
+        self.margins = less_t(np.zeros(len(self.held)), self.held.targets.t)
 
     @looks_at_part
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:

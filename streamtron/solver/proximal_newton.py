@@ -154,7 +154,7 @@ class HeldPenalised(Penalised[Vector]):
     def judged(self, there: Optimum[Vector]) -> Optimum[Vector]:
         """See ``Penalised``. The dual variables are α_i = −C_i φ'(m_i), and their gains
         C_i φ(m_i) + α_i m_i; + α_i t_i where labels are numbers."""
-        v, loss, t = there.v, self._loss, self._loss.held.t
+        v, loss, t = there.v, self._loss, self._loss.held.targets.t
         alpha = loss.alpha(there.known)
         earned = loss.value(there.known) + float(kernels.dot(alpha, there.known))
         if len(t):
@@ -182,7 +182,7 @@ class HeldPenalised(Penalised[Vector]):
                 diagonal, v, step, images,
             )  # fmt: skip
             _repeat(sweep, here.steps)
-            images *= loss.held.signs
+            images *= loss.held.targets.signs
 
         def go(theta: float) -> Rounds[Optimum[Vector]]:
             return self._look(v + theta * step, here.known + theta * images, here.steps + 1)

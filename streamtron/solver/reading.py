@@ -259,9 +259,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had
-    if settings.ratio:
-        proximal.solve_held(learner, known, blocks=blocks)
-        return
     counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
@@ -272,7 +269,10 @@ def solve_in_memory(learner: Learner) -> Solve:
         learner.progress.count_work(mini_epochs=spent)
         return
     gap = worthwhile_gap(learner)
-    if settings.hard:
+    if settings.ratio:
+        problem = Subproblem(*of_rows, whole=not blocks)
+        solution = proximal.solve_held(learner, problem, narrowed, known)
+    elif settings.hard:
         gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
         solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
@@ -283,8 +283,9 @@ def solve_in_memory(learner: Learner) -> Solve:
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs)
+    v = solution.a if blocks else solution.v
     take_solution(
-        learner, solution.b, narrowed.widen(solution.a if blocks else solution.v),
+        learner, solution.b, None if v is None else narrowed.subset.widen(v),
         newton_steps=solution.newton_steps, primal=solution.primal,
     )  # fmt: skip
 

@@ -93,6 +93,13 @@ class Targets:
     center: float = 0.0
     """what has been taken off the labels in t"""
 
+    def take(self, at: NDArray[np.int64] | slice) -> Targets:
+        """Return those of some rows."""
+        t = self.t[at] if len(self.t) else self.t
+        return Targets(
+            self.numbers[at], self.signs[at], self.delta2[at], self.squares[at], t, self.center
+        )
+
     @property
     def present(self) -> NDArray[np.bool_] | slice:
         """The rows that are not left out: an index for arrays of all of them."""

@@ -77,7 +77,7 @@ def keep(
     for the rows held to be solved, and then drops most of them; one that scans keeps no more."""
     active = learner.active
     while len(chosen) and not learner.complete:
-        chosen = chosen[active.add(rows, chosen, targets) :]
+        chosen = chosen[active.add(rows, chosen, targets.take(chosen)) :]
         if not len(chosen):
             return
         settings = learner.settings
@@ -111,7 +111,7 @@ def _keep_some(learner: Learner) -> None:
     active, rows_before = learner.active, len(learner.active)
     counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:
-        most = loss.most * costs(active.signs, active.delta2)
+        most = loss.most * costs(active.targets.signs, active.targets.delta2)
         largest = largest_counts(learner.progress.b, most)
         counts *= 1.0 - counts / np.maximum(largest, 1.0)
     live = np.flatnonzero(counts > 0.0)
@@ -127,9 +127,9 @@ def _drop_idle_rows(learner: Learner) -> None:
     if not len(active) or not learner.loss.sparse:
         return
     augmented = learner.running.augmented(1.0)
-    y_a = passes.margins(active.rows, active.signs, learner.augmentation, augmented)
+    y_a = passes.margins(active.rows, active.targets.signs, learner.augmentation, augmented)
     counts = learner.counts.take(active.numbers)
-    y_a += active.delta2 * counts
+    y_a += active.targets.delta2 * counts
     active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * learner.threshold)))
 
 
@@ -142,6 +142,6 @@ def keep_violators(
     learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets, number: int
 ) -> None:
     """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
-    that does not fit; ``targets`` are those of all of ``rows``."""
+    that does not fit; ``targets`` are those of ``chosen``."""
     if learner.regime != Regime.BLOCKS and learner.active.add(rows, chosen, targets) < number:
         enter(learner, Regime.BLOCKS)
