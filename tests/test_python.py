@@ -180,10 +180,6 @@ def python(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_python_dash_m_streamtron_is_the_command_line():
-    assert python("-m", "streamtron", "--version") == f"streamtron {streamtron.__version__}\n"
-
-
 @pytest.mark.parametrize(("library", "code", "sentence"), [
     ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn"),
     ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh"),
