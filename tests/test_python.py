@@ -89,7 +89,10 @@ def test_what_is_of_another_kind_is_refused_in_a_sentence(place):
         (partial(streamtron.evaluate, model, shards, worst=-1), "worst is -1: wanted 0 or more"),
         (partial(streamtron.sweep, shards, folds=2.0), "folds is 2.0: wanted a whole number"),
         (partial(streamtron.convert, shards, place / "c", rows_per_shard=2.5), "shard is 2.5: wan"),
+        (partial(streamtron.convert, shards, place / "c", rows_per_shard=0), "is 0: wanted at lea"),
         (partial(streamtron.forget, model, key="user", values=5), "libsvm text has no column"),
+        (partial(streamtron.certify, streamtron.load(model)), "does not say its shards"),
+        (partial(streamtron.certify, place / "train" / "part-0.svm"), "no shards are given"),
     ):
         with pytest.raises((DataError, SettingsError), match=sentence):
             call()
@@ -108,17 +111,6 @@ def test_functions_of_a_model_take_its_path_too(place):
         for one in (path, model)
     )
     assert np.array_equal(ours, theirs)
-
-
-def test_certify_without_shards_proves_the_run_of_a_path_in_one_reading(place):
-    proof = streamtron.certify(place / "m.st")
-    assert proof.readings == 1
-    assert proof.certificate.relative_duality_gap <= 0.05
-    assert proof == streamtron.certify(place / "m.st.run")
-    with pytest.raises(SettingsError, match="does not say its shards"):
-        streamtron.certify(streamtron.load(place / "m.st"))
-    with pytest.raises(DataError, match="no shards are given"):
-        streamtron.certify(place / "train" / "part-0.svm")
 
 
 # --- coefficients of other programs --------------------------------------------------------------
@@ -186,10 +178,6 @@ except SettingsError as error:
 def python(*words: str) -> str:
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def test_python_dash_m_streamtron_is_the_command_line():
-    assert python("-m", "streamtron", "--version") == f"streamtron {streamtron.__version__}\n"
 
 
 @pytest.mark.parametrize(("library", "code", "sentence"), [

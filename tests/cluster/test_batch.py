@@ -22,6 +22,7 @@ from streamtron.cluster.batch import Batch, Job, load_batch, state_of
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
+from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, until
 
 
@@ -139,10 +140,9 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
 ])  # fmt: skip
 def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
-    with pytest.raises(SettingsError) as caught:
-        _load(tmp_path, text)
-    assert sentence in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path / "night.toml"))
+    message = refused(lambda: _load(tmp_path, text), SettingsError)
+    assert sentence in message
+    assert message.startswith(str(tmp_path / "night.toml"))
 
 
 def test_a_job_has_changed_where_its_columns_its_vocabulary_or_its_names_have(tmp_path):

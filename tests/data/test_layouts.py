@@ -216,6 +216,8 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
              "2 columns 'f0' could all be the features")
             for features in (None, ("f0",), ("f*",))
         ),
+        ([("f0", NUMBER), ("y", NUMBER), ("y", NUMBER)], {"label_column": "y"},
+         "2 columns 'y' could all be the labels"),
     ],
 )  # fmt: skip
 def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(schema, reading, sentence):

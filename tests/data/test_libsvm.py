@@ -419,6 +419,8 @@ REFUSED: list[tuple[ReaderConfig, str | bytes, str]] = [
     (NAMED, "nan 3:1", "label nan is no finite number"),
     (NAMED, "3:1", "the row has no label but begins with 3:1"),
     (WEIGHTED_NAMED, "C11:2 1:1", "label C11 is no finite decimal number"),
+    *((ONE_BASED, f"1 {row}", "column 0 in a file declared 1-based. Use --index-base 0.")
+      for row in ("0:1 2:1", "5:1 0:1")),
     (OPTIONAL, "-1:2", "column -1"),
     (OPTIONAL, "1.5:2", "column 1.5"),
     (OPTIONAL, ":5", ":5 has no column number"),
@@ -434,15 +436,6 @@ def test_a_bad_line_is_refused_with_file_and_line(reading, line, sentence):
     for end, size in ((b" ", 1), (b"\n", 1), (b"\r\n", 1 << 20), (b" # end\n2 x\n", 1 << 20)):
         data = b"# head\n1 1:1\n" + bad + end
         assert refusal(data, reading, size).startswith(f"x.svm, line 3: {sentence}")
-
-
-def test_column_zero_is_refused_in_a_file_declared_one_based():
-    data = b"1 1:1\n1 0:1 2:1\n"
-    expected = "x.svm, line 2: column 0 in a file declared 1-based. Use --index-base 0."
-    assert refusal(data, ONE_BASED) == expected
-    assert refusal(b"1 1:1\n1 5:1 0:1\n", ONE_BASED) == expected
-    assert [row.columns for row in read(data, ReaderConfig(index_base=0))] == [[1], [0, 2]]
-    assert [row.columns for row in read(b"1 1:1\n", ONE_BASED)] == [[1]]
 
 
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])

@@ -14,14 +14,13 @@ import pytest
 from scipy import sparse
 
 from streamtron import convert, generate
-from streamtron.core.config import REGRESSION, Machine, Settings
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
-from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import chunks_in
@@ -119,13 +118,6 @@ def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path):
     )
     table = written(tmp_path / "x.parquet", [1.5, 2.5])  # price is no usual name of a label
     np.testing.assert_equal(targets(table, optional), [np.nan, np.nan])
-
-
-def test_settings_and_the_contract_of_a_model_say_that_labels_are_numbers():
-    assert ReaderConfig.from_contract(PLAIN.contract()).numbers
-    assert "numbers" not in ReaderConfig().contract()
-    assert all(reading_from_settings(Settings(loss=loss)).numbers for loss in REGRESSION)
-    assert not reading_from_settings(Settings()).numbers
 
 
 @pytest.mark.parametrize("to", ["parquet", "libsvm"])

@@ -345,12 +345,6 @@ def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, r
     assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
 
 
-def test_a_name_that_occurs_twice_in_the_file_is_refused_even_when_named(write):
-    columns = [pa.array([[0], [1]]), pa.array([1, 2]), pa.array([3, 4])]
-    path = write(pa.Table.from_arrays(columns, ["indices", "y", "y"]))
-    assert "2 columns 'y' could all be the labels" in refusal(path, label_column="y")
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("a.parquet", "a Parquet"), ("a.arrow", "an Arrow"), ("a.arrows", "an Arrow")],

@@ -186,11 +186,14 @@ def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds
     ("log_loss", "L2R_LR", LogisticRegression),
 ])  # fmt: skip
 def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, solver, kind):
-    model = make_model(settings={"loss": loss, "C": 1.0, "rho": 1.0})
+    weights = np.random.default_rng(0).normal(size=500)
+    model = make_model(weights, 1 / 3, settings={"loss": loss, "C": 1.0, "rho": 1.0})
     for format_ in FORMATS:
         export(model, tmp_path / format_, format_)
     assert (tmp_path / "liblinear").read_text().splitlines()[0] == f"solver_type {solver}"
-    assert streamtron.load(tmp_path / "liblinear").settings["loss"] == loss
+    again = streamtron.load(tmp_path / "liblinear")
+    assert again.weights.tobytes() == model.weights.tobytes()
+    assert (again.bias, again.classes, again.settings["loss"]) == (1 / 3, model.classes, loss)
     theirs = skops.io.load(tmp_path / "sklearn")
     assert type(theirs) is kind
     assert getattr(theirs, "loss", "log_loss") == loss

@@ -11,20 +11,11 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from streamtron.core.errors import FileDamaged, SettingsError, StreamtronError
-from streamtron.model.export import export
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
 
 # --- LIBLINEAR -----------------------------------------------------------------------------------
-
-
-def test_an_export_read_back_has_the_same_weights_to_the_last_bit(tmp_path):
-    model = make_model(np.random.default_rng(0).normal(size=500), 1 / 3)
-    export(model, tmp_path / "m", "liblinear")
-    again = load_any(tmp_path / "m")
-    assert again.weights.tobytes() == model.weights.tobytes()
-    assert (again.bias, again.classes) == (model.bias, model.classes)
 
 
 @pytest.mark.parametrize("solver", range(8))

@@ -33,15 +33,7 @@ from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence
-from tests.helpers.runs import (
-    TOL,
-    WAS_KILLED,
-    content,
-    fit,
-    gap,
-    killed_at_call,
-    state,
-)
+from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
 

@@ -70,19 +70,15 @@ class Corpus:
         self.weights = rng.choice([0.0, 0.01, 1.0, 7.0, 300.0], len(self.X))
         if not self.settings.weights_in_label:
             self.weights[:] = 1.0
-        self.shards = [place / f"{number}.svm" for number in range(SHARDS)]
-        for number, path in enumerate(self.shards):
-            chosen = range(number * ROWS, (number + 1) * ROWS)
-            path.write_text("\n".join(map(self.line, chosen)) + "\n")
+        labels = [self.label(k) for k in range(len(self.X))]
+        self.shards = write_shards(place, svm_lines(self.X, labels, 0), SHARDS)
 
-    def line(self, k: int) -> str:
-        """A row as text; with several labels those of class 0 have none, those of class 2 two."""
-        label = f"{self.labels[k]}"
+    def label(self, k: int) -> str:
+        """Of a row as text; with several labels class 0 has none and class 2 has two."""
         if self.settings.multilabel:
-            label = ["", "1", "1,2"][self.labels[k]]
-        elif self.settings.weights_in_label:
-            label += f":{self.weights[k]:g}"
-        return " ".join([label, *(f"{j}:{self.X[k, j]!s}" for j in np.flatnonzero(self.X[k]))])
+            return ["", "1", "1,2"][self.labels[k]]
+        weight = f":{self.weights[k]:g}" if self.settings.weights_in_label else ""
+        return f"{self.labels[k]}{weight}"
 
     def fitted(self, model: Path, shards: slice = slice(None), **how: Any) -> Outcome:
         machine = how.pop("machine", Machine(threads=2))

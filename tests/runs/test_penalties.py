@@ -140,8 +140,7 @@ NEXT_TO_L1 = 1.0 - 1e-9  # its ridge is next to none
 
 
 @pytest.mark.parametrize(
-    ("loss", "ratio"),
-    [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)],
+    ("loss", "ratio"), [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)]
 )
 def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_few_readings(loss, ratio, tmp_path):
     X, signs = wide(1)

@@ -19,6 +19,7 @@ from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.readers import rows_with
+from tests.helpers.layouts import write_table
 from tests.helpers.processes import here
 from tests.helpers.svm_text import svm_lines
 from tests.helpers.user_rows import list_rows
@@ -238,16 +239,9 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
          [1]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrows"])
 def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, tmp_path):
-    table = pa.table({"key": cells})
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        pq.write_table(table, path, row_group_size=2)
-    else:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            for batch in table.to_batches(max_chunksize=2):
-                writer.write_batch(batch)
+    path = write_table(tmp_path / f"a.{suffix}", {"key": cells}, 2)
     [shard] = find_shards([str(path)])
     hits, which, equal_to = rows_with(shard, "key", [value, value])
     assert (hits.tolist(), {*which}, equal_to.tolist()) == (rows, {0}, [0, 0])

@@ -294,17 +294,6 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(rows, theta):
         assert sums == [value, first, second]
 
 
-@prove
-@given(st.lists(st.tuples(numbers, numbers), max_size=30))
-@example([(1e8, 1e8), (1.0, 1.0), (-1e8, 1e8)])
-def test_dot_adds_from_the_first_to_the_last(pairs):
-    total = 0.0
-    for u, v in pairs:
-        total += u * v
-    left, right = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
-    assert kernels.dot(left, right) == total
-
-
 def hinge_at_optimum() -> tuple[Problem, HeldLoss, Vector]:
     """A problem, its loss around the dual optimum of the hinge, and the weights there."""
     chosen = problem(5, C=5.0, rho=0.5, centered=True, uneven=True)
