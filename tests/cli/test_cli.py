@@ -27,7 +27,7 @@ from streamtron.core import signals as interruption
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.text import format_size
 from streamtron.data.writers.corpus import generate
-from tests.helpers.processes import COMMAND, Process, one_sentence
+from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
 from tests.helpers.svm_text import svm_lines
 
 STREAMTRON = Path(sys.executable).parent / "streamtron"
@@ -46,8 +46,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(place, run):
     """A model fitted on ``train``."""
-    done = run("fit", "train", "--model", "model", "--report", "report.json", "--witness", "w")
-    assert done.returncode == 0, done.stderr
+    succeeded(run("fit", "train", "--model", "model", "--report", "report.json", "--witness", "w"))
     return place / "model"
 
 
@@ -83,8 +82,7 @@ def test_the_help_of_an_option_ends_with_the_default_of_its_setting():
 
 @pytest.mark.parametrize("command", [[], *([name] for name in sorted(main.streamtron.commands))])
 def test_every_command_has_help(command, run):
-    done = run(*command, "--help")
-    assert done.returncode == 0
+    done = succeeded(run(*command, "--help"))
     assert done.stdout.startswith("Usage: streamtron")
     assert not command or "--verbose" in done.stdout
 
@@ -355,8 +353,7 @@ def test_a_fit_that_converges_above_its_tolerance_exits_with_4_and_says_what_wou
 @pytest.mark.parametrize("asked", [("--tol", "0"), ("--faithful",), ("--tol", "0.9")])
 def test_a_fit_that_is_asked_for_convergence_or_less_exits_with_0(run, overlap, asked):
     name = "".join(asked)
-    done = run("fit", "overlap.svm", *CONVERGES, *asked, "--model", name)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("fit", "overlap.svm", *CONVERGES, *asked, "--model", name))
     assert "NOT certified" not in done.stdout
 
 
