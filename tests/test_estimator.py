@@ -727,12 +727,8 @@ def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(classes, 
     names = {"loss": loss, "C": 0.5, "class_weight": weights, "multiclass": classes > 2}
     model = streamtron.fit(root, model=tmp_path / "m", **names)
     ours = StreamtronClassifier.from_model(tmp_path / "m")
-    assert (
-        ours.get_params()
-        == StreamtronClassifier(
-            loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0
-        ).get_params()
-    )
+    wanted = StreamtronClassifier(loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0)
+    assert ours.get_params() == wanted.get_params()
     assert ours.certificate_ == model.certificate
     theirs = model.to_sklearn()
     for other in (ours, theirs):

@@ -22,7 +22,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.text import parse_duration, parse_size
 from streamtron.sweeps.grid import values_of
-from tests.helpers.processes import COMMAND, Ended, command, here, one_sentence
+from tests.helpers.processes import COMMAND, Ended, command, here, one_sentence, succeeded
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
@@ -111,8 +111,7 @@ def test_every_entry_of_python_refuses_what_is_no_name_of_a_file(place, monkeypa
 
 def test_names_of_files_that_are_not_utf8_do_not_end_a_command(place):
     def run(*words: str) -> str:
-        done = command(place, *words)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(command(place, *words))
         return done.stdout + done.stderr
 
     (place / "a\udcff.svm").write_text(ROWS)
@@ -187,8 +186,7 @@ def test_a_class_weight_names_a_label_of_any_kind_by_its_text_and_by_itself(tmp_
     models = [fit(class_weight={key: 8.0}) for key in (name, labels[1])]
     assert models[0].weights == models[1].weights != plain.weights
     words = ("--label", "label", "--features", "a", "--class-weight", f"{name}=8")
-    done = here(tmp_path, "fit", "rows.parquet", "--model", "m", *words)
-    assert done.returncode == 0, done.stderr
+    succeeded(here(tmp_path, "fit", "rows.parquet", "--model", "m", *words))
     assert streamtron.load(tmp_path / "m").weights == models[0].weights
 
 

@@ -80,9 +80,8 @@ blanks = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
 @st.composite
 def lines(draw, *, is_sorted=True, several=False):
     """A line that our reader and, if sorted, scikit-learn's accept; without its newline."""
-    tail = draw(
-        st.sampled_from(["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"])
-    )
+    tails = ["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"]
+    tail = draw(st.sampled_from(tails))
     if draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from(["", "  ", "# only a comment", "\t# indented"])) + tail
     largest = 2**31 - 2 if is_sorted else 2**32 - 2  # scikit-learn's, ours
@@ -93,15 +92,10 @@ def lines(draw, *, is_sorted=True, several=False):
         tokens = [",".join(own)] if own else draw(st.sampled_from([[], [""]]))
     if draw(st.integers(0, 4)) == 0:
         tokens.append(f"qid:{draw(st.integers(0, 99))}")
-    tokens += [
-        f"{column}:{draw(decimals)}" for column in (sorted(columns) if is_sorted else columns)
-    ]
-    return (
-        draw(st.sampled_from(["", "", " "]))
-        + "".join(token + draw(blanks) for token in tokens[:-1])
-        + tokens[-1]
-        + tail
-    )
+    columns = sorted(columns) if is_sorted else columns
+    tokens += [f"{column}:{draw(decimals)}" for column in columns]
+    row = "".join(token + draw(blanks) for token in tokens[:-1]) + tokens[-1]
+    return draw(st.sampled_from(["", "", " "])) + row + tail
 
 
 @st.composite

@@ -15,7 +15,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
-from tests.helpers.processes import Ended, here, one_sentence
+from tests.helpers.processes import Ended, here, one_sentence, succeeded
 
 ROWS = "1 1:0.5 2:1\n-1 1:0.25\n"
 
@@ -131,8 +131,7 @@ def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(tmp
     )  # fmt: skip
     for model in (two, many):
         model.save(tmp_path / "m")
-        done = here(tmp_path, "inspect", "m")
-        assert done.returncode == 0
+        done = succeeded(here(tmp_path, "inspect", "m"))
         assert "no certificate: use streamtron certify" in done.stdout
 
 
@@ -235,8 +234,7 @@ def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, 
     one_sentence(here(tmp_path, *words), 3, "a.svm: changed since m.run", "was made of it",
                  "Put it back as it was", "streamtron forget m.run a.svm")  # fmt: skip
     for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
-        done = here(tmp_path, *advised)
-        assert done.returncode == 0, done.stderr
+        succeeded(here(tmp_path, *advised))
     assert here(tmp_path, "certify", "m.run").returncode == 0
 
 

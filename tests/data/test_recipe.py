@@ -44,7 +44,7 @@ from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 
 rng = np.random.default_rng(0)
 ROWS = 3000
@@ -507,9 +507,7 @@ ODD_COLUMNS = {
 def test_inspect_shows_a_column_of_any_type(name, tmp_path):
     column = ODD_COLUMNS[name]
     write_table(tmp_path / "t.arrow", {"y": [1, -1], "x": column})
-    done = here(tmp_path, "inspect", "t.arrow", "--json")
-    assert done.returncode == 0, done.stderr
-    known = json.loads(done.stdout)["table"][1]
+    known = json.loads(succeeded(here(tmp_path, "inspect", "t.arrow", "--json")).stdout)["table"][1]
     assert (known["type"], known["nulls"]) == (str(column.type), column.null_count)
     assert known["examples"]
 

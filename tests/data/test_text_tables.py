@@ -246,11 +246,8 @@ def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
     reading = ReaderConfig(names=Hashing(18), weight_column="importance")
     [batch] = VowpalWabbitReader(str(tmp_path / "a.vw"), "a.vw", reading).batches()
     rows = rows_of([batch])
-    assert [(label, weight) for label, _, _, weight in rows] == [
-        (1.0, 2.0),
-        (-1.0, 1.0),
-        (1.0, 1.0),
-    ]
+    labels_and_weights = [(1.0, 2.0), (-1.0, 1.0), (1.0, 1.0)]
+    assert [(label, weight) for label, _, _, weight in rows] == labels_and_weights
     for (_, columns, values, _), named in zip(rows, NAMED, strict=True):
         wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
         assert dict(zip(columns, values, strict=True)) == wanted

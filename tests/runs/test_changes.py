@@ -32,7 +32,7 @@ from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
-from tests.helpers.processes import here, one_sentence
+from tests.helpers.processes import here, one_sentence, succeeded
 from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
@@ -276,9 +276,7 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
     one_sentence(here(tmp_path, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
     one_sentence(here(tmp_path, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
     for accepted in ((*words, "--accept-exclusions"), ("certify", "m.run")):
-        done = here(tmp_path, *accepted)
-        assert done.returncode == 0
-        *_, last = " ".join(done.stdout.split()).split(". ")
+        *_, last = " ".join(succeeded(here(tmp_path, *accepted)).stdout.split()).split(". ")
         assert "140 rows of the shards left out" in last
         certificate = json.loads(here(tmp_path, *accepted, "--json").stdout)["certificate"]
         assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)

@@ -15,7 +15,7 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 from tests.helpers.runs import fit
 
 PRECIOUS = b"of another user\n"
@@ -43,11 +43,8 @@ def last_shard(place: Path) -> Path:
 
 def everything(place: Path) -> dict[str, tuple[int, bytes]]:
     """Every file below a directory, with the time of its last change."""
-    return {
-        str(path.relative_to(place)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(place.rglob("*"))
-        if path.is_file()
-    }
+    files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
+    return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in files.items()}
 
 
 def leave_change(place: Path, plan: object) -> Path:
@@ -107,8 +104,7 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(wor
         checkpoint.write_bytes(checkpoint.read_bytes()[:-1])  # what goes on removes this
         (place / "m.run" / "lock").unlink()
         before = everything(place)
-        done = here(place, *words)
-        assert done.returncode == 0, done.stderr
+        succeeded(here(place, *words))
         assert everything(place) == before
 
 
@@ -151,8 +147,7 @@ def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named
         update(place)
     assert (tmp_path / "theirs").read_bytes() == before
     shard = str(last_shard(place))
-    done = here(place, "update", tmp_path / "theirs", shard, "--run-dir", "m.run")
-    assert done.returncode == 0, done.stderr
+    succeeded(here(place, "update", tmp_path / "theirs", shard, "--run-dir", "m.run"))
     assert (tmp_path / "theirs").read_bytes() != before
 
 

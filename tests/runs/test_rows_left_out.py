@@ -20,7 +20,7 @@ from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.readers import rows_with
 from tests.helpers.layouts import write_table
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 from tests.helpers.svm_text import svm_lines
 from tests.helpers.user_rows import list_rows
 
@@ -79,8 +79,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     run = partial(here, place)
     (place / "bad.svm").write_text("no row\n")
     words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%", "--held-out", "0.3")
-    done = run("fit", "a.svm", "bad.svm", "--model", "m", *words)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(run("fit", "a.svm", "bad.svm", "--model", "m", *words))
     rows = [
         int(in_share("a.svm", np.arange(ROWS), share).sum()) for share in ((0, 0.2), (0.2, 0.3))
     ]
@@ -178,8 +177,7 @@ def of_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fit_says_which_columns_became_features_and_which_did_not(of_table, tmp_path):
     words = ("--features", "*", "--C", 1e-3, "--model", tmp_path / "m", "--report", tmp_path / "r")
-    done = here(of_table, "fit", "a.parquet", *words)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(here(of_table, "fit", "a.parquet", *words))
     assert "features           user_id, income\n" in done.stdout
     assert "not used           city (string), note (string)\n" in done.stdout
     report = json.loads((tmp_path / "r").read_text())

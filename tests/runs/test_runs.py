@@ -39,7 +39,7 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
 from streamtron.solver.vectors import dense
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, killed, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -394,8 +394,7 @@ def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_mode
     assert (place / "model").read_text() == "the model before"
     left = [path.name for path in (place / "model.run").rglob("*")]
     assert not [name for name in left if name.startswith(".streamtron-") or name.endswith(".tmp")]
-    done = command(place, *words, "--resume")
-    assert done.returncode == 0, done.stderr
+    succeeded(command(place, *words, "--resume"))
     assert as_wanted(place)
 
 
