@@ -23,6 +23,7 @@ import numpy as np
 import peers
 from data import add_data_arguments, data_sets, load, need_data, plain_text
 
+from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Chunk
@@ -157,7 +158,7 @@ class Epochs:
 
     def _order(self, chunk: Chunk) -> np.ndarray[Any, np.dtype[np.int64]]:
         positions: np.ndarray[Any, np.dtype[np.int64]]
-        positions = order.row_order(0, 1, chunk.ranges[0][0], len(chunk))
+        positions = order.visiting_order(Settings(), 1, chunk)
         return positions
 
     def cache_alone(self) -> float:

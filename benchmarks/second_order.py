@@ -50,7 +50,9 @@ def minimised(rows: Any, signs: Any, C: float, tol: float, head: int) -> dict[st
         return call
 
     zero = np.zeros(columns + 1)
-    held = NarrowRows(rows, signs, np.full(len(signs), 0.5 / C), np.zeros(len(signs)))
+    number = len(signs)
+    targets = Targets(np.arange(number), signs, np.full(number, 0.5 / C), np.zeros(number))
+    held = NarrowRows(rows, targets)
     with (
         patch.object(preconditioner, "HEAD", head),
         patch.object(hessian, "product", counted(hessian.product)),

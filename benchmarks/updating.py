@@ -33,7 +33,7 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.runs.directory import run_directory
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 
 
 @dataclass(frozen=True)

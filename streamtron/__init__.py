@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from streamtron.core import errors, events
+
+sys.modules.update({"streamtron.errors": errors, "streamtron.events": events})
+
 if TYPE_CHECKING:
-    from streamtron.core import errors as errors
-    from streamtron.core import events as events
     from streamtron.core.certificate import Certificate as Certificate
     from streamtron.core.config import Machine as Machine
     from streamtron.core.config import Settings as Settings
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from streamtron.runs.fit import run as run
     from streamtron.runs.forget import forget as forget
     from streamtron.runs.predict import predict as predict
-    from streamtron.runs.report import report as report
+    from streamtron.runs.report_page import report as report
     from streamtron.runs.update import update as update
     from streamtron.sweeps.sweep import sweep as sweep
 
@@ -66,16 +67,14 @@ _HOME = {
     "log_events": "core.events",
     "predict": "runs.predict",
     "prune": "model.pruning",
-    "report": "runs.report",
+    "report": "runs.report_page",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",
     "update": "runs.update",
 }
 """Public name → its module."""
 
-_MODULES = ("errors", "events")
-
-__all__ = [*_HOME, *_MODULES, "__version__"]
+__all__ = [*_HOME, "__version__", "errors", "events"]
 
 
 def __getattr__(name: str) -> Any:
@@ -83,26 +82,12 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("streamtron")
-    if name in _MODULES:
-        return import_module(f"streamtron.core.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'streamtron' has no attribute {name!r}")
     there = "load_any" if name == "load" else name
     value = getattr(import_module(f"streamtron.{_HOME[name]}"), there)
     globals()[name] = value
     return value
-
-
-class _Alias(ModuleType):
-    """A module of core under its public name, ``streamtron.errors``; loaded when it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked of every module, by inspect too
-            raise AttributeError(name)
-        return getattr(import_module(self.__name__.replace(".", ".core.")), name)
-
-
-sys.modules.update((name, _Alias(name)) for name in ("streamtron.errors", "streamtron.events"))
 
 
 def __dir__() -> list[str]:

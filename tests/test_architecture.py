@@ -50,14 +50,14 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_618,
-    "test lines": 34_906,
-    "solver lines": 8_808,
+    "package lines": 41_899,
+    "test lines": 34_965,
+    "solver lines": 8_685,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_697,
-    "functions p90": 19,
+    "runs lines": 6_792,
+    "functions p90": 20,
     "longest function": 53,
     "most parameters": 8,
     "most public methods": 15,
@@ -70,7 +70,9 @@ lines, the smaller ball 180, tables 1,380, rows held out and what is shown of pr
 faces of estimator, frames and page 640, pipelines 270, numbers as labels 1,100, penalties with a
 1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait
 or change their data 85, sparse models in parts 125, scans on threads and counts in files 95, proven
-columns left out, paths of sparse models, small weights dropped and many labels together 320."""
+columns left out, paths of sparse models, small weights dropped and many labels together 320; and
+models compared by names, booleans of one spelling, unknown columns by name, weights certified as
+they are, and rows trained on told where they are measured, 290."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

@@ -28,13 +28,14 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import streamtron
-from streamtron import StreamtronClassifier
-from streamtron.core.config import SKLEARN_NAMES, Settings
+from streamtron import StreamtronClassifier, StreamtronRegressor
+from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import Process
+from tests.helpers.svm_text import svm_lines, write_shards
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -97,23 +98,21 @@ def _gaps(model: StreamtronClassifier) -> list[float]:
 
 
 def _write_shards(X: NDArray[Any], y: NDArray[Any], root: Path, shards: int, base: int) -> Path:
-    root.mkdir()
-    for number, rows in enumerate(np.array_split(np.arange(len(y)), shards)):
-        lines = (
-            f"{y[k]} " + " ".join(f"{j + base}:{float(X[k, j])!r}" for j in np.flatnonzero(X[k]))
-            for k in rows
-        )
-        Path(root, f"{number}.svm").write_text("\n".join(lines) + "\n")
+    write_shards(root, svm_lines(X, y, base), shards)
     return root
 
 
 # --- scikit-learn's own checks ---
 
 
+FAST = ("squared_hinge", "log_loss", "squared_error", "huber")
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", slow_but(LOSSES, "squared_hinge", "log_loss"))
+@pytest.mark.parametrize("loss", slow_but([*LOSSES, *REGRESSION], *FAST))
 def test_scikit_learn_checks_pass_with_no_exemption(loss):
-    results = check_estimator(StreamtronClassifier(loss=loss), on_skip=None)
+    kind = StreamtronRegressor if loss in REGRESSION else StreamtronClassifier
+    results = check_estimator(kind(loss=loss), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 50
     assert {result["status"] for result in results} <= {"passed", "skipped"}
 
@@ -202,17 +201,6 @@ def test_behind_tfidf_and_in_a_calibration_it_decides_as_linear_svc_up_to_what_i
 # --- probabilities ---
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_probabilities_are_those_of_the_sigmoid_divided_by_their_sum(classes):
-    X, y = _rows(classes=classes)
-    model = StreamtronClassifier(loss="log_loss").fit(X, y)
-    shares = 1.0 / (1.0 + np.exp(-model.decision_function(X)))
-    wanted = np.column_stack([1.0 - shares, shares]) if classes == 2 else shares
-    wanted /= wanted.sum(axis=1, keepdims=True)
-    assert model.predict_proba(X) == pytest.approx(wanted, rel=1e-12)
-    assert model.predict_log_proba(X) == pytest.approx(np.log(wanted), rel=1e-9, abs=1e-12)
-
-
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
 def test_only_the_logistic_loss_has_probabilities(loss):
     model = StreamtronClassifier(loss=loss).fit(*_rows())
@@ -257,12 +245,15 @@ def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
         assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
 
 
-@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 2: 0.5}])
-def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight):
+@pytest.mark.parametrize(("class_weight", "names"), [
+    (None, {"classes": [3, 0, 1, 2]}), (None, {"multiclass": True}),
+    ("balanced", {"classes": [3, 0, 1, 2]}), ({0: 3.0, 2: 0.5}, {"multiclass": True}),
+])  # fmt: skip
+def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight, names):
     X, y = _rows(classes=4)
     root = _write_shards(X, y, tmp_path / "rows", shards=1, base=1)
     ours = StreamtronClassifier(class_weight=class_weight)
-    on_disk = clone(ours).fit_shards(root, classes=[3, 0, 1, 2])
+    on_disk = clone(ours).fit_shards(root, **names)
     in_memory = ours.fit(X, y)
     assert on_disk.classes_.tolist() == [0.0, 1.0, 2.0, 3.0]
     if class_weight == "balanced":  # n / (2 n_class) · 2/4 rounds otherwise
@@ -282,6 +273,8 @@ def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path):
     assert not np.array_equal(wide.coef_, narrow.coef_)
     with pytest.raises(TypeError, match="keyword argument 'colour'"):
         StreamtronClassifier().fit_shards(root, colour="red")
+    with pytest.raises(SettingsError, match="an estimator predicts one label a row"):
+        StreamtronClassifier().fit_shards(root, multilabel=True)
 
 
 def test_no_random_state_is_the_default_seed_and_not_chance():
@@ -338,6 +331,9 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     model.fit_shards(tmp_path / "rows.parquet", features="a,b,c")
     with pytest.raises(ValueError, match="must be in the same order"):
         model.predict(table)
+    whole = streamtron.fit(tmp_path / "rows.parquet", columns="auto")
+    model.fit_shards(tmp_path / "rows.parquet", columns="auto")
+    assert np.array_equal(model.coef_[0], whole.weights)
 
 
 def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then():
@@ -376,10 +372,14 @@ def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(parameters, s
     ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
     ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], r"row 3 has -0\.5"),
     ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
+    (np.ma.masked_equal([0, 1, 1, 2], 2), None, "values that are masked"),
 ])  # fmt: skip
 def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronClassifier().fit(np.eye(4), y, sample_weight=weights)
+    if weights is None:
+        with pytest.raises(DataError):
+            streamtron.fit(np.eye(4), y)
 
 
 def test_a_gap_not_reached_is_warned_of_with_its_size():
@@ -588,14 +588,6 @@ def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
         model.partial_fit(X, y, classes=[0, 1, 2])
 
 
-def test_a_first_part_may_lack_a_class():
-    X, y = _rows(n=600)
-    model = StreamtronClassifier().partial_fit(X[y == 1], y[y == 1], classes=[0, 1])
-    assert np.all(model.predict(X[y == 1]) == 1)
-    model.partial_fit(X, y)
-    assert model.score(X, y) > 0.7
-
-
 def test_a_free_intercept_is_that_of_logistic_regression():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X / np.abs(X).max(axis=0)).astype(np.float32)
@@ -735,19 +727,17 @@ def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(classes, 
     names = {"loss": loss, "C": 0.5, "class_weight": weights, "multiclass": classes > 2}
     model = streamtron.fit(root, model=tmp_path / "m", **names)
     ours = StreamtronClassifier.from_model(tmp_path / "m")
-    assert (
-        ours.get_params()
-        == StreamtronClassifier(
-            loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0
-        ).get_params()
-    )
+    wanted = StreamtronClassifier(loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0)
+    assert ours.get_params() == wanted.get_params()
     assert ours.certificate_ == model.certificate
     theirs = model.to_sklearn()
     for other in (ours, theirs):
         assert np.array_equal(other.predict(X), model.predict(X))
         assert other.decision_function(X) == pytest.approx(model.decision_function(X), rel=1e-9)
     if loss == "log_loss":
-        assert ours.predict_proba(X) == pytest.approx(model.predict_proba(X), rel=1e-9)
+        proba = model.predict_proba(X)
+        assert ours.predict_proba(X) == pytest.approx(proba, rel=1e-9)
+        assert ours.predict_log_proba(X) == pytest.approx(np.log(proba), rel=1e-9, abs=1e-12)
     assert clone(ours).fit(X, y.astype(float)).coef_ == pytest.approx(ours.coef_, rel=1e-6)
 
 

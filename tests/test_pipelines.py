@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import streamtron
-from tests.helpers.processes import Ended, Process
+from tests.helpers.processes import Ended, Process, succeeded
 from tests.helpers.sources import dense, random_rows
 from tests.helpers.svm_text import svm_lines
 
@@ -58,9 +58,7 @@ def _pipeline(script: str, *words: object, cwd: Path = PIPELINES) -> Ended:
 
 def _lines(script: str, *words: object) -> list[str]:
     """What a pipeline prints that does well."""
-    done = _pipeline(script, *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return succeeded(_pipeline(script, *words)).stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -68,8 +66,7 @@ def _lines(script: str, *words: object) -> list[str]:
 def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, workers, tmp_path):
     words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", topics,
              "--delta", "0.3,1000", *workers)  # fmt: skip
-    first = _pipeline(*words)
-    assert first.returncode == 0, first.stderr
+    first = succeeded(_pipeline(*words))
     shown = first.stdout.split("topic ")[1]
     work = tmp_path / "rcv1" / "work"
     for topic in topics.split(","):
@@ -85,8 +82,7 @@ def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, 
         assert report["rows"] == 600
         [best] = [row for row in rows if row["best"] == "True"]
         assert report["settings"]["delta"] == float(best["delta"])
-    again = _pipeline(*words)
-    assert again.returncode == 0
+    again = succeeded(_pipeline(*words))
     assert "running" not in again.stdout
     assert again.stdout.split("topic ")[1] == shown
 
@@ -121,16 +117,14 @@ def test_a_file_that_cannot_be_fetched_is_named_with_where_to_put_it(tmp_path, m
 
 @pytest.mark.slow
 def test_a_sweep_ends_with_its_best_model_tested_and_proven(tmp_path):
-    done = _pipeline("sweep.py", "--tiny", "--to", tmp_path, "--C", "0.1,1", "--rho", "1")
-    assert done.returncode == 0, done.stderr
-    assert "the best one: accuracy 0.9" in done.stdout
+    words = ("sweep.py", "--tiny", "--to", tmp_path, "--C", "0.1,1", "--rho", "1")
+    assert "the best one: accuracy 0.9" in succeeded(_pipeline(*words)).stdout
 
 
 @pytest.mark.slow
 def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path):
     words = ("cluster_fit.py", "--tiny", "--to", tmp_path, "--workers", "2")
-    first = _pipeline(*words)
-    assert first.returncode == 0, first.stderr
+    first = succeeded(_pipeline(*words))
     assert "rounds over 6 parts" in first.stdout
     assert first.stdout.count(" bytes to it, ") == 2
     assert "accuracy" in first.stdout

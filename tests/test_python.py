@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from functools import partial
 from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
@@ -77,27 +78,39 @@ def test_settings_are_given_at_once_or_by_name_but_not_both_and_a_size_as_text_o
     assert {trial.settings.seed for trial in found.trials} == {7}
 
 
-def test_certify_evaluate_and_predict_take_a_model_or_its_path(place):
+def test_what_is_of_another_kind_is_refused_in_a_sentence(place):
+    model, shards = place / "m.st", place / "more"
+    for call, sentence in (
+        (partial(streamtron.fit, []), "No shards"),
+        (partial(streamtron.fit, shards, resume=True), "no model is named: leave one out"),
+        (partial(streamtron.fit, shards, model=model, resume=True, overwrite=True), "begins it"),
+        (partial(streamtron.explain, model, most=-1), "most is -1: wanted 0 or more"),
+        (partial(streamtron.diff, model, model, most=-1), "most is -1: wanted 0 or more"),
+        (partial(streamtron.evaluate, model, shards, worst=-1), "worst is -1: wanted 0 or more"),
+        (partial(streamtron.sweep, shards, folds=2.0), "folds is 2.0: wanted a whole number"),
+        (partial(streamtron.convert, shards, place / "c", rows_per_shard=2.5), "shard is 2.5: wan"),
+        (partial(streamtron.convert, shards, place / "c", rows_per_shard=0), "is 0: wanted at lea"),
+        (partial(streamtron.forget, model, key="user", values=5), "libsvm text has no column"),
+        (partial(streamtron.certify, streamtron.load(model)), "does not say its shards"),
+        (partial(streamtron.certify, place / "train" / "part-0.svm"), "no shards are given"),
+    ):
+        with pytest.raises((DataError, SettingsError), match=sentence):
+            call()
+
+
+def test_functions_of_a_model_take_its_path_too(place):
     path, shards = place / "m.st", place / "more"
     model = streamtron.load(path)
     assert streamtron.certify(path, shards) == streamtron.certify(model, shards)
     assert streamtron.evaluate(str(path), shards) == streamtron.evaluate(model, shards)
+    assert streamtron.explain(path) == streamtron.explain(model)
+    assert streamtron.diff(path, model) == streamtron.diff(model, path)
+    assert streamtron.calibrate(path, shards) == streamtron.calibrate(model, shards)
     ours, theirs = (
         np.concatenate([scores.decisions for scores in streamtron.predict(one, shards)])
         for one in (path, model)
     )
     assert np.array_equal(ours, theirs)
-
-
-def test_certify_without_shards_proves_the_run_of_a_path_in_one_reading(place):
-    proof = streamtron.certify(place / "m.st")
-    assert proof.readings == 1
-    assert proof.certificate.relative_duality_gap <= 0.05
-    assert proof == streamtron.certify(place / "m.st.run")
-    with pytest.raises(SettingsError, match="does not say its shards"):
-        streamtron.certify(streamtron.load(place / "m.st"))
-    with pytest.raises(DataError, match="no shards are given"):
-        streamtron.certify(place / "train" / "part-0.svm")
 
 
 # --- coefficients of other programs --------------------------------------------------------------
@@ -165,10 +178,6 @@ except SettingsError as error:
 def python(*words: str) -> str:
     command = [sys.executable, *words]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def test_python_dash_m_streamtron_is_the_command_line():
-    assert python("-m", "streamtron", "--version") == f"streamtron {streamtron.__version__}\n"
 
 
 @pytest.mark.parametrize(("library", "code", "sentence"), [

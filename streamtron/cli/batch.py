@@ -13,14 +13,15 @@ from streamtron.cli.common import workers_of
 from streamtron.core.errors import SettingsError
 
 if TYPE_CHECKING:
+    from streamtron.cluster.batch import CommandLine
     from streamtron.cluster.jobs import JobStatus
+    from streamtron.core.config import Settings
 
 
-@click.command()
+@options.command()
 @click.argument("file", metavar="JOBS.TOML", type=click.Path())
 @click.option("--again", is_flag=True, help="Run every job, also those that are done.")
 @options.distributed_options
-@options.verbose_option
 def batch(file: str, again: bool, **where: Any) -> int:
     """Run the commands that JOBS.toml lists, each after those it depends on.
 
@@ -57,14 +58,17 @@ def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
 
 def command_line(
     commands: Mapping[str, click.Command], name: str, values: Mapping[str, Any]
-) -> list[str]:
-    """Return the arguments of a command, given names and values as TOML has them, or refuse an
+) -> CommandLine:
+    """Return the command line of a command, given names and values as TOML has them, or refuse an
     unknown name, a value of the wrong kind, a missing value by a SettingsError.
 
     >>> from streamtron.cli.main import streamtron
-    >>> command_line(streamtron.commands, "fit", {"shards": "a", "model": "m", "b": [5, 0.1]})
+    >>> values = {"shards": "a", "model": "m", "b": [5, 0.1]}
+    >>> command_line(streamtron.commands, "fit", values).words
     ['--b=5,0.1', '--model=m', '--', 'a']
     """
+    from streamtron.cluster.batch import CommandLine
+
     command = commands[name]
     known = [parameter for parameter in command.params if parameter.name != "help"]
     names = (max(parameter.opts, key=len).lstrip("-").replace("-", "_") for parameter in known)
@@ -80,8 +84,16 @@ def command_line(
     for key, parameter in parameters.items():
         if key in values and isinstance(parameter, click.Argument):
             words += map(_text, _listed(values[key]))
-    _check(command, words)
-    return words
+    settings = _checked(command, words)
+    read, written = (
+        [str(file) for key in values if isinstance(parameters[key].type, files)
+         for file in _listed(values[key])]
+        for files in (options.Read, options.Written)
+    )  # fmt: skip
+    if "-" in (*read, *written):
+        raise SettingsError("- is standard input or output, and a job has none: name a file.")
+    read += [] if settings.vocabulary is None else [settings.vocabulary]
+    return CommandLine(words, read, written, settings.to_dict())
 
 
 def _option_words(option: click.Option, name: str, value: Any) -> list[str]:
@@ -107,8 +119,8 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _check(command: click.Command, words: list[str]) -> None:
-    """Parse as the command would and make its settings, but run nothing."""
+def _checked(command: click.Command, words: list[str]) -> Settings:
+    """Parse as the command would and return its settings, but run nothing."""
     try:
         with click.Context(command, info_name=command.name) as context:
             command.parse_args(context, list(words))
@@ -116,7 +128,8 @@ def _check(command: click.Command, words: list[str]) -> None:
     except click.UsageError as error:
         raise SettingsError(error.format_message()) from error
     if command.name == "generate":  # whose columns are a number
-        return
-    for name in options.LISTS if command.name == "sweep" else ():
-        settings.pop(name, None)
-    options.settings_of(settings, context.params.get("config"))
+        return options.settings_of({})
+    file = context.params.get("config")
+    if command.name == "sweep":
+        return options.candidates_of(settings, file)[1]
+    return options.settings_of(settings, file)

@@ -12,18 +12,18 @@ from streamtron.cli.terminal import complain
 from streamtron.core.text import some
 
 
-@click.command()
-@click.argument("model", type=click.Path())
+@options.command()
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @options.calibration_option
 @options.distributed_options
-@options.verbose_option
 def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: Any) -> None:
     """Fit probabilities to the decisions of MODEL on SHARDS, held out of its training, and write
     the model anew with them, without training again."""
     from streamtron.model.linear_model import LinearModel
     from streamtron.runs.calibrate import calibrate as calibrate_model
-    from streamtron.runs.calibrate import fitted_on
+    from streamtron.runs.directory import run_directory
+    from streamtron.runs.evaluate import trained_on
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with executor_of(**where) as executor:
@@ -31,7 +31,7 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
         calibrated = calibrate_model(loaded, shards, method=calibration, executor=executor)
     calibrated.save(model)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
-    if names := fitted_on(calibrated, model):
+    if names := [shard.name for shard in trained_on(run_directory(model), shards)]:
         complain(
             f"Warning: the model was fitted on rows of {some(names, form=str)}, whose "
             "decisions are larger than others. Calibrate it on rows held out."

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
 
 
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
-@click.option("--witness", type=click.Path(),
+@options.command()
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, type=options.Read())
+@click.option("--witness", type=options.Read(),
               help="Witness that fit --witness wrote; one reading is enough then.")  # fmt: skip
 @click.option("--accept-exclusions", is_flag=True,
               help="Accept a --witness that leaves out forgotten rows.")  # fmt: skip
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
               help="The last number of a coefficient file is the bias.")  # fmt: skip
 @options.setting_options(*options.PROBLEM, default="the model's")
 @options.setting_options("index_base", *options.PLACES)
+@options.run_dir_option
 @options.reading_options
 @options.cluster_options
 @options.log_option
 @options.json_option
-@options.verbose_option
 def certify(
     model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
     readings: int, bias_last: bool, log: str | None, as_json: bool, **given: Any,
@@ -46,12 +46,15 @@ def certify(
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
     --C (and --rho), and take --label, --features and the like, as fit does. Without SHARDS, MODEL
     is a run, which is certified in one reading with its own shards and witness; -v prints the drift
-    of its running weights from its counts too.
+    of its running weights from its counts too. --run-dir says where its run is, if not beside it.
+
+    What is printed is true of the weights as they are; a last line says what is proven of them at
+    their best scale, if that is more.
 
     Workers make the readings. Without a witness, this process solves the rows with a slack.
     """
     read = [*shards, witness, given["vocabulary"], given["scheduler"]]
-    check_files({"log": log}, read, runs=[model])
+    check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any
     from streamtron.runs.certify import certify as prove
@@ -72,8 +75,8 @@ def certify(
             loaded = with_places(loaded, options.settings_of(places))
     with progress(verbose=is_verbose(), log=log) as listen, executor_of(**given) as executor:
         proof = prove(
-            loaded, shards or None, witness=witness, readings=readings, machine=machine,
-            accept_exclusions=accept_exclusions, executor=executor, listen=listen,
+            loaded, shards or None, witness=witness, run=machine.run_dir, readings=readings,
+            machine=machine, accept_exclusions=accept_exclusions, executor=executor, listen=listen,
             **settings,
         )  # fmt: skip
     values = proof.to_dict() | (columns_not_used(loaded, shards) if shards else {})
@@ -81,29 +84,37 @@ def certify(
 
 
 def _lines(proof: Mapping[str, Any]) -> Lines:
-    """Yield the certificate, and with ``-v`` what holds for the weights."""
-    certificate, learners = proof["certificate"], proof.get("learners")
+    """Yield what is proven of the weights as they are, and at their best scale if that is more."""
+    direction, learners = proof["certificate"], proof.get("learners")
+    certificate = direction | proof["as_given"]
     readings = round(proof["readings"], 3)
     yield from aligned([("rows", certificate["rows_scanned"]), ("readings", readings)])
+    problem = proof["problem"].items()
+    yield f"{'problem':<18} {', '.join(f'{name} {number(value)}' for name, value in problem)}"
     yield from column_lines(proof)
     yield from certificate_lines(certificate, many=bool(learners))
     yield from zero_lines(learners or [proof])
     if is_verbose():
         yield from _of_weights(learners or [proof])
+    best = within(direction["relative_duality_gap"])
+    longer = best != within(certificate["relative_duality_gap"])
     if learners:
         scales = [repr(learner["weights_scale"]) for learner in learners]
         yield ""
         yield from class_table(
             [learner["label"] for learner in learners],
-            bounds([learner["certificate"] for learner in learners]),
-            ("scale of weights", scales) if is_verbose() else ("", ()),
+            bounds([learner["certificate"] | learner["as_given"] for learner in learners]),
+            ("scale of weights", scales) if longer or is_verbose() else ("", ()),
         )
     elif (gap := certificate["relative_duality_gap"]) < 1.0:
         yield f"{within(gap)}, proven on these rows"
+    if longer:
+        factor = "these scales" if learners else f"{proof['weights_scale']:.7g}"
+        yield f"the weights times {factor} are {best}"
     if excluded := certificate["rows_excluded"]:
         yield (
-            f"{excluded:,} rows of the shards were left out, because the witness excludes them as "
-            "forgotten: nothing is proven of them."
+            f"{excluded:,} row{'s' * (excluded != 1)} of the shards left out, because the witness "
+            "excludes them as forgotten: nothing is proven of them."
         )
 
 
@@ -111,9 +122,10 @@ def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
     """Yield scale and decision radius of one learner; the largest distances of the weights from
     those that the counts give, where known."""
     if len(proofs) == 1:
-        yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"  # what P is of
+        yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"
         radius = proofs[0]["decision_radius"]
-        yield f"{'decision radius':<18} {'none proven' if radius == math.inf else up(radius):>13}"
+        shown = "none proven" if radius == math.inf else up(radius)
+        yield f"{'decision radius':<18} {shown:>13}  at that scale"
     for name, whose, values in (
         ("distance", "the model's", [proof["distance"] for proof in proofs]),
         ("drift", "the running", [proof["certificate"]["drift"] for proof in proofs]),

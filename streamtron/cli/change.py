@@ -15,19 +15,14 @@ from streamtron.cli.terminal import is_verbose
 from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
-    from streamtron.runs.outcome import Outcome
+    from streamtron.runs.report import Outcome
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
-@options.report_option
-@options.log_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
-@options.run_dir_option
-@options.machine_options
-@options.cluster_options
-@options.verbose_option
+@options.change_options
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
 ) -> int:  # fmt: skip
@@ -41,22 +36,17 @@ def update(
     return _change_run(update_run, run, shards, report, log, given)
 
 
-@click.command()
+@options.command()
 @click.argument("run", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--key", metavar="COLUMN",
               help="Only rows whose COLUMN holds a --value (not in libsvm text).")  # fmt: skip
 @click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
-@click.option("--rows", type=click.Path(dir_okay=False),
+@click.option("--rows", type=options.Read(dir_okay=False),
               help="Only the rows in this CSV file with columns shard,row; rows count from "
               "0.")  # fmt: skip
-@options.report_option
-@options.log_option
 @options.setting_options("tol", "max_epochs")
-@options.run_dir_option
-@options.machine_options
-@options.cluster_options
-@options.verbose_option
+@options.change_options
 def forget(
     run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
     report: str | None, log: str | None, **given: Any,
@@ -65,9 +55,11 @@ def forget(
     certificate over the remaining rows.
 
     SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
-    forgotten stays in the model or in the run's directory. The files of whole shards may be deleted
-    already; where a shard still holds forgotten rows, the run leaves them out from now on. What is
-    not in the run is listed and is no error, so a second call changes nothing.
+    forgotten stays in the model or in the run's directory, but for what --columns and --text took
+    from all rows, as names of categories, words and counts: a fit without these rows makes them
+    anew. The files of whole shards may be deleted already; where a shard still holds forgotten
+    rows, the run leaves them out from now on. What is not in the run is listed and is no error, so
+    a second call changes nothing.
     """
     from streamtron.runs.forget import forget as forget_rows
 
@@ -82,7 +74,7 @@ def _change_run(
     """Update a run that has ended, or forget rows of it, and print the summary."""
     settings, machine = options.split(given)
     from streamtron.cli.progress import progress
-    from streamtron.runs.finished_run import locate
+    from streamtron.runs.finished_run import locate, model_of
 
     place = locate(run, machine.run_dir)
     check_files(
@@ -97,16 +89,17 @@ def _change_run(
             open_parts=parts_of(workers), **settings,
         )  # fmt: skip
     machine = replace(machine, run_dir=str(place.directory))
-    return report_fit(outcome, run, machine, _changes(outcome.report))
+    return report_fit(outcome, model_of(run), machine, _changes(outcome.report))
 
 
 def _changes(report: Mapping[str, Any]) -> Lines:
     """Yield what a forget removed, and what an update or a forget skipped."""
     forgotten = report.get("forgotten", {})
     if forgotten or report.get("not_in_run"):
-        yield f"{sum(forgotten.values()):,} rows forgotten by this call"
+        count = sum(forgotten.values())
+        yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
     lists = (
-        [f"{name}: {n:,} rows forgotten" for name, n in forgotten.items()],
+        [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
         [f"{shard}: in the run already; it is skipped"
          for shard in report.get("already_in_run", ())],
         [f"{shard}: not in the run; there is nothing to forget"

@@ -19,8 +19,8 @@ from streamtron.core.text import format_size
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
-    from streamtron.runs.outcome import Outcome
     from streamtron.runs.parts import OpenParts
+    from streamtron.runs.report import Outcome
 
 STOPPED = 4
 """Exit code: stopped before the tolerance was certified."""

@@ -10,9 +10,9 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
 
 
-@click.command()
+@options.command()
 @options.shards_argument
-@click.argument("destination", type=click.Path(file_okay=False))
+@click.argument("destination", type=options.Written(file_okay=False))
 @click.option("--format", "format_", type=click.Choice(["libsvm", "parquet"]), default="parquet",
               show_default=True, help="Format of the new shards.")  # fmt: skip
 @click.option("--rows-per-shard", type=options.whole_number(1), default=1 << 17, show_default=True,
@@ -23,7 +23,6 @@ from streamtron.cli.common import executor_of, say_written
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
 @options.setting_options(*options.READING[:-2])
 @options.distributed_options
-@options.verbose_option
 def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, keep_names: bool,
     overwrite: bool, **given: Any,

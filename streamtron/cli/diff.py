@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 from streamtron.cli import options
+from streamtron.cli.explain import class_facts
 from streamtron.cli.terminal import print_values
 from streamtron.core.text import Lines, aligned, feature_text, label_text, number, up
 
 
-@click.command()
-@click.argument("first", type=click.Path())
-@click.argument("second", type=click.Path())
+@options.command()
+@click.argument("first", type=options.Read())
+@click.argument("second", type=options.Read())
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,
               help="Number of features shown of each class.")  # fmt: skip
 @options.json_option
-@options.verbose_option
 def diff(first: str, second: str, most: int, as_json: bool) -> None:
     """Show in which settings, and in which weights most, the models FIRST and SECOND differ."""
     from streamtron.model.import_model import load_any
@@ -35,7 +35,7 @@ def _lines(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield ""
         yield from aligned([
-            ("class", label_text(direction["positive"])), ("cosine", direction["cosine"]),
+            *class_facts(direction), ("cosine", direction["cosine"]),
             ("distance", direction["distance"]),
             ("gap", " → ".join(map(up, direction["relative_duality_gap"]))),
             ("bias", _pair(direction["bias"])),

@@ -15,14 +15,14 @@ from streamtron.core.text import (
     MANY,
     Lines,
     aligned,
+    bracket_text,
     column_lines,
-    down,
     label_text,
     metric_words,
     metrics_shown,
     number,
     some,
-    up,
+    unknown_text,
 )
 
 if TYPE_CHECKING:
@@ -35,18 +35,17 @@ _PAIR = ("label", "predicted")
 _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
-@click.command()
-@click.argument("model", type=click.Path())
+@options.command()
+@click.argument("model", type=options.Read())
 @options.shards_argument
 @click.option("--ranking/--no-ranking", default=True, show_default=True,
               help="Compute ROC AUC and average precision: exact up to a million distinct "
-              "decisions, of more a bracket that contains them.")  # fmt: skip
+              "decisions, of all classes together; of more a bracket around them.")  # fmt: skip
 @click.option("--worst", default=0, type=options.whole_number(0), metavar="N",
               help="List the N rows that are most wrong: where they are, label, decision "
               "[none].")  # fmt: skip
 @options.json_option
 @options.distributed_options
-@options.verbose_option
 def evaluate(
     model: str, shards: tuple[str, ...], ranking: bool, worst: int, as_json: bool, **where: Any
 ) -> None:
@@ -67,14 +66,25 @@ def evaluate(
             loaded, shards, ranking=ranking, worst=worst, executor=executor
         ).to_dict()
     metrics |= columns_not_used(loaded, shards)
-    warn_calibrated(loaded, shards)
+    warn_known(loaded, model, shards)
     print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)
 
 
-def warn_calibrated(model: LinearModel, shards: Sequence[str]) -> None:
-    """Warn of rows on which a model was calibrated: probabilities look better on them."""
+def warn_known(model: LinearModel, path: str, shards: Sequence[str]) -> None:
+    """Warn of rows on which the model at ``path`` was trained or calibrated: it, or probabilities,
+    look better on them."""
     from streamtron.runs.calibrate import calibrated_on
+    from streamtron.runs.directory import run_directory
+    from streamtron.runs.evaluate import trained_on
 
+    if known := trained_on(run_directory(path), shards):
+        rows, names = sum(shard.rows for shard in known), [shard.name for shard in known]
+        share = model.settings.get("held_out")
+        held_out = f", or report it with --valid {100 * share:g}%, those held out" if share else ""
+        complain(
+            f"Warning: the model was trained on {rows:,} of the rows, in {some(names, form=str)}; "
+            f"it looks better there than on other rows. Measure it on others{held_out}."
+        )
     if names := calibrated_on(model, shards):
         complain(
             f"Warning: the model was calibrated on rows of {some(names, form=str)}; probabilities "
@@ -91,7 +101,7 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
         *([("of other classes", strange)] if strange else []),
     ])  # fmt: skip
     if beyond:
-        yield f"{beyond:,} values in columns beyond the model's width weigh 0"
+        yield unknown_text(beyond, metrics.get("unseen", ()))
     yield from column_lines(metrics)
     if "classes" in metrics:
         rows = metrics["classes"]
@@ -127,9 +137,9 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:
     """Return a metric, to four digits that do not make it 1, or the bracket that contains it."""
-    value, (low, high) = metrics[name], metrics.get(f"{name}_bracket", (None, None))
-    if low is not None:
-        return f"between {down(low)} and {up(high)}"
+    value = metrics[name]
+    if bracket := bracket_text(metrics, name):
+        return bracket
     return value if value is None or 0.9999 < value < 1.0 else f"{value:>13.4g}"
 
 

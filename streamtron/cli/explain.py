@@ -16,9 +16,9 @@ _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
 
 
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, type=click.Path())
+@options.command()
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option("--row", type=options.whole_number(0),
               help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
 @click.option("--most", type=options.whole_number(1), default=20, show_default=True,
@@ -29,7 +29,6 @@ _CLASSES = 3
               "sweep over C with --valid, and --penalty l1 or elasticnet.")  # fmt: skip
 @options.names_option
 @options.json_option
-@options.verbose_option
 def explain(
     model: str, shards: tuple[str, ...], row: int | None, most: int, path: bool,
     names: tuple[str, ...], as_json: bool,
@@ -44,7 +43,7 @@ def explain(
     from streamtron.runs.directory import run_directory
     from streamtron.runs.explain import explain as explain_model
     from streamtron.runs.explain import names_of_run
-    from streamtron.runs.outcome import REPORT
+    from streamtron.runs.report import REPORT
 
     loaded = load_any(model)
     names = names or tuple(names_of_run(loaded, model))
@@ -55,7 +54,7 @@ def explain(
 
 def _model(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
-        yield from aligned([*_class(direction), ("bias", direction["bias"])])
+        yield from aligned([*class_facts(direction), ("bias", direction["bias"])])
         yield f"{'weight':>14}  feature"
         for feature in direction["features"]:
             yield f"{feature['weight']:>+14.6g}  {feature_text(feature)}"
@@ -64,14 +63,14 @@ def _model(facts: Mapping[str, Any]) -> Lines:
 
 def _path(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
-        yield from aligned(_class(direction))
+        yield from aligned(class_facts(direction))
         yield f"{'C':>14} {'weight':>14}  feature"
         for entry in direction["features"]:
             yield f"{entry['C']:>14.6g} {entry['weight']:>+14.6g}  {feature_text(entry)}"
         yield f"{'':>29}  {direction['other_features']:,} other features come in later\n"
 
 
-def _class(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
+def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the class of a direction as a line; none of regression."""
     positive = direction["positive"]
     return [] if positive is None else [("class", label_text(positive))]
@@ -88,7 +87,7 @@ def _row(facts: Mapping[str, Any]) -> Lines:
     for direction in ranked[:_CLASSES]:
         yield ""
         decision = f"{direction['decision']:+.6g}"
-        yield from aligned([*_class(direction), ("decision", decision)])
+        yield from aligned([*class_facts(direction), ("decision", decision)])
         yield f"{'adds':>14} {'value':>12} {'weight':>12}  feature"
         for feature in direction["features"]:
             numbers = f"{feature['contribution']:>+14.6g} {feature['value']:>12.6g}"
@@ -97,4 +96,4 @@ def _row(facts: Mapping[str, Any]) -> Lines:
             yield f"{direction['other_contributions']:>+14.6g} {'':>25}  {count:,} other features"
         yield f"{direction['bias']:>+14.6g} {'':>25}  bias"
     if ranked[_CLASSES:]:
-        yield f"\n… and {len(ranked) - _CLASSES:,} more classes; --json has all"
+        yield f"\n… and {len(ranked) - _CLASSES:,} more; --json has all classes"

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import STOPPED, check_files, parts_of, report_fit, workers_of
-from streamtron.cli.evaluate import metric_lines, warn_calibrated
+from streamtron.cli.evaluate import metric_lines, warn_known
 from streamtron.cli.terminal import complain, is_verbose, say
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import Lines, digits, down
+from streamtron.core.text import Lines, digits, down, share_of_rows
 
 if TYPE_CHECKING:
     from streamtron.core.config import Settings
     from streamtron.model.linear_model import LinearModel
-    from streamtron.runs.outcome import Outcome
+    from streamtron.runs.report import Outcome
     from streamtron.sweeps.until_certain import Certain
 
 
@@ -29,21 +28,21 @@ def _share(text: str) -> float:
     return float(digits(share))
 
 
-@click.command(cls=options.Grouped)
+@options.command(options.Grouped)
 @options.shards_argument
-@click.option("--model", required=True, type=click.Path(dir_okay=False),
+@click.option("--model", required=True, type=options.Written(dir_okay=False),
               help="File for the model.")  # fmt: skip
-@click.option("--report", type=click.Path(dir_okay=False), help="File for a JSON report.")
-@click.option("--witness", type=click.Path(dir_okay=False),
+@options.report_option
+@click.option("--witness", type=options.Written(dir_okay=False),
               help="File for the witness, with which certify needs one reading.")  # fmt: skip
 @click.option("--until",
               type=options.Parsed("certain=SHARE", _share, "certain=SHARE, as in certain=0.999"),
               help="Tighten --tol until this share of the labels of --valid is certain, as in "
               "certain=0.999: the best possible model labels them so.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(), metavar="SHARDS|20%",
+@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
               help="Shards held out, or a share of the rows, on which the model is measured in the "
               "end, and for --until; shards can be repeated.")  # fmt: skip
-@click.option("--calibrate", multiple=True, type=click.Path(), metavar="SHARDS|10%",
+@click.option("--calibrate", multiple=True, type=options.Read(), metavar="SHARDS|10%",
               help="Shards held out, or a share of the rows, on which the model's decisions become "
               "probabilities; shards can be repeated [no probabilities].")  # fmt: skip
 @options.calibration_option
@@ -53,7 +52,6 @@ def _share(text: str) -> float:
 @options.setting_options()
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def fit(
     shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
     until: float | None, valid: tuple[str, ...], calibrate: tuple[str, ...], calibration: Any,
@@ -69,10 +67,7 @@ def fit(
     measured = _rows(valid, shards)
     start = 0.0 if measured.files else measured.share[1]
     calibrated = _rows(calibrate, shards, start if valid else 0.0)
-    shares = [rows.share[1] for rows in (measured, calibrated) if not rows.files and rows.paths]
-    if (held_out := max(shares, default=settings.held_out)) >= 1.0:
-        raise SettingsError("--valid and --calibrate hold out all rows: give smaller shares.")
-    settings = settings.but(held_out=held_out)
+    settings = settings.but(held_out=_held_out(settings.held_out, measured, calibrated))
     if until is not None and not measured.files:
         raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
     if calibrate and settings.regression:
@@ -128,13 +123,22 @@ class _Rows(NamedTuple):
 
 def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -> _Rows:
     """Return the rows that ``--valid`` or ``--calibrate`` names; a share begins at ``start``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
-    if match is None:
-        return _Rows(given)
-    size = float(match[1]) / 100
-    if not 0.0 < size < 1.0:
-        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
-    return _Rows(shards, (start, round(start + size, 9)))
+    size = share_of_rows(given)
+    return _Rows(given) if size is None else _Rows(shards, (start, round(start + size, 9)))
+
+
+def _held_out(setting: float, *rows_held_out: _Rows) -> float:
+    """Return the share that is held out of a fit: that of the rows, if they are one."""
+    shares = (rows.share[1] for rows in rows_held_out if not rows.files and rows.paths)
+    share = max(shares, default=setting)
+    if share >= 1.0:
+        raise SettingsError("--valid and --calibrate hold out all rows: give smaller shares.")
+    if setting not in (0.0, share):
+        raise SettingsError(
+            f"--held-out, or held_out of --config, is {setting:g}, but --valid and --calibrate "
+            f"hold out {share:g} of the rows. Leave the former out."
+        )
+    return share
 
 
 def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: str) -> None:
@@ -149,7 +153,7 @@ def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: 
         from streamtron.runs.evaluate import evaluate
 
         if valid.files:
-            warn_calibrated(model, valid.files)
+            warn_known(model, path, valid.files)
         metrics = evaluate(model, valid.paths, share=valid.share).to_dict()
         say(["", f"on {valid}:", *metric_lines(metrics, model.classes)])
 

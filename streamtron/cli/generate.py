@@ -10,8 +10,8 @@ from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
 
 
-@click.command()
-@click.argument("directory", type=click.Path(file_okay=False))
+@options.command()
+@click.argument("directory", type=options.Written(file_okay=False))
 @click.option("--rows", type=options.whole_number(), required=True,
               help="Rows to write, at least 1.")  # fmt: skip
 @click.option("--kind", type=click.Choice(["text", "dense"]), default="text", show_default=True,
@@ -31,7 +31,6 @@ from streamtron.cli.common import executor_of, say_written
               show_default=True, help="Format of the files.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier corpus.")
 @options.distributed_options
-@options.verbose_option
 def generate(
     directory: str, rows: int, kind: str, target: str, columns: int | None, seed: int, skip: int,
     shards: int, format_: str, overwrite: bool, **where: Any,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,13 +29,12 @@ from streamtron.core.text import (
 )
 
 
-@click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@options.command()
+@click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
 @options.setting_options("active_set", "loss", *options.READING)
 @options.machine_options
 @options.json_option
-@options.verbose_option
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
     """Show what is in a model, a witness, a run directory, or shards, which are read once."""
     from streamtron.runs.inspect import inspect as look
@@ -223,10 +223,12 @@ def _table(facts: Mapping[str, Any]) -> Lines:
     yield ""
     yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
     yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
-    yield from (f"  streamtron fit {facts['file']} --columns columns.toml --model MODEL", "")
+    file = shlex.quote(facts["file"])
+    yield from (f"  streamtron fit {file} --columns columns.toml --model MODEL", "")
     labels = [column for column in columns if column["becomes"] == "label"]
     name = _toml(labels[0]["name"]) if labels else ""
-    yield f"label = {name}" if labels else '# label = "NAME": the column of the labels'
+    comment = '# label = "NAME": the column of the labels, whose line below is to go'
+    yield f"label = {name}" if labels else comment
     if labels and labels[0]["reason"]:
         yield 'loss = "squared_error"'
     yield from ("", "[columns]")

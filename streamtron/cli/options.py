@@ -13,9 +13,17 @@ from streamtron.core.config import SETTINGS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import ProblemNames, ReadingNames, one_price
 from streamtron.core.text import digits, parse_duration, parse_size, short
-from streamtron.sweeps.grid import values_of
+from streamtron.sweeps.grid import first_loss, values_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Read(click.Path):
+    """The type of what a command reads: a job of a batch runs again when it changes."""
+
+
+class Written(click.Path):
+    """The type of what a command writes: a job of a batch runs again when it is missing."""
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
@@ -194,21 +202,26 @@ distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
 
 report_option = click.option(
-    "--report", type=click.Path(dir_okay=False), help="File for a JSON report."
+    "--report", type=Written(dir_okay=False), help="File for a JSON report."
 )
 log_option = click.option(
     "--log", type=click.Path(dir_okay=False),
     help="File to which every event is appended, one line of JSON each.",
 )  # fmt: skip
 config_option = click.option(
-    "--config", type=click.Path(), help="TOML file of settings; options given here win."
+    "--config", type=Read(), help="TOML file of settings; options given here win."
 )
-shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
+shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
 names_option = click.option(
-    "--names", multiple=True, type=click.Path(),
+    "--names", multiple=True, type=Read(),
     help="Directory in which convert --keep-names kept the names of columns; can be repeated [that "
     "of the shards of the model's run].",
 )  # fmt: skip
+
+change_options = _together(
+    report_option, log_option, run_dir_option, machine_options, cluster_options
+)
+"""Options of the commands that change a run."""
 
 calibration_option = click.option(
     "--calibration", default="sigmoid", show_default=True,
@@ -222,10 +235,15 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
     context.meta["verbose"] = value
 
 
-verbose_option = click.option(
+_verbose_option = click.option(
     "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
     help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
 )  # fmt: skip
+
+
+def command(cls: type[click.Command] = click.Command) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function a command of the class, with ``-v`` behind its other options."""
+    return lambda function: _verbose_option(click.command(cls=cls)(function))
 
 
 class Grouped(click.Command):
@@ -276,3 +294,10 @@ def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
     if file is None:
         return Settings.from_dict(given)
     return Settings.from_toml(file).but(**one_price(given))
+
+
+def candidates_of(given: dict[str, Any], file: str | None) -> tuple[dict[str, Any], Settings]:
+    """Take the values of ``LISTS`` out of what was given to a sweep, and return them and the
+    settings of all candidates."""
+    values = {name: given.pop(name) for name in LISTS if name in given}
+    return values, settings_of({**first_loss(values.get("loss")), **given}, file)

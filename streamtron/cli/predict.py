@@ -16,7 +16,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import scratch_directory
-from streamtron.core.text import with_types
+from streamtron.core.text import unknown_text, with_types
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -25,10 +25,10 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 """What standard input may be."""
 
 
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("shards", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("-o", "--output", required=True, type=click.Path(),
+@options.command()
+@click.argument("model", type=options.Read())
+@click.argument("shards", nargs=-1, required=True, type=options.Read(allow_dash=True))
+@click.option("-o", "--output", required=True, type=options.Written(),
               help="File for one line a row, label and decisions separated by tabs; Parquet if it "
               "ends with .parquet, with a line of names if with .tsv or .csv; - is "
               "stdout.")  # fmt: skip
@@ -50,7 +50,6 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
               help="Of many classes write the N with the highest decisions, and "
               "these.")  # fmt: skip
 @options.distributed_options
-@options.verbose_option
 def predict(
     model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
     digits: int | None, proba: bool, certain: bool, top: int | None, **where: Any,
@@ -82,7 +81,7 @@ def predict(
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
-        beyond = f"; {written.out_of_range:,} values in columns beyond the model's width weigh 0"
+        beyond = f"; {unknown_text(written.out_of_range, written.unseen)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     unused = {name: kind for name, kind in unused.items() if name not in keep}
     aside = f"; not used: {with_types(unused)}" if unused else ""
@@ -99,15 +98,15 @@ def _files(model: LinearModel, shards: Sequence[str], format_: str | None) -> It
         return
     if len(shards) > 1:
         raise SettingsError("- is standard input, and there are shards beside it. Give one.")
-    names = [] if model.recipe is None else model.recipe.names
-    if format_ == "lines" and len(names) != 1:
+    columns = [] if model.recipe is None else model.recipe.columns
+    if format_ == "lines" and [column.KIND for column in columns] != ["text"]:
         raise SettingsError("--format lines is for documents, and the model is not of text alone.")
     format_ = format_ or ("jsonl" if model.reading.get("layout") else "libsvm")
     with scratch_directory("streamtron-") as directory:
         path = Path(directory, f"stdin.{'jsonl' if format_ == 'lines' else format_}")
         with path.open("wb") as copy:
             if format_ == "lines":
-                copy.writelines(_documents(names[0]))
+                copy.writelines(_documents(columns[0].name))
             else:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         if not path.stat().st_size:

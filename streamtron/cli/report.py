@@ -10,19 +10,18 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 
 
-@click.command()
-@click.argument("run", type=click.Path())
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False),
+@options.command()
+@click.argument("run", type=options.Read())
+@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
               help="File for the page, .html.")  # fmt: skip
-@click.option("--valid", multiple=True, type=click.Path(),
-              help="Labelled shards held out: adds metrics, the confusion matrix, margins and "
-              "curves; can be repeated.")  # fmt: skip
+@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
+              help="Labelled shards held out, or the share that the fit held out: adds metrics, "
+              "the confusion matrix, margins and curves; shards can be repeated.")  # fmt: skip
 @click.option("--no-margins", is_flag=True,
               help="Do not read the run's shards for the margins of their rows.")  # fmt: skip
 @options.names_option
 @options.run_dir_option
 @options.distributed_options
-@options.verbose_option
 def report(
     run: str, output: str, valid: tuple[str, ...], no_margins: bool, names: tuple[str, ...],
     run_dir: str | None, **where: Any,
@@ -34,7 +33,7 @@ def report(
     of a model that sweep wrote also the candidates.
     """
     check_files({"page": output}, [*valid, *names, where["scheduler"]], runs=[run])
-    from streamtron.runs.report import report as write
+    from streamtron.runs.report_page import report as write
 
     with executor_of(**where) as executor:
         write(run, output, valid=valid, margins=not no_margins, names=names, run_dir=run_dir,

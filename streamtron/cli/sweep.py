@@ -11,14 +11,13 @@ from streamtron.cli import options, terminal
 from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_words, up
-from streamtron.sweeps.grid import first_loss
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-@click.command()
+@options.command()
 @options.shards_argument
-@click.option("--valid", multiple=True, type=click.Path(),
+@click.option("--valid", multiple=True, type=options.Read(),
               help="Shards to measure on; can be repeated [folds of SHARDS].")  # fmt: skip
 @click.option("--folds", type=options.whole_number(),
               help="Number of cross-validation folds if there is no --valid [5].")  # fmt: skip
@@ -35,18 +34,17 @@ Rows = Sequence[Mapping[str, Any]]
               "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
               "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
               "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.")  # fmt: skip
-@click.option("--table", type=click.Path(dir_okay=False),
+@click.option("--table", type=options.Written(dir_okay=False),
               help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
-@click.option("--model", type=click.Path(dir_okay=False), help="File for the best model.")
-@click.option("--report", type=click.Path(dir_okay=False), help="File for its JSON report.")
-@click.option("--witness", type=click.Path(dir_okay=False), help="File for its witness.")
+@click.option("--model", type=options.Written(dir_okay=False), help="File for the best model.")
+@options.report_option
+@click.option("--witness", type=options.Written(dir_okay=False), help="File for its witness.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run of --model.")
 @options.log_option
 @options.config_option
 @options.candidate_options
 @options.machine_options
 @options.cluster_options
-@options.verbose_option
 def sweep(
     shards: tuple[str, ...], valid: tuple[str, ...], metric: str | None, table: str | None,
     model: str | None, report: str | None, witness: str | None,
@@ -59,8 +57,7 @@ def sweep(
     certified and 4 if it is not; the table says for every candidate why its fit stopped.
     """
     names, machine = options.split(given)
-    values = {name: names.pop(name) for name in options.LISTS if name in names}
-    settings = options.settings_of({**first_loss(values.get("loss")), **names}, config)
+    values, settings = options.candidates_of(names, config)
     how: Any = {
         name: given[name] for name in ("folds", "random", "halving", "two_stage", "overwrite")
     }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -23,32 +23,29 @@ from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import read_toml
 from streamtron.core.sealed import canonical
 from streamtron.data import Manifest, find_shards
-from streamtron.runs.outcome import NOT_CERTIFIED
+from streamtron.runs.report import NOT_CERTIFIED
 
-COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "fit": (("shards", "valid", "calibrate", "config", "vocabulary"),
-            ("model", "report", "witness")),
-    "update": (("shards",), ("report",)),
-    "forget": (("shards", "rows"), ("report",)),
-    "sweep": (("shards", "valid", "config", "vocabulary"),
-              ("table", "model", "report", "witness")),
-    "predict": (("model", "shards"), ("output",)),
-    "export": (("model",), ("output",)),
-    "report": (("run", "valid"), ("output",)),
-    "convert": (("shards", "vocabulary"), ("destination",)),
-    "generate": ((), ("directory",)),
-    "evaluate": (("model", "shards"), ()),
-    "certify": (("model", "shards", "witness"), ()),
-    "inspect": (("paths", "vocabulary"), ()),
-}  # fmt: skip
-"""Command that a job can be → its parameters that name inputs, and those that name outputs; the
-run that it changes is neither."""
+COMMANDS = (
+    "fit", "update", "forget", "sweep", "predict", "export", "report", "convert", "generate",
+    "evaluate", "certify", "inspect",
+)  # fmt: skip
+"""Commands that a job can be."""
 
 WATCHING = ("log", "verbose")
 """Options that change nothing but what a job tells: a job that is done stays so with others."""
 
-CommandLine = Callable[[str, Mapping[str, Any]], list[str]]
-"""Makes the arguments of a command from its name and parameters."""
+
+class CommandLine(NamedTuple):
+    """The arguments of a command, the files that it reads and writes, and all its settings."""
+
+    words: list[str]
+    inputs: list[str]
+    outputs: list[str]
+    settings: dict[str, Any]
+
+
+ToCommandLine = Callable[[str, Mapping[str, Any]], CommandLine]
+"""Makes the command line of a command from its name and parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class Batch:
         return self.path.removesuffix(".toml") + ".logs"
 
 
-def load_batch(path: str | os.PathLike[str], command_line: CommandLine) -> Batch:
+def load_batch(path: str | os.PathLike[str], command_line: ToCommandLine) -> Batch:
     """Read a TOML file of jobs and check all of them; what is wrong is a SettingsError."""
     where = os.path.abspath(path)
     tables = _tables(where)
@@ -154,25 +151,24 @@ def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _job(
-    path: str, table: Mapping[str, Any], jobs: Mapping[str, Job], command_line: CommandLine
+    path: str, table: Mapping[str, Any], jobs: Mapping[str, Job], command_line: ToCommandLine
 ) -> Job:
     name, command, directory = table["name"], table["command"], os.path.dirname(path)
     names = ("name", "command", "after", "accept_uncertified")
     values = {key: value for key, value in table.items() if key not in names}
     try:
         with chdir(directory):  # relative paths of settings files start here
-            words = command_line(command, values)
+            line = command_line(command, values)
     except SettingsError as error:
         raise _refused(path, name, str(error).rstrip(".")) from error
-    lists = {key: value if isinstance(value, list) else [value] for key, value in values.items()}
-    kinds = ([file for key in keys for file in lists.get(key, [])] for keys in COMMANDS[command])
-    inputs, outputs = ([*map(str, files)] for files in kinds)
-    lasting = [word for word in words if word.partition("=")[0].lstrip("-") not in WATCHING]
+    lasting = [word for word in line.words if word.partition("=")[0].lstrip("-") not in WATCHING]
     return Job(
-        name, (command, *words), after=tuple(table["after"]),
-        inputs=tuple(_absolute(directory, file) for file in inputs),
-        outputs=tuple(os.path.join(directory, file) for file in outputs),
-        digest=_digest([command, lasting, [jobs[name].digest for name in table["after"]]]),
+        name, (command, *line.words), after=tuple(table["after"]),
+        inputs=tuple(_absolute(directory, file) for file in line.inputs),
+        outputs=tuple(os.path.join(directory, file) for file in line.outputs),
+        digest=_digest(
+            [command, lasting, line.settings, [jobs[name].digest for name in table["after"]]]
+        ),
         accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
     )  # fmt: skip
 

@@ -69,14 +69,15 @@ def connect(
     verbose : let Dask write its warnings to stderr.
     """
     import dask
-    import distributed  # noqa: F401, so that dask knows its settings
+    from distributed import Client  # dask knows its settings by this import
 
     if dashboard is not None:
         library("bokeh", "dashboard", f"--dashboard {dashboard}")
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
-    if isinstance(workers, int) and workers < 1:
-        raise SettingsError(f"workers is {workers}: wanted at least 1.")
+    is_number = isinstance(workers, int) and workers >= 1
+    if not (workers is None or is_number or isinstance(workers, Client)):
+        raise SettingsError(f"workers is {workers!r}: wanted at least 1, as a whole number.")
     worker_timeout = WORKER_TIMEOUT if worker_timeout is None else worker_timeout
     if not worker_timeout > 0:
         raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")

@@ -204,12 +204,8 @@ class WorkerParts(Parts):
                 with suppress(KeyError, RuntimeError):  # the latter if its worker was lost
                     actor = self._actors[home][1]
                     calls[home] = actor.run_step(self._token, numbers, *arguments)
-            return {
-                home: self._answer(home, self._actors[home][0], calls[home])
-                if home in calls
-                else None
-                for home in parts_of
-            }
+            answers = {h: self._answer(h, self._actors[h][0], call) for h, call in calls.items()}
+            return dict.fromkeys(parts_of) | answers
 
     def _answer(self, home: str, actor: Future, waiting: Future | ActorFuture[Any]) -> Any:
         """Wait for an actor, or what it returns, as long as it is there; None if it is lost."""

@@ -14,7 +14,8 @@ class _Later(ModuleType):
     library is this without a lock, and threads would meet half a module (CPython, issue 114763)."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in dir(self):
+        # import * asks for __all__, and inspect for other names of this kind of every module
+        if (name.startswith("__") and name != "__all__") or name not in dir(self):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(self, name)
 
@@ -41,4 +42,5 @@ def is_loaded(module: ModuleType) -> bool:
     return type(module) is ModuleType
 
 
+later("streamtron.core.events")  # which streamtron has as streamtron.events, and numpy is heavy
 later("streamtron.core.kernels")  # numba takes longer to load than a few rows to be predicted

@@ -73,6 +73,8 @@ class Certificate:
     """what was added to ‖a‖ / t for its rounding, or taken from D of other losses"""
     has_margins: bool = True
     """whether the loss is the squared hinge"""
+    as_scanned: float = math.inf
+    """at least P at the scale of the scan; of hard margins ``primal``"""
     zero_columns: int = 0
     """columns of the rows that are proven to weigh 0 at the optimum of a penalty with a 1-norm"""
 
@@ -144,12 +146,14 @@ def certificate_of(
         least = float(scan.sums[kernels.LEAST])
         scale = 1.0 / least if least > 0.0 else scan.scale
         primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf
+        given = primal
     else:
         primal, scale = primal_of(scan, sq_weights, lasso)
+        given = _primal_at_scale(scan, sq_weights, lasso)
     dual, rounding = dual_of(scan, primal)
     drift = scan.distance(w if running is None else running)
     rows = int(scan.totals[kernels.ROWS])
-    return Certificate(directional, primal, dual, rows, scale, drift, rounding, has_margins)
+    return Certificate(directional, primal, dual, rows, scale, drift, rounding, has_margins, given)
 
 
 def _sizes(scan: ScanSums, w: Vector, bias: float) -> tuple[float, float]:
@@ -213,7 +217,7 @@ def primal_of(scan: ScanSums, sq_weights: float, lasso: float = 0.0) -> tuple[fl
 
 
 def _primal_at_scale(scan: ScanSums, sq_weights: float, lasso: float) -> float:
-    losses = scan.sum_at(kernels.LOSSES) * (1.0 + _rounding_of_sums(scan, kernels.ROWS))
+    losses = scan.losses * (1.0 + _rounding_of_sums(scan, kernels.ROWS))
     primal = 0.5 * scan.scale * scan.scale * sq_weights + losses + scan.scale * lasso
     primal *= 1.0 + FEW
     return primal if primal < math.inf else math.inf  # no number is none proven

@@ -130,8 +130,8 @@ class Settings:
     values: str | None = setting(None, "text", ANY,
         "Tables: the list of values beside a list of features [found by the usual names].")
     columns: tuple[str, ...] | None = setting(None, "columns", kinds.NAMES,
-        "Tables: a column and what it becomes, NAME:KIND,OPTION=VALUE,…, KIND number, category, "
-        "date or text, as in age:number,null=mean; can be repeated. Or a file FILE.toml of them.")
+        "Tables: NAME:KIND,OPTION=VALUE,…, a column and its KIND: number, category, date, list, "
+        "vector or text, as in age:number,null=mean; can be repeated. Or FILE.toml, or auto.")
     text: str | None = setting(None, "text", NOT_EMPTY,
         "Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.")
     hash_bits: int | None = setting(None, "whole", kinds.BITS,
@@ -371,11 +371,11 @@ class Machine:
     checkpoint_every : seconds ≥ 0 between checkpoints.
     """
 
-    memory: int | str | None = setting(None, "size", ANY)
+    memory: int | str | None = setting(None, "size", kinds.BYTES)
     cache_dir: str | None = setting(None, "output", ANY)
     threads: int | None = setting(None, "whole", at_least(1))
     run_dir: str | None = setting(None, "output", ANY)
-    checkpoint_every: float = setting(300.0, "number", ANY)
+    checkpoint_every: float = setting(300.0, "number", at_least(0))
 
     def __post_init__(self) -> None:
         kinds.make_fields(self)  # paths are absolute: a listener may change the working directory

@@ -54,8 +54,11 @@ def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        remedy = "Check the path and its rights."
+        if error.errno == errno.EISDIR:
+            remedy = "Name a file; of a run give MODEL, not MODEL.run."
         raise MachineError(
-            f"{path}: cannot be read ({error.strerror or error}). Check the path and its rights."
+            f"{path}: cannot be read ({error.strerror or error}). {remedy}"
         ) from error
     except MemoryError as error:
         raise MachineError(f"{path}: does not fit in memory. Give the right file.") from error
@@ -290,7 +293,8 @@ def _locked(
     directory: Path, kind: int, flags: int, name: str = LOCK, tries: int = LOCK_TRIES
 ) -> Iterator[int]:
     """Open and lock a file in a directory; retry, for a reader holds it only for a moment."""
-    with reading_from(directory):
+    where, writes = str(directory), flags & os.O_RDWR
+    with writing_to(where, "Check its rights.") if writes else reading_from(where):
         descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
     try:
         for tries_left in reversed(range(tries)):

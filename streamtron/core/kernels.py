@@ -991,14 +991,6 @@ def add_scaled(vector, scale, total):
         total[j] += vector[j] * scale
 
 
-@kernel(types.void(_F8, _F8))
-def move(source, total):
-    """``source`` is added to ``total``, and is 0 then."""
-    for j in range(len(source)):
-        total[j] += source[j]
-        source[j] = 0.0
-
-
 @kernel(types.float64(_REALS, _REALS))
 def square_distance(u, v):
     """Σ (u_j − v_j)², summed from the first to the last, with no vector for the differences."""

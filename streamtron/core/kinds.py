@@ -119,20 +119,29 @@ def setting(
         wanted = f"{', '.join(map(str, kind[:-1]))} or {kind[-1]}"
         range = kind.__contains__, wanted
 
-    def made(given: Any, name: str) -> Any:
-        try:
-            value = make(given)
-        except SettingsError:
-            raise
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            shown = "a number beyond 2⁶³" if isinstance(error, OverflowError) else short(given)
-            raise SettingsError(f"{name} is {shown}: wanted {wanted}.") from error
-        check_range(value, name, range)
-        return value
-
+    made = partial(_made, make=make, wanted=wanted, range=range)
     return field(
         default=default, metadata={"kind": kind, "made": made, "words": words, "sklearn": sklearn}
     )
+
+
+def _made(
+    given: Any, name: str, make: Callable[[Any], Any], wanted: str, range: Range = ANY
+) -> Any:
+    try:
+        value = make(given)
+    except SettingsError:
+        raise
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        shown = "a number beyond 2⁶³" if isinstance(error, OverflowError) else short(given)
+        raise SettingsError(f"{name} is {shown}: wanted {wanted}.") from error
+    check_range(value, name, range)
+    return value
+
+
+def whole(given: Any, name: str, least: int = 0) -> int:
+    """Return a whole number from ``least`` on; for others raise a SettingsError with the name."""
+    return int(_made(given, name, *_KINDS["whole"], at_least(least)))
 
 
 def make_fields(settings: Any) -> None:

@@ -87,7 +87,7 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
     settings = sorted(known)
     for name in given:
         if name not in settings:
-            raise SettingsError(f"unknown setting {name}: {_similar(name, settings)}")
+            raise SettingsError(f"unknown setting {name}: {_similar(str(name), settings)}")
 
 
 def checks_keywords(group: Any = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -148,6 +148,13 @@ def settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return kept settings with the C that holds where neither C nor delta was given."""
     default = "C" in settings and settings["C"] is settings.get("delta") is None
     return {**settings, "C": 1.0} if default else dict(settings)
+
+
+def problem_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return loss, penalty and price of kept settings."""
+    names = ("loss", "epsilon", "penalty", "l1_ratio", "C", "delta")
+    known = {"penalty": "l2", **settled(settings)}
+    return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def one_price(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -184,6 +184,19 @@ class ScanSums:
             return 0.0
         return self.sum_at(kernels.GAINS) - self.steps / self.b
 
+    @property
+    def losses(self) -> float:
+        """Return Σ C φ at the scale s₀, at least. Of a quadratic loss rows of bins from
+        1 / BIN_WIDTH on have a slack at s₀ by rounding alone: that of s₀ m puts every 1 − s₀ m off
+        by at most 2 u (1 + |1 − s₀ m|)."""
+        if not self.loss.quadratic:
+            return self.sum_at(kernels.LOSSES)
+        sums = np.empty((round(1.0 / kernels.BIN_WIDTH), 3))
+        kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
+        costs = self.sum_at(kernels.COSTS) + self.sum_at(kernels.COSTS + 2)
+        hidden = 2.0 * kernels.UNIT_ROUNDOFF * math.sqrt(costs)
+        return (math.sqrt(max(sums[-1, 0], 0.0)) + hidden) ** 2
+
     def sum_at(self, place: int) -> float:
         """Return the compensated sum at a place of ``sums``."""
         return float(self.sums[place] + self.sums[place + 1])

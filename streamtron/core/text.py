@@ -92,6 +92,17 @@ PROVEN = (
 """What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
 
 
+def bracket_text(metrics: Mapping[str, Any], name: str) -> str:
+    """Return the bracket that contains a metric, in words; nothing where the metric is exact.
+
+    >>> bracket_text({"roc_auc": 0.8, "roc_auc_bracket": [0.75, 0.875]}, "roc_auc")
+    'between 0.75 and 0.875'
+    """
+    if (bracket := metrics.get(f"{name}_bracket")) is None:
+        return ""
+    return f"between {down(bracket[0])} and {up(bracket[1])}"
+
+
 def within(gap: float) -> str:
     """Return how far above the best possible objective one is at most, in percent; the last factor
     is for the rounding here.
@@ -138,9 +149,16 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
     return ", ".join(map(form, listed[:most])) + rest_of_list
 
 
+def unknown_text(values: int, columns: Iterable[str]) -> str:
+    """Say how many values a model does not know, and in which columns of a table."""
+    names = some(columns)
+    where = f"in {names}" if names else "as in new columns or categories"
+    return f"{values:,} unknown values, {where}, weigh 0"
+
+
 def with_types(columns: Mapping[str, str]) -> str:
     """List the first columns of a table with their types: ``city (string)``."""
-    return some(columns, form=lambda name: f"{name} ({columns[name]})")
+    return some(columns, form=lambda name: f"{name or repr(name)} ({columns[name]})")
 
 
 def column_lines(told: Mapping[str, Any]) -> Lines:
@@ -152,8 +170,11 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
 
 
 def feature_text(feature: Mapping[str, Any]) -> str:
-    """Return the name of a feature, or its column."""
-    return str(feature["name"]) if "name" in feature else f"column {feature['column']}"
+    """Return the name of a feature, quoted where a blank would not be seen, or its column."""
+    if "name" not in feature:
+        return f"column {feature['column']}"
+    name = str(feature["name"])
+    return repr(name) if name != name.strip() or "= " in name else name
 
 
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
@@ -185,11 +206,11 @@ def parse_size(text: str) -> int:
     >>> parse_size("1GB"), parse_size("1.5 MiB"), parse_size("300")
     (1000000000, 1572864, 300)
     """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?))?b?\s*", text.lower())
     if match is None:
         raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
     number, unit, binary = match.groups()
-    size = float(number) * (1024 if binary else 1000) ** ["", *"kmgt"].index(unit)
+    size = float(number) * (1024 if binary else 1000) ** [None, *"kmgt"].index(unit)
     if size >= 2**63:
         raise SettingsError(f"size {text[:20]!r}: more bytes than any machine has.")
     return int(size)
@@ -208,14 +229,29 @@ def parse_duration(text: str) -> float:
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
 
+def share_of_rows(given: Sequence[str]) -> float | None:
+    """Return the share of the rows that is given, as ``20%``; None where paths are.
+
+    >>> share_of_rows(["20%"]), share_of_rows(["a.svm"])
+    (0.2, None)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)%", given[0]) if len(given) == 1 else None
+    if match is None:
+        return None
+    share = float(match[1]) / 100
+    if not 0.0 < share < 1.0:
+        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+    return share
+
+
 def format_size(size: float) -> str:
     """Format bytes with a unit.
 
-    >>> format_size(1_530_000), format_size(12)
-    ('1.5 MB', '12 B')
+    >>> format_size(1_530_000), format_size(12), format_size(999_999)
+    ('1.5 MB', '12 B', '1.0 MB')
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < (1000 if unit == "B" else 999.95):
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"

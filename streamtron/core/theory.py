@@ -33,20 +33,18 @@ def length_bound_steps(R: float, b: float, epsilon: float, t: int) -> float:
     return math.sqrt(R * R * t + 2.0 / (2.0 - epsilon) * b * t ** (2.0 - epsilon))
 
 
-def length_bound_length(
-    R: float, b: float, epsilon: float, gamma_d: float, t: int, N: int | None = None
-) -> float:
+def length_bound_length(R: float, b: float, epsilon: float, gamma_d: float, t: int) -> float:
     """Bound ‖a‖ from above after t updates of the length variant (Theorem 2).
 
     R {N^(1+ε) + (1+ε)/(2ε) (R/γ_d)^(1−ε) (t^ε − (N−ε+[ε])/N^(1−ε)) + (1+ε) b/R^(1+ε) t}^(1/(1+ε)).
-    Any γ ≤ γ_d may be given for γ_d, such as γ'_d, and any N from 1 to t holds. None is a nearly
-    optimal one: [½ (R/γ_d)^(1−ε)] + 1, at most t.
+    Any γ ≤ γ_d may be given for γ_d, such as γ'_d. It holds for any N from 1 to t; a nearly optimal
+    one is taken: [½ (R/γ_d)^(1−ε)] + 1, at most t.
 
     >>> length_bound_length(1.0, 4.0, 1.0, 0.5, 9)
     9.0
     """
     ratio, integer_part = (R / gamma_d) ** (1.0 - epsilon), int(epsilon == 1.0)
-    N = int(min(t, math.floor(0.5 * ratio) + 1)) if N is None else N
+    N = int(min(t, math.floor(0.5 * ratio) + 1))
     late = t**epsilon - (N - epsilon + integer_part) / N ** (1.0 - epsilon)
     power = (
         N ** (1.0 + epsilon)

@@ -34,7 +34,7 @@ from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 MOST = 1 << 19
 """Names that are kept, those that occur most often: while they are counted, up to three times as
@@ -60,7 +60,7 @@ Counts = Counter[tuple[int, str]]
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
     """Read a shard for the names of its columns, and how often each occurs."""
-    reader = file_reader(shard, reading, threads)
+    reader = open_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # text has no names
     with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
         yield add_up(parts)
@@ -193,9 +193,10 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
         for k, column in enumerate(columns.recipe.columns):
             array = batch.column(column.name)
             if isinstance(column, TextColumn) and column.hashes:
-                counts.update(_occurrences(k, column.words(array.fill_null(""))))
+                counts.update(_occurrences(k, column.words(array, spot)))
             elif isinstance(column, CategoryColumn) and column.hashes:
-                counts.update(_occurrences(k, column.values_in(array), f"{column.name}="))
+                tally = column.tally(array, spot).counts
+                counts.update({(k, f"{column.name}={value}"): n for value, n in tally.items()})
         return counts
     if columns.layout == "columns":
         return Counter({(0, name): len(batch) for name in columns.features})
@@ -207,7 +208,7 @@ def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
     return _occurrences(0, LAYOUTS[columns.layout].read(batch, columns, spot).columns)
 
 
-def _occurrences(k: int, names: pa.Array, before: str = "") -> Counts:
+def _occurrences(k: int, names: pa.Array) -> Counts:
     strings, counts = names.value_counts().flatten()
     pairs = zip(strings.to_pylist(), counts.to_pylist(), strict=True)
-    return Counter({(k, before + name): count for name, count in pairs})
+    return Counter({(k, name): count for name, count in pairs})

@@ -11,7 +11,7 @@ import csv
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.core.splitmix import draw
-from streamtron.data.row_batch import RowBatch, ShardReader, take_rows
 
 NAME = "deletions"
 """The file in a run directory."""
@@ -62,53 +61,9 @@ def in_share(name: str, rows: NDArray[np.int64], share: tuple[float, float]) -> 
     >>> [int(in_share(name, np.arange(1000), (0.0, 0.2)).sum()) for name in ("a.svm", "b/a.svm")]
     [205, 205]
     """
-    start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode())
+    start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode(errors="surrogateescape"))
     hashed = draw(start, rows).astype(np.float64) / 2.0**64
     return (hashed >= share[0]) & (hashed < share[1])
-
-
-class RowFilter:
-    """Read a shard without the rows that have ``deletions`` or are not in a ``share``, see
-    ``in_share``; ``name`` is what messages call it."""
-
-    def __init__(
-        self, reader: ShardReader, deletions: Deletions | None, share: tuple[float, float],
-        name: str,
-    ) -> None:  # fmt: skip
-        self._reader, self._deletions, self._share, self._name = reader, deletions, share, name
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of the file fetched so far."""
-        return int(getattr(self._reader, "bytes_read", 0))
-
-    @property
-    def note(self) -> str:
-        """What is odd about the file."""
-        return str(getattr(self._reader, "note", ""))
-
-    def fingerprint(self) -> str:
-        """Of all the file's bytes, 32 hex digits."""
-        return self._reader.fingerprint()
-
-    def batches(self) -> Iterator[RowBatch]:
-        """Read the rows that are left, in file order."""
-        first, deletions = 0, self._deletions
-        for batch in self._reader.batches():
-            rows = np.arange(first, first + batch.rows)
-            stays = in_share(self._name, rows, self._share)
-            if deletions is not None:
-                within = slice(*np.searchsorted(deletions.rows, (first, first + batch.rows)))
-                stays[deletions.rows[within] - first] = False
-            if stays.any():
-                yield batch if stays.all() else take_rows(batch, np.flatnonzero(stays))
-            first += batch.rows
-        if deletions is not None and self.fingerprint() != deletions.fingerprint:
-            raise DataError(
-                f"{self._name}: its bytes changed since {len(deletions)} of its rows were "
-                "forgotten. Put it back as it was; or take it out with streamtron forget RUN "
-                "SHARD, and add it as it is now with streamtron update."
-            )
 
 
 def save(path: str | os.PathLike[str], deletions: Sequence[Deletions]) -> None:

@@ -138,12 +138,8 @@ class _FirstReading:
         self._nonzeros = 0
 
     def events(self) -> Generator[ChunkEvent]:
-        try:
-            for shard in self._plan.shards:
-                yield from self._read_shard(shard)
-        finally:
-            if self._cache:
-                self._cache.save()  # what is complete serves the next run, whatever happened
+        for shard in self._plan.shards:
+            yield from self._read_shard(shard)
         labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
         manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
@@ -240,10 +236,10 @@ class _FirstReading:
                     parts = []
         if parts:
             yield make_block(parts)
-        note = getattr(reader, "note", "")
-        if note and self._known is None and note not in self._notes:
-            self._notes.add(note)
-            _log.warning("%s", note)
+        for note in sorted(getattr(reader, "notes", ())):
+            if self._known is None and note not in self._notes:
+                self._notes.add(note)
+                _log.warning("%s", note)
 
     def _refuse_wide(self, part: RowBatch) -> None:
         """Refuse columns there is no room for."""
@@ -352,6 +348,12 @@ def _rebuilt(plan: Plan, shard: ShardFile, fingerprint: str) -> Contents:
     return shard_file.contents
 
 
+def _place(manifest: Manifest, _row: int) -> str:
+    """Name the shards of a part of the data, in one of which a row is."""
+    names = [shard.name for shard in manifest.shards]
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
 def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]) -> DatasetInfo:
     """Join what is known of consecutive shards; refuse what a reading of them all would."""
     records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
@@ -363,7 +365,11 @@ def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]
                 earlier = first.setdefault(record.fingerprint, files[record.name])
                 check_duplicate(earlier, files[record.name], plan.allow_duplicate)
             records.append(replace(record, first_row=first_row + record.first_row))
-    labels = _met(plan, dict.fromkeys(label for met, _ in parts for label in met))
+    table = LabelTable(plan.most_labels, plan.classes)
+    for met, info in parts:
+        for label in met:
+            table.code(label, partial(_place, info.manifest), 0)
+    labels = _met(plan, table.labels)
     counting = {x for met, info in parts for x in {*_met(plan, met)} - {*info.unseen_labels}}
     lowest = min((info.lowest for _, info in parts if info.lowest is not None), default=None)
     skipped = tuple(shard for _, info in parts for shard in info.skipped)

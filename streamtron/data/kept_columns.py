@@ -11,7 +11,7 @@ from streamtron.data.discover import ShardFile
 from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 from streamtron.data.writers.predictions import PREDICTED
 
 
@@ -27,7 +27,7 @@ def kept_columns(shard: ShardFile, names: Sequence[str]) -> Callable[[int], dict
         )
     recipes = {name: Recipe((CategoryColumn(name),)) for name in names}  # as a CSV file has them
     columns = {
-        name: file_reader(shard, ReaderConfig(recipe=recipe)).column(name)
+        name: open_reader(shard, ReaderConfig(recipe=recipe)).column(name)
         for name, recipe in recipes.items()
     }
     held: dict[str, list[pa.Array]] = {name: [] for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from streamtron.data.row_batch import RowBatch, row_of
 
 MOST_NUMBERS = 100
 """Numbers that are taken as classes, at most, where nobody said that they are."""
+
+SELDOM_TWICE = 0.9
+"""Share of the rows that may have a label of their own, if labels are more than that many names."""
 
 
 class LabelTable:
@@ -31,6 +35,8 @@ class LabelTable:
         self._codes = {label: code for code, label in enumerate(self.labels)}
         self._most, self._plain = most, dict[str, str]()
         self._closed = classes is not None
+        self.rows: float = math.inf if met else 0
+        """the rows so far, those of ``met`` are not known"""
 
     def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
         """Return the code of a label, which may be new; ``place(row)`` is for messages."""
@@ -64,6 +70,12 @@ class LabelTable:
                 raise DataError(
                     f"{where}: label {label!r}, which differs from {twin!r} by blanks or capitals "
                     "alone. Write both alike, or use --multiclass if they are two classes."
+                )
+            if most > 2 and count >= MOST_NUMBERS and count > SELDOM_TWICE * self.rows:
+                raise DataError(
+                    f"{where}: label number {count + 1:,}, {label!r}, in {self.rows:,} rows. Use "
+                    "--multiclass if they are classes; identifiers and dates, of which hardly any "
+                    "comes twice, are none: name another column by --label."
                 )
         is_whole = is_name or all(float(x).is_integer() for x in (*self.labels, label))
         if count < 2 or (is_whole and (is_name or count < most) and most != 2):
@@ -123,6 +135,7 @@ class ShardLabels:
         if are_targets(batch.codes):
             return batch
         codes, count = batch.codes, len(batch.codes)
+        self._source.rows += len(batch.indptr) - 1
         first = np.full(len(batch.classes) + 1, count)
         first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
         table = np.full(len(first), -1, np.int32)

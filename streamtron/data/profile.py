@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
-from streamtron.core.text import cells_of
+from streamtron.core.text import cells_of, some
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
 from streamtron.data.formats.roles import ROLES
 from streamtron.data.formats.tables import TableReader
+from streamtron.data.formats.text_tables import MISSING, CsvReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class ColumnProfile:
         self.name, self.type = name, plain(type_)
         self.rows = self.nulls = 0
         self.are_distinct, self.examples, self.words = True, list[str](), 0.0
+        self.has_leading_zeros = False
         self._distinct = set[Any]()
 
     @property
@@ -67,9 +70,6 @@ class ColumnProfile:
         array = decoded(array)
         values = array.drop_null()
         self.nulls += len(array) - len(values)
-        if len(self.examples) < EXAMPLES:
-            shown = [*self.examples, *map(str, cells_of(values[:100]))]
-            self.examples = list(dict.fromkeys(shown))[:EXAMPLES]
         if is_string(array.type) and not self.rows and len(values):
             blanks = pc.count_substring_regex(values, r"\s+")
             self.words = 1.0 + (pc.mean(blanks).as_py() or 0.0)
@@ -81,28 +81,53 @@ class ColumnProfile:
                 self._distinct.update(map(str, cells_of(values)))
             self.are_distinct = len(self._distinct) == self.rows - self.nulls
 
+    def show(self, array: pa.Array) -> None:
+        """Take examples, of CSV as they are written; there, whole numbers such as 007 are codes."""
+        values = decoded(array).drop_null()
+        if len(self.examples) < EXAMPLES:
+            shown = [*self.examples, *map(str, cells_of(values[:100]))]
+            self.examples = list(dict.fromkeys(shown))[:EXAMPLES]
+        if types.is_integer(self.type) and is_string(values.type):
+            begin = pc.match_substring_regex(values, r"^0\d")
+            self.has_leading_zeros |= bool(pc.any(begin).as_py())
+
+    def _remark(self) -> str:
+        """Say it where all strings but words for a missing value are numbers, or dates."""
+        missing = {text for text in self._distinct if str(text).strip().lower() in MISSING}
+        if not (is_string(self.type) and missing and self._distinct - missing):
+            return ""
+        for kind, type_ in (("number", pa.float64()), ("date", pa.timestamp("us"))):
+            with suppress(pa.ArrowInvalid):
+                pa.array([*self._distinct - missing]).cast(type_)
+                words = some(sorted(missing))
+                return f"a {kind} but for {words}: make that null, in CSV an empty field"
+        return ""
+
     def guess(self) -> tuple[str | None, str]:
         """Return the kind and options of the column, None where it is left out, and why."""
-        type_, types = self.type, pa.types
+        type_, remark = self.type, self._remark()
         null = ",null=column" if self.nulls else ""
-        few_words = self.words < MANY_WORDS
+        is_name = self.has_leading_zeros or (is_string(type_) and self.words < MANY_WORDS)
         if types.is_nested(type_):
             kind = likely_kind(type_)
             return (f"{kind}{null}", "") if kind else (None, NO_KIND)
         if self.nulls == self.rows or (self.distinct == 1 and not self.nulls):
             return None, "empty" if self.nulls else "constant"
-        is_code = types.is_integer(type_) or (is_string(type_) and few_words)
-        if is_code and self.are_distinct and (self.rows >= 20 or IDENTIFIER.fullmatch(self.name)):
+        is_code = is_name or types.is_integer(type_)
+        many = self.rows >= 20 or IDENTIFIER.fullmatch(self.name)
+        if is_code and self.are_distinct and many and not remark:
             return None, "looks like an identifier: no value comes twice"
+        if self.has_leading_zeros:
+            remark = "codes: some begin with 0"
         if types.is_date(type_) or types.is_timestamp(type_):
             hour = ",hour" * types.is_timestamp(type_)
             return f"date,parts=age,weekday,month{hour},scale=standard{null}", ""
-        if is_number(type_) or types.is_decimal(type_):
+        if (is_number(type_) or types.is_decimal(type_)) and not is_name:
             return f"number,scale=standard{',null=mean' * bool(self.nulls)}", ""
-        if types.is_boolean(type_) or (is_string(type_) and few_words and self.distinct):
-            return f"category{null}", ""
-        if is_string(type_) and few_words:
-            return f"category,hash_bits=18{null}", f"more than {MOST_DISTINCT:,} values"
+        if types.is_boolean(type_) or (is_name and self.distinct):
+            return f"category{null}", remark
+        if is_name:
+            return f"category,hash_bits=18{null}", remark or f"more than {MOST_DISTINCT:,} values"
         if is_string(type_):
             return f"text,tfidf{',null=empty' * bool(self.nulls)}", ""
         return None, NO_KIND
@@ -130,17 +155,23 @@ def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile
     dates = ReaderConfig(recipe=Recipe.of("*:date"))  # what looks like one in text
     profiles: dict[str, ColumnProfile] = {}
     for shard in shards:
-        reader = file_reader(shard, dates, threads)
+        reader = open_reader(shard, dates, threads)
         assert isinstance(reader, TableReader)  # libsvm text has no columns
         schema = reader.schema()
         if not profiles:
             names = [name for name in schema.names if schema.names.count(name) == 1][:MOST_COLUMNS]
             profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
         names = [name for name in profiles if schema.names.count(name) == 1]
+        written = reader.as_written(names) if isinstance(reader, CsvReader) else None
+        if written is not None:
+            for name in names:
+                profiles[name].show(written[name].combine_chunks())
         with closing(prefetch(partial(reader.rows, names))) as parts:
             for rows in parts:
                 for name in names:
                     profiles[name].add(rows.column(name))
+                    if written is None:
+                        profiles[name].show(rows.column(name))
     return [*profiles.values()]
 
 
@@ -173,6 +204,8 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     for guess in guessed:
         if guess.spec is None:
             _log.warning("columns auto leaves %s out: %s.", guess.profile.name, guess.reason)
+        elif guess.reason and guess.spec != "label":
+            _log.warning("columns auto, %s: %s.", guess.profile.name, guess.reason)
     if not specs and not named:
         raise DataError(f"{paths[0]}: no column that --columns auto would make a feature of.")
     return settings.but(columns=tuple(specs) or None)

@@ -11,62 +11,52 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
-from streamtron.data.deletions import RowFilter
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile
 from streamtron.data.manifest import check_unchanged
-from streamtron.data.reader_config import ALL, ReaderConfig
-from streamtron.data.row_batch import FileReader, ShardReader
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.row_batch import FileReader
 
 
 def open_reader(
     shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
-) -> ShardReader:
-    """Open a shard by its format, without rows that have deletions or are in another share."""
-    reader = file_reader(shard, reading, threads, scratch)
-    if shard.without is None and reading.share == ALL:
-        return reader
-    return RowFilter(reader, shard.without, reading.share, shard.name)
-
-
-def file_reader(
-    shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
 ) -> FileReader:
-    """Open a shard with the reader of its format, with all its rows."""
+    """Open a shard with the reader of its format."""
     format_ = FORMATS[shard.format]
     given = shard.name == ROWS_GIVEN
     module = import_module(f"streamtron.data.formats.{'given' if given else format_.module}")
     reader: FileReader = getattr(module, "GivenReader" if given else format_.reader)(
-        shard.path, shard.name, reading, scratch, threads
+        shard.path, shard.name, reading, scratch, threads, shard.without
     )
     return reader
 
 
 def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
     """Complete a reading by the columns of the first shard; refuse what does not suit it."""
-    return file_reader(shard, reading).resolve()
+    return open_reader(shard, reading).resolve()
 
 
 def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
     """Return the columns of a table that this reading leaves aside, and their types."""
-    return file_reader(shard, reading).unused()
+    return open_reader(shard, reading).unused()
 
 
 def rows_with(
     shard: ShardFile, column: str, values: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of the rows of a table, rising, whose column equals one of the values, and
-    which of the values that is.
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the rows of a table, rising, whose column equals one of the values;
+    which of the values that is, the first; and for each value the first that is equal to it.
 
     Only that column is read, whether or not the run reads it. The values are text, and are turned
     into what it holds; a null equals nothing. A shard that is not as it was read is refused.
     """
     check_unchanged(shard)
-    places = [np.zeros(0, np.int64)]
-    for array in file_reader(shard, ReaderConfig()).column(column):
+    places, equal_to = [np.zeros(0, np.int64)], np.arange(len(values))
+    for array in open_reader(shard, ReaderConfig()).column(column):
         cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         try:
             typed = pa.array(values, pa.string()).cast(cells.type)
             places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())
+            equal_to = pc.index_in(typed, value_set=typed).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise SettingsError(
@@ -76,4 +66,4 @@ def rows_with(
     check_unchanged(shard)
     place = np.concatenate(places)
     rows = np.flatnonzero(place >= 0)
-    return rows, place[rows]
+    return rows, place[rows], equal_to

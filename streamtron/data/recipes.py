@@ -19,7 +19,7 @@ from streamtron.core.sealed import canonical
 from streamtron.data import ReaderConfig, ShardFile, resolve_reading
 from streamtron.data.deletions import in_share
 from streamtron.data.prefetch import prefetch
-from streamtron.data.readers import file_reader
+from streamtron.data.readers import open_reader
 
 if TYPE_CHECKING:
     from streamtron.data.formats.layouts import Columns, Spot
@@ -64,19 +64,19 @@ def counted_reading(
 def _counted(
     shards: tuple[ShardFile, ...], reading: ReaderConfig, skips: bool, threads: int
 ) -> tuple[ReaderConfig, int]:
-    resolved, tallies = None, list[list[Any]]()
+    resolved, total = None, None
     for shard in shards:
         try:
             resolved = resolved or resolve_reading(shard, reading)
             if resolved.recipe is None or resolved.recipe.is_fitted:
                 return resolved, 0
-            tallies += count_columns(shard, resolved, threads, verified=skips)
+            total = reduce(plus, count_columns(shard, resolved, threads, verified=skips), total)
         except DataError:
             if not skips:
                 raise
     if resolved is None:  # none can be read, which the reading says
         return reading, 0
-    return with_counts(resolved, tallies), sum(shard.size for shard in shards)
+    return with_counts(resolved, [total] if total else []), sum(shard.size for shard in shards)
 
 
 def count_columns(
@@ -85,14 +85,19 @@ def count_columns(
     """Read the columns of a shard for what their recipe must know of the rows in the share that is
     read; yield it, if there are any. ``verified`` : refuse the shard where a reading of its rows
     would, by their labels, weights and other columns too."""
+    from streamtron.data.formats.category_column import Categories
     from streamtron.data.formats.tables import TableReader
+    from streamtron.data.formats.text_tables import CsvReader
 
-    reader = file_reader(shard, reading, threads)
+    reader = open_reader(shard, reading, threads)
     assert isinstance(reader, TableReader)  # nothing else has columns
     assert reading.recipe is not None
     counts = partial(_tallies, reading, verified)
     with closing(prefetch(lambda: reader.mapped(counts))) as parts:
         if total := reduce(plus, filter(None, parts), None):
+            for k, tally in enumerate(total):
+                if isinstance(tally, Categories) and isinstance(reader, CsvReader):
+                    total[k] = tally._replace(of_csv=True)
             yield total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -9,9 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Codes, Label, are_targets
 from streamtron.data import storage
-from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.deletions import Deletions, in_share
+from streamtron.data.reader_config import ALL, ReaderConfig
+
+_log = logging.getLogger("streamtron")
 
 Offsets = NDArray[np.int64]
 """Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
@@ -98,21 +103,46 @@ class ShardReader(Protocol):
 
 
 class FileReader(ABC):
-    """What the readers of files share; a ``ShardReader``."""
+    """What the readers of files share; a ``ShardReader`` of the rows that are not ``without``, and
+    are in the share that is read, see ``in_share``."""
 
     def __init__(
         self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1,
+        threads: int = 1, without: Deletions | None = None,
     ) -> None:  # fmt: skip
-        self.path, self.name, self.reading = path, name, reading
+        self.path, self.name, self.reading, self._without = path, name, reading, without
         self._scratch, self._threads = scratch, threads
         self._fingerprint: str | None = None
         self.bytes_read = 0
         """Bytes of the file, as stored, read for the rows delivered so far."""
+        self.notes = set[str]()
+        """What is odd about the file, once it has been read."""
 
     @abstractmethod
+    def _batches_of_all(self) -> Iterator[RowBatch]:
+        """Yield all rows in file order, checked; nothing for a file without rows."""
+
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the rows in file order, checked; nothing for a file without rows."""
+        """Yield the rows that are left, in file order."""
+        first, deleted = 0, self._without
+        for batch in self._batches_of_all():
+            stays = np.ones(batch.rows, bool)
+            if self.reading.share != ALL:
+                stays = in_share(
+                    self.name, np.arange(first, first + batch.rows), self.reading.share
+                )
+            if deleted is not None:
+                within = slice(*np.searchsorted(deleted.rows, (first, first + batch.rows)))
+                stays[deleted.rows[within] - first] = False
+            if stays.any():
+                yield batch if stays.all() else take_rows(batch, np.flatnonzero(stays))
+            first += batch.rows
+        if deleted is not None and self.fingerprint() != deleted.fingerprint:
+            raise DataError(
+                f"{self.name}: its bytes changed since {len(deleted)} of its rows were "
+                "forgotten. Put it back as it was; or take it out with streamtron forget RUN "
+                "SHARD, and add it as it is now with streamtron update."
+            )
 
     @abstractmethod
     def resolve(self) -> ReaderConfig:
@@ -125,6 +155,18 @@ class FileReader(ABC):
     @abstractmethod
     def column(self, name: str) -> Iterator[Any]:
         """Yield one column as Arrow arrays, whatever it holds, in the order of the rows."""
+
+    def note_end(self, how: str) -> None:
+        """Note that the file ends as one that was cut off may end."""
+        self.notes.add(
+            f"{self.name}: {how}, and was read as it is. If the file was cut off, copy or write it "
+            "again."
+        )
+
+    def warn(self) -> None:
+        """Log what is odd about the file."""
+        for note in sorted(self.notes):
+            _log.warning("%s", note)
 
     def fingerprint(self) -> str:
         """xxh3-128 of the file's bytes as stored, 32 hex digits; free after ``batches()``."""

@@ -201,15 +201,25 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             self._resolved = True
         return self.reading
 
-    def take(self, facts: Sequence[SourceFacts]) -> None:
-        """Take what others know of this source's shards, consecutive ones each: as if they had been
-        read here, but that they are not in this source's cache. Raises as the first reading does
-        for labels, duplicates, or no rows at all."""
+    def meet(self, facts: Sequence[SourceFacts]) -> int:
+        """Take labels and width from others that have read this source's shards, consecutive ones
+        each, and return the width. Raises as the first reading of all would for labels, duplicates,
+        or no rows at all."""
         self.labels[:] = dict.fromkeys(label for fact in facts for label in fact.labels)
         self.width = max(fact.width for fact in facts)
+        self._join(facts)
+        return self.width
+
+    def take(self, facts: Sequence[SourceFacts]) -> None:
+        """Take what others know, see ``meet``: as if the shards had been read here, but that they
+        are not in this source's cache."""
         self.nonzeros_read += sum(fact.nonzeros_read for fact in facts)
         self.bytes_read += sum(fact.bytes_read for fact in facts)
-        self._learn(joined_info(self._plan, [(fact.labels, fact.info) for fact in facts]))
+        self.meet(facts)
+        self._learn(self._join(facts))
+
+    def _join(self, facts: Sequence[SourceFacts]) -> DatasetInfo:
+        return joined_info(self._plan, [(fact.labels, fact.info) for fact in facts])
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; before the first reading. If shards were moved

@@ -31,7 +31,7 @@ from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import as_model, as_paths
 from streamtron.runs.learners import one_vs_rest_learners, train_learners
-from streamtron.runs.outcome import certificate_of
+from streamtron.runs.report import certificate_of
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights
@@ -80,7 +80,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         ----------
         shards : files, directories or globs of libsvm text, Parquet or Arrow. Column j of X in
             ``predict`` is the shards' column j + index base.
-        classes : the labels if there are more than two; None = two, found in the shards.
+        classes : the labels if there are more than two; None = found in the shards, two, or any
+            number with ``multiclass=True``.
         machine : memory limit, threads, cache directory, which do not change the model.
         workers : where the parts of the data are trained on: a number of new processes, the address
             of a Dask scheduler or its file, or an open ``dask.distributed.Client``; None = here.
@@ -88,7 +89,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         names : other settings, such as ``weight="w", index_base=1, active_set=10**8``.
         """
         settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
-        name_of = label_text if classes is not None and len(classes) > 2 else None
+        several = settings.multiclass or (classes is not None and len(classes) > 2)
+        name_of = label_text if several else None
         with watched(self, name_of) as listen:
             fit = train_on_shards(as_paths(shards), settings, machine, classes, workers, listen)
         self.n_features_in_ = fit.columns.stop - fit.columns.start

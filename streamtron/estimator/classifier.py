@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,18 +16,14 @@ from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings
 from streamtron.estimator.partial import certificate_of_past, problem_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
 
-Method = TypeVar("Method")
 
-
-def _only_with(loss: str, why: str) -> Callable[[Method], Method]:
-    """Let a method exist with one loss only; else an AttributeError says why."""
-
-    def has_loss(model: StreamtronClassifier) -> bool:
-        if model.loss != loss:
-            raise AttributeError(f"{why}, and loss is {model.loss!r}: wanted {loss!r}.")
-        return True
-
-    return cast(Callable[[Method], Method], available_if(has_loss))
+def _has_probabilities(model: StreamtronClassifier) -> bool:
+    if model.loss != "log_loss":
+        raise AttributeError(
+            "only the logistic loss estimates probabilities, and loss is "
+            f"{model.loss!r}: wanted 'log_loss'."
+        )
+    return True
 
 
 class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEstimator):  # type: ignore[misc]
@@ -41,7 +37,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     classes are trained one-vs-rest; a class weight then applies to the rows of that class only, as
     in LIBLINEAR.
 
-    X is rounded to float32 for training; values that become infinite are an error. Decisions use X
+    X is rounded to float32 for training: subtract an offset from a column of large numbers that
+    differ by little, such as timestamps. Values that become infinite are an error. Decisions use X
     as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
     whatever ``tol`` is.
 
@@ -196,13 +193,13 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         self._publish([certificate_of_past(past) for past in self._past])
         return self
 
-    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes): σ(decision), of more than
         two classes divided by their sum. Only with ``loss="log_loss"``."""
         return np.asarray(self._predict_proba_lr(X))
 
-    @_only_with("log_loss", "only the logistic loss estimates probabilities")
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):

@@ -27,7 +27,8 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
     * ``epsilon_insensitive``, ``squared_epsilon_insensitive`` : max(0, |r| − ε), or its square,
       those of ``LinearSVR``, whose intercept is penalised.
 
-    X is rounded to float32 for training; y is not. Keywords of ``Ridge``, ``LinearSVR``,
+    X is rounded to float32 for training, y is not: subtract an offset from a column of large
+    numbers that differ by little, such as timestamps. Keywords of ``Ridge``, ``LinearSVR``,
     ``SGDRegressor`` and ``HuberRegressor`` that say what is done anyway are accepted, others are
     refused by a SettingsError: ``alpha`` is 1/C in two of these, and 1/(C · rows) in another.
 

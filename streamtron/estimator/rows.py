@@ -72,6 +72,8 @@ def checked_matrix(
 ) -> tuple[Any, NDArray[Any]]:
     """Return X in float32, by rows if it is sparse, and y, of a regressor as float64; ``reset`` :
     whether names and number of the columns are learned."""
+    if np.ma.is_masked(X) or np.ma.is_masked(y):
+        raise DataError("X and y: values that are masked. Remove or fill them.")
     numeric = is_regressor(model)
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(

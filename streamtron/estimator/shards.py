@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener
 from streamtron.core.rows import Label
+from streamtron.data.profile import with_guesses
 from streamtron.estimator.rows import sorted_labels
 from streamtron.model.scoring import namer_of
 from streamtron.runs.inputs import cache_directory, open_training_shards
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, train_candidates
-from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.runs.parts import train_in_parts, with_parts
+from streamtron.runs.report import in_order, sign_of_learner
 from streamtron.solver.learner import Learner
 
 if TYPE_CHECKING:
@@ -43,20 +45,32 @@ def train_on_shards(
     """Train on shards; see ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
         raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
+    if settings.multilabel:
+        raise SettingsError(
+            "multilabel: an estimator predicts one label a row. Use streamtron.fit(…, "
+            "multilabel=True), whose model predicts all."
+        )
     known = None if classes is None else sorted_labels(classes)
+    settings = with_guesses(settings, paths, machine.threads)
     with cache_directory(None, machine) as cache, ExitStack() as stack:
         [settings], _ = with_active_set(paths, [settings], machine, cache)
         opened = open_training_shards(paths, settings, machine, cache, classes=known)
         source = stack.enter_context(opened)
-        several = known is not None and len(known) > 2
-        settings = settings.but(multiclass=several)
+        if known is not None:
+            settings = settings.but(multiclass=len(known) > 2)
         settings = with_parts(settings, source.shards, workers=workers is not None)
         training = Training(source, settings, machine, listen)
         if settings.parts is None:
             [learners] = train_candidates(training, [settings])
         else:
-            with _parts_opened(workers, machine) as open_parts:
-                learners, _ = train_in_parts(training, None, cache, None, open_parts)
+            open_parts = None
+            if workers is not None:
+                from streamtron.cluster.connect import connect
+                from streamtron.cluster.parts import parts_on
+
+                where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+                open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
+            learners, _ = train_in_parts(training, None, cache, None, open_parts)
         labels = sorted_labels(source.labels)
         if len(labels) < 2 and not settings.regression:
             raise DataError(
@@ -67,23 +81,6 @@ def train_on_shards(
         columns = slice(base, max(source.width, base))
         namer = namer_of(source.reading.contract())
         names = tuple(getattr(namer, "names", ())[: columns.stop - base])
-        # of two classes the first label met was the positive one
-        turned = labels and not several and source.labels[0] == labels[0]
-        rows = source.rows or 0
-    return ShardFit(list(learners), labels, rows, columns, names, -1.0 if turned else 1.0, settings)
-
-
-@contextmanager
-def _parts_opened(
-    workers: int | str | Client | None, machine: Machine
-) -> Iterator[OpenParts | None]:
-    """Give what opens parts on these workers; None = in this process."""
-    if workers is None:
-        yield None
-        return
-    from streamtron.cluster.connect import connect
-    from streamtron.cluster.parts import parts_on
-
-    where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-    with connect(**where, machine=machine) as connected:
-        yield parts_on(connected)
+        learners = in_order(learners, source.labels, settings)
+        sign = sign_of_learner(source.labels, labels, settings)
+        return ShardFit(learners, labels, source.rows or 0, columns, names, sign, settings)

@@ -7,6 +7,7 @@ model the probabilities of a row are divided by their sum (Zadrozny and Elkan, 2
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Method = Literal["sigmoid", "isotonic"]
 METHODS: tuple[Method, ...] = get_args(Method)
+
+_log = logging.getLogger(__name__)
+
+FLAT = 1e-6
+"""Slope of the mean log loss, of decisions in [−1, 1], above which a sigmoid has not converged: the
+search ends at 1e-10, or where rounding hides a further descent."""
 
 
 def fit_sigmoid(records: Floats) -> dict[str, float]:
@@ -41,8 +48,12 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
 
     decisions, positive, negative = records.T
     positives, negatives = positive.sum(), negative.sum()
-    scale = np.abs(decisions).max() or 1.0
-    x, weights = -decisions / scale, positive + negative
+    weights = positive + negative
+    # centred, or decisions that are nearly equal would need an a and a b that almost cancel
+    mean = (weights * decisions).sum() / weights.sum()
+    center = float(np.clip(mean, decisions.min(), decisions.max()))  # of equal ones exactly theirs
+    scale = float(np.abs(decisions - center).max()) or 1.0
+    x = (center - decisions) / scale
     targets = positive * ((positives + 1.0) / (positives + 2.0)) + negative / (negatives + 2.0)
 
     @lru_cache(maxsize=2)
@@ -56,12 +67,19 @@ def fit_sigmoid(records: Floats) -> dict[str, float]:
         terms = loss, slope * x, -slope, curve * x * x, -curve * x, curve
         return np.array([float(term.sum()) for term in terms]) / float(positives + negatives)
 
-    a, b = minimize(
+    least = minimize(
         lambda ab: sums(*ab)[0], [0.0, np.log((negatives + 1.0) / (positives + 1.0))],
         jac=lambda ab: sums(*ab)[1:3], hess=lambda ab: sums(*ab)[[[3, 4], [4, 5]]],
-        method="trust-exact", options={"gtol": 1e-10},
-    ).x.tolist()  # fmt: skip
-    return {"a": a / float(scale), "b": b}
+        method="trust-exact", options={"gtol": 1e-10, "max_trust_radius": 1e15},
+    )  # fmt: skip
+    if np.abs(least.jac).max() > FLAT:
+        _log.warning(
+            "the sigmoid does not reach the least log loss of these decisions, so that its "
+            "probabilities are not the best (%s) Try --calibration isotonic.",
+            least.message,
+        )
+    a, b = least.x.tolist()
+    return {"a": a / scale, "b": b - a / scale * center}
 
 
 def fit_isotonic(records: Floats) -> dict[str, list[float]]:
@@ -109,6 +127,8 @@ def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
 
 def probabilities_of(model: LinearModel, decisions: Floats) -> Floats:
     """Return a model's probabilities by its decisions, of two classes the larger one's."""
+    if model.regression:
+        raise SettingsError("the model predicts numbers, which have no probabilities.")
     if (mapping := probability_map(model)) is None:
         raise SettingsError(
             "the model is not calibrated, so its decisions have no probabilities. Use "
@@ -183,7 +203,7 @@ def check_calibration(calibration: Mapping[str, Any], directions: int) -> None:
 
 def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -> bool:
     if calibration.get("method") == "sigmoid":
-        return all(isinstance(direction.get(name), int | float) for name in "ab")
+        return _are_numbers([direction.get(name) for name in "ab"])
     x, y = direction.get("decisions"), direction.get("probabilities")
     if calibration.get("method") != "isotonic" or not (_are_numbers(x) and _are_numbers(y)):
         return False
@@ -192,4 +212,6 @@ def _is_function(calibration: Mapping[str, Any], direction: Mapping[str, Any]) -
 
 
 def _are_numbers(values: Any) -> TypeGuard[list[float]]:
-    return isinstance(values, list) and all(isinstance(value, int | float) for value in values)
+    return isinstance(values, list) and all(
+        isinstance(value, int | float) and abs(value) <= 1e308 for value in values
+    )

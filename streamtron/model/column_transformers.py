@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import SettingsError
-from streamtron.data.formats.category_column import CategoryColumn, is_whole
+from streamtron.data.formats.category_column import BOOLEANS, CategoryColumn, is_whole
 from streamtron.data.formats.date_column import PARTS, DateColumn
 from streamtron.data.formats.list_column import ListColumn, VectorColumn
 from streamtron.data.formats.number_column import NumberColumn
@@ -22,8 +22,8 @@ from streamtron.data.formats.text_column import TextColumn
 
 Features = NDArray[np.int64]
 
-WRITTEN = {"true": ["true", "True"], "false": ["false", "False"]}
-"""How Python writes a category that is none of strings."""
+TRUTHS = {"true": ["true", "True"], "false": ["false", "False"]}
+"""How Python writes a boolean."""
 
 WHOLE = (TextColumn, ListColumn, VectorColumn)
 """Columns of which a transformer takes the entries, and no frame of them."""
@@ -141,9 +141,9 @@ def _hashed(column: CategoryColumn) -> tuple[Any, Features]:
 
     if column.null != REFUSED:  # 7.0 is 7 beside a null, or itself a name
         raise _refuse(column, "categories that are hashed and may be null")
-    codes = zip(column.codes(WRITTEN).tolist(), WRITTEN.values(), strict=True)
+    codes = zip(column.codes(TRUTHS).tolist(), TRUTHS.values(), strict=True)
     encoder, places = _one_hot({way: code for code, ways in codes for way in ways})
-    prefix, truths = f"{column.name}=", "|".join(chain.from_iterable(WRITTEN.values()))
+    prefix, truths = f"{column.name}=", "|".join(chain.from_iterable(TRUTHS.values()))
     hashing = HashingVectorizer(
         token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{truths})\Z).*", lowercase=False,
         norm=None, alternate_sign=False, n_features=column.width,
@@ -202,10 +202,8 @@ def written(
     if odd := [name for name in names if name in taken or name.endswith("\0")]:
         raise refuse(column, f"the category {odd[0]!r} and a null or another written alike")
     places = dict.fromkeys(nulls, column.width - 1) if column.null == "column" else {}
-    if names.keys() <= WRITTEN.keys():
-        places |= {way: k for name, k in names.items() for way in WRITTEN[name]}
-    elif all(map(is_whole, names)):
-        places |= {f"{name}.0": k for name, k in names.items()}
+    ways = [*BOOLEANS, *(f"{name}.0" for name in names)]
+    places |= {way: names[name] for way in ways if (name := column.as_counted(way)) in names}
     return places | names
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.names import settled
-from streamtron.core.text import MANY, down, label_text, metric_words, number, up
+from streamtron.core.text import MANY, PROVEN, down, label_text, metric_words, number, up
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -20,8 +20,11 @@ Facts = Iterable[tuple[str, str]]
 NOTHING = ("nothing proven", "")
 
 
-ROUNDED = {"relative_duality_gap": up, "upper_bound": up, "primal_margin": down}
-"""Values that are proven, and which way they are rounded."""
+ROUNDED = {"relative_duality_gap": up, **{name: rounded for _, name, rounded in PROVEN}}
+"""Values that are proven, and which way they are rounded; see ``ENDS``, too."""
+
+ENDS = {"at_least": down, "at_most": up}
+"""How names of columns end that hold the ends of a bracket, and which way these are rounded."""
 
 
 NOT_SHOWN = frozenset((
@@ -68,8 +71,9 @@ def _html_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
-    if name in ROUNDED:
-        return ROUNDED[name](value, 4)
+    ends = (rounded for end, rounded in ENDS.items() if name.endswith(end))
+    if rounded := ROUNDED.get(name) or next(ends, None):
+        return rounded(value, 4)
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     if isinstance(value, bool) or value is None:
@@ -113,16 +117,13 @@ def joint_certificate(learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def certificate_facts(certificate: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what a certificate says, in words; lower bounds are rounded down, others up."""
-    shown: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "relative_duality_gap": ("relative duality gap", partial(up, digits=3)),
-        "primal_objective": ("primal objective", up),
-        "dual_objective": ("dual objective", down),
-        "primal_margin": ("lower bound", down),
-        "upper_bound": ("upper bound", up),
-        "rows_scanned": ("rows", number),
-    }
-    known = [(*shown[name], certificate.get(name)) for name in shown]
-    facts = [(words, text(value)) for words, text, value in known if value is not None]
+    shown = (
+        ("relative duality gap", "relative_duality_gap", partial(up, digits=3)),
+        *PROVEN,
+        ("rows", "rows_scanned", number),
+    )
+    known = [(words, rounded, certificate.get(name)) for words, name, rounded in shown]
+    facts = [(words, rounded(value)) for words, rounded, value in known if value is not None]
     if learners := certificate.get("learners"):
         facts.append(("classes", number(len(learners))))
     return facts

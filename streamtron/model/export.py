@@ -80,14 +80,12 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     ...     path.read_text().split("w\\n")[1].split()
     ['1', '-2', '0.5']
     """
-    if format not in _WRITERS:
+    if format not in FORMATS:
         raise SettingsError(f"format {format!r}: wanted one of {', '.join(FORMATS)}.")
     return write_atomically(path, _WRITERS[format](model))
 
 
-def _library(name: str, format: Format) -> Any:
-    return library(name, "export", f"format {format}", ", or export as liblinear or json")
-
+_ELSE = ", or export as liblinear or json"
 
 LINES = 4096
 """Columns at a time whose weights are written as text."""
@@ -156,7 +154,7 @@ _ONNX_TYPES = {"i": "int64", "f": "double", "b": "bool", "O": "string"}
 
 def _onnx(model: LinearModel) -> Iterable[bytes]:
     """Return an ONNX model of standard operators on float64; ``LinearClassifier`` has float32."""
-    onnx = _library("onnx", "onnx")
+    onnx = library("onnx", "export", "format onnx", _ELSE)
     if (size := 8 * math.prod(model.sparse_weights.shape)) > LARGEST_ONNX:
         raise SettingsError(
             f"format onnx: {size:,} bytes of weights, and an ONNX file has less than 2 GiB. Export "
@@ -256,7 +254,7 @@ def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
 
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
     """Return the estimator in the skops format; a vocabulary is a thirtieth of it if packed."""
-    dumps = _library("skops.io", "sklearn").dumps
+    dumps = library("skops.io", "export", "format sklearn", _ELSE).dumps
     return [dumps(model.to_sklearn(), compression=zipfile.ZIP_DEFLATED)]
 
 

@@ -58,13 +58,14 @@ def load_any(
     classes : coefficients only: (smaller, larger). If not given, (−1, 1), in whose place
         ``certify`` and ``evaluate`` take the two labels of the shards. Of K classes all, in the
         order of their coefficients, which rises; must be given.
-    loss : coefficients only, a loss of regression: they predict numbers, and have no classes.
+    loss : a loss of regression: the coefficients predict numbers, and have no classes. Of
+        LIBLINEAR only its own.
 
     Returns
     -------
     Of LIBLINEAR and coefficients a model without a certificate; ``settings`` names the source and,
-    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias) and, of the solvers
-    of a problem that ``fit`` solves (``-s`` 0 to 3, 7, 11 to 13), ``loss``.
+    for LIBLINEAR, ``solver_type``, ``rho`` (its ``-B``; 0 where it had no bias), ``loss`` (but of
+    ``-s`` 4, which has none of ours) and, of ``-s`` 5 and 6, ``penalty``.
 
     Raises
     ------
@@ -77,13 +78,14 @@ def load_any(
         start = file.read(4096)
     is_npy = start.startswith(b"\x93NUMPY")
     if start.startswith(b"solver_type"):
-        if bias_last or (classes, loss) != (None, None):
-            _refuse(path, "a LIBLINEAR model, which has its own bias, classes and loss")
-        return _from_liblinear(path, 1 if index_base is None else index_base)
+        model = _from_liblinear(path, 1 if index_base is None else index_base)
+        if bias_last or classes is not None or loss not in (None, model.settings.get("loss")):
+            _refuse(path, "a LIBLINEAR model", "--bias-last, classes and another loss")
+        return model
     # streamtron's files have zeros in their first 8 bytes; text has none
     if not is_npy and (not start.isascii() or start == b"" or 0 in start):
         if bias_last or (index_base, classes, loss) != (None, None, None):
-            _refuse(path, "a file that holds its own index base, bias, classes and loss")
+            _refuse(path, "a model, or no text", "--index-base, --bias-last, classes and loss")
         return LinearModel.load(path)
     numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
     if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):
@@ -94,10 +96,9 @@ def load_any(
     return _from_coefficients(path, numbers, index_base, bias_last, classes, loss)
 
 
-def _refuse(path: Path, what: str) -> None:
+def _refuse(path: Path, what: str, names: str) -> None:
     raise SettingsError(
-        f"{path}: {what}. --index-base, --bias-last, classes and loss are for files of "
-        "coefficients; leave them out."
+        f"{path}: {what}. {names} are for coefficients, in ASCII text or .npy; leave them out."
     )
 
 
@@ -194,7 +195,10 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     settings = {"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)}
     from streamtron.core.losses import LOSSES  # loads numba
 
-    settings |= [("loss", loss.name) for loss in LOSSES.values() if solver in loss.liblinear]
+    alike = solver.replace("L1R", "L2R")
+    settings |= [("loss", loss.name) for loss in LOSSES.values() if alike in loss.liblinear]
+    if alike != solver:
+        settings["penalty"] = "l1"
     if not labels:
         settings["intercept"] = "penalised"  # which is no default of regression
     return LinearModel(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from streamtron.core.errors import DataError, FileDamaged
+from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
@@ -146,6 +146,8 @@ class LinearModel:
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))
         assign(self, "feature_names", getattr(self.namer, "names", ()))
+        if 0 < (number := len(self.feature_names)) < self.columns:
+            raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
         assign(self, "classes", checked_classes(classes, self.kind, shape))
         assign(self, "certificate", checked_certificate(certificate, shape))
         if calibration is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamtron.core.text import label_text, number
+from streamtron.core.text import bracket_text, label_text, number
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import grid, shown
 from streamtron.model.linear_model import LinearModel
@@ -18,18 +18,18 @@ MOST_LINES = 4
 """Classes of which each has a line of its own."""
 
 
-def worth_of(model: LinearModel, metrics: Mapping[str, Any]) -> str:
-    """Say how good a model is on held-out rows, beside the share of the largest class, or beside
+def worth_of(model: LinearModel, metrics: Mapping[str, Any], kind: str) -> str:
+    """Say how good a model is on ``kind`` rows, beside the share of the largest class, or beside
     how far the numbers to be predicted lie apart."""
     by_weight = "" if metrics["weight"] == metrics["rows"] else ", by weight,"
-    held_out = f"{number(metrics['rows'])} held-out rows{by_weight}"
+    rows = f"{number(metrics['rows'])} {kind} rows{by_weight}"
     if model.regression:
         r2, error, spread = (shown(metrics[name]) for name in ("r2", "rmse", "target_deviation"))
         return (
-            f"On {held_out} its R² is {r2}: its predictions are off by {error} (RMSE), where the "
+            f"On {rows} its R² is {r2}: its predictions are off by {error} (RMSE), where the "
             f"numbers themselves lie {spread} around their mean (standard deviation)."
         )
-    right = f"Of {held_out} it gets {_percent(metrics['accuracy'])}"
+    right = f"Of {rows} it gets {_percent(metrics['accuracy'])}"
     if model.kind == "multilabel":
         return f"{right} right in all their classes."
     if "classes" in metrics:
@@ -74,19 +74,21 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
     area, average = ("roc_auc", "average_precision") if single else (
         "macro_roc_auc", "macro_average_precision")  # fmt: skip
     words = "" if single else "macro "
+    values = [bracket_text(metrics, name) or shown(metrics[name]) for name in (area, average)]
     return [
-        line_chart(f"ROC curve{'' if single else 's'}, {words}area {shown(metrics[area])}",
+        line_chart(f"ROC curve{'' if single else 's'}, {words}area {values[0]}",
                    [*roc, CHANCE], "false positive rate", "true positive rate", unit=True),
-        line_chart(f"Precision and recall, {words}average precision {shown(metrics[average])}",
+        line_chart(f"Precision and recall, {words}average precision {values[1]}",
                    ranked, "recall", "precision", unit=True),
     ]  # fmt: skip
 
 
-def residuals_section(measured: Mapping[str, Residuals], of_held_out: str) -> Iterator[str]:
-    """Yield charts of residuals by the name of their rows; of the held-out ones calibration too."""
+def residuals_section(measured: Mapping[str, Residuals], validation: str) -> Iterator[str]:
+    """Yield charts of residuals by the name of their rows; of those of the ``validation``
+    calibration too."""
     charts = []
-    if of_held_out in measured:
-        tenths = measured[of_held_out].metrics().get("calibration", ())
+    if validation in measured:
+        tenths = measured[validation].metrics().get("calibration", ())
         points = [(tenth["prediction"], tenth["target"]) for tenth in tenths]
         if len(points) >= FEWEST:
             ends = min(map(min, points)), max(map(max, points))

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.core.text import metric_words, metrics_shown
-from streamtron.model.display import Tabled
+from streamtron.model.display import ENDS, Tabled
 
 LIMIT_ROWS = 1 << 20
-"""Distinct decisions held by default: 25 MB, and 200 MB while they are ranked. Of 8 million normal
+"""Distinct decisions held by default: 25 MB, and 215 MB while they are ranked. Of 8 million normal
 decisions the joined ones are a relative 2⁻¹⁶ apart, and the bracket of ROC AUC is 2 · 10⁻⁶ wide."""
 
 FEWEST_HELD = 1 << 14
@@ -54,7 +54,7 @@ class Evaluation(Tabled):
     * **Always:** ``rows`` (those of weight 0 included), ``weight`` (the sum of the row weights),
       ``accuracy``, the share of the weight on rows whose predicted classes are exactly theirs.
     * **Where there are some:** ``out_of_range``, nonzeros in columns beyond the model's width,
-      which weigh 0.
+      which weigh 0; ``unseen``, the columns of a table with categories that were not counted.
     * **Two classes:** ``true_positives``, ``false_positives``, ``false_negatives``,
       ``true_negatives``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision`` of
       the larger class.
@@ -99,16 +99,33 @@ class Evaluation(Tabled):
         return dict(self.metrics)
 
     def tables(self) -> Mapping[str, Sequence[Metrics]]:
-        """Return the metrics a row each, and of many classes the classes a row each."""
-        names = ("rows", *metrics_shown(self.metrics))
-        tables: dict[str, list[Metrics]] = {
-            "Evaluation": [{"metric": metric_words(n), "value": self.metrics[n]} for n in names]
-        }
+        """Return the metrics a row each, and of many classes the classes a row each; those that
+        have a bracket have its ends beside them, ``at_least`` and ``at_most``."""
+        metrics, names = self.metrics, ("rows", *metrics_shown(self.metrics))
+        rows = [
+            {"metric": metric_words(n), "value": metrics[n], **_ends(metrics, n)} for n in names
+        ]
+        tables: dict[str, list[Metrics]] = {"Evaluation": rows}
         if "classes" in self.metrics:
-            rows = [{"class": row["label"], **row} for row in self.metrics["classes"]]
-            left_out = ("label", "roc_auc_bracket", "average_precision_bracket")
-            tables["Classes"] = [{k: row[k] for k in row if k not in left_out} for row in rows]
+            tables["Classes"] = [
+                {"class": row["label"]} | _with_ends(row) for row in self.metrics["classes"]
+            ]
         return tables
+
+
+def _ends(metrics: Mapping[str, Any], name: str, prefix: str = "") -> Metrics:
+    """Return the ends of a metric's bracket as columns of a table; nothing where it is exact."""
+    names = (prefix + end for end in ENDS)
+    return dict(zip(names, metrics.get(f"{name}_bracket", ()), strict=False))
+
+
+def _with_ends(row: Metrics) -> Metrics:
+    """Return the metrics of a class with the ends of brackets in their place."""
+    columns: Metrics = {}
+    for name, value in row.items():
+        if name != "label" and not name.endswith("_bracket"):
+            columns |= {name: value} | _ends(row, name, f"{name}_")
+    return columns
 
 
 class Ranking:
@@ -325,7 +342,8 @@ _NO_RANKING: Metrics = {"roc_auc": None, "average_precision": None}
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    """Return a share; both are sums of the same weights, in an order that may round them apart."""
+    return min(part / whole, 1.0) if whole else None
 
 
 def _precision_recall_f1(tp: float, fp: float, fn: float) -> dict[str, float | None]:

@@ -47,13 +47,13 @@ def plot_certificate(model: LinearModel, label: Label | None = None, axes: Any =
 
 def _certificate_of(model: LinearModel, label: Label | None) -> Mapping[str, Any]:
     """Return the certificate of a class; of the one with the widest gap if there is no label."""
+    if label is not None and label not in model.classes:
+        raise SettingsError(f"label {label!r}: the model's classes are {model.classes}.")
     if "learners" not in model.certificate:
         return model.certificate
     learners = model.certificate["learners"]
     if label is None:
         return dict(max(learners, key=lambda learner: learner["relative_duality_gap"]))
-    if label not in model.classes:
-        raise SettingsError(f"label {label!r}: the model's classes are {model.classes}.")
     return dict(learners[model.classes.index(label)])
 
 

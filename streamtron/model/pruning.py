@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +42,8 @@ def prune(model: LinearModel, below: float) -> Pruned:
     >>> small.model.weights, small.dropped, small.changes.round(6)
     (array([3., 0., 0.]), 1, array([0.5]))
     """
-    if not 0.0 < below < np.inf:
-        raise SettingsError(f"drop below {below:g}: wanted a number above 0.")
+    if not (isinstance(below, Real) and 0.0 < below < np.inf):
+        raise SettingsError(f"drop below {below!r:.40}: wanted a number above 0.")
     weights = model.sparse_weights
     small = np.abs(weights.data) < below
     kept = weights.copy()

@@ -30,6 +30,8 @@ Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
 
 def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
     """Return rows as a CSR matrix whose column j meets ``weights[j]``: ``decision_function``."""
+    if hasattr(X, "collect_batches"):  # a LazyFrame of polars
+        X = X.collect()
     names = _frame_names(X)
     kind, rows = _listed(X) if names is None else ("numbers", [])
     named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
@@ -48,6 +50,8 @@ def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
 
 
 def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
+    if np.ma.is_masked(X):
+        raise DataError("X: values that are masked. Remove or fill them.")
     try:
         matrix: Any = X if sparse.issparse(X) else np.asarray(X)
     except ValueError as error:
@@ -58,7 +62,7 @@ def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
             f"(rows, {model.columns}). Give a matrix with one column a weight."
         )
     # a CSR product sums in one thread and in one order: dense X must not go through BLAS
-    csr = sparse.csr_array(matrix)
+    csr = sparse.csr_array(matrix.astype(np.float64, copy=False))
     if not float(np.abs(csr.data).max(initial=0)) <= HUGE:  # as a nan is not
         raise DataError(
             f"X: holds nan or inf, or a value beyond {HUGE:g}. Values must be finite; remove, fill "
@@ -84,6 +88,16 @@ def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
         indptr = np.concatenate(([0], np.cumsum(known)))[indptr]
     shape = len(indptr) - 1, model.columns
     return sparse.csr_array((values, columns, indptr), shape=shape), out_of_range
+
+
+def unseen_columns(model: LinearModel, rows: Rows) -> tuple[str, ...]:
+    """Return the columns of a table in which rows of shards have categories that the model's recipe
+    has not counted; see ``Recipe.rows_of``."""
+    if model.recipe is None:
+        return ()
+    columns = rows.indices[rows.indptr[0] : rows.indptr[-1]]
+    unseen = np.unique(columns[columns >= model.recipe.width]) - model.recipe.width
+    return tuple(model.recipe.names[k] for k in unseen.tolist())
 
 
 def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:

@@ -44,6 +44,7 @@ def checked_weights(
     weights: ArrayLike | sparse.sparray, ndim_of_bias: int
 ) -> tuple[sparse.csr_array, Shape]:
     """Return a read-only copy of the weights that are not 0, by class, and the weights' shape."""
+    _refuse_unreal("weights", weights)
     given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
     shape: Shape = given.shape
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0]) or shape[-1] > WIDEST:
@@ -51,13 +52,13 @@ def checked_weights(
         raise SettingsError(f"weights: shape {shape}. {wanted}")
     if not sparse.issparse(given):
         _check_finite("weights", given)
-    rows = np.atleast_2d(given) if len(shape) == 1 else given
+    rows = given.reshape(1, -1) if len(shape) == 1 else given
     kept = sparse.csr_array(rows, dtype=np.float64, copy=sparse.issparse(given))
     if sparse.issparse(given):
         _check_finite("weights", kept.data)
         kept.sum_duplicates()
         kept.eliminate_zeros()
-        shape = shape[1:] if shape[0] == 1 and not ndim_of_bias else shape
+        shape = shape[1:] if len(shape) == 2 and shape[0] == 1 and not ndim_of_bias else shape
     for array in (kept.indptr, kept.indices, kept.data):
         read_only(array)
     return kept, shape
@@ -95,9 +96,15 @@ def checked_bias(bias: ArrayLike, shape: Shape) -> float | NDArray[np.float64]:
 
 def _checked_numbers(name: str, numbers: ArrayLike) -> NDArray[np.float64]:
     """Return a finite, read-only copy without −0: equal models are equal files."""
+    _refuse_unreal(name, numbers)
     checked = np.asarray(np.asarray(numbers, dtype=np.float64) + 0.0)  # a number + 0 is no array
     _check_finite(name, checked)
     return read_only(checked)
+
+
+def _refuse_unreal(name: str, numbers: Any) -> None:
+    if np.iscomplexobj(numbers) or np.ma.is_masked(numbers):
+        raise SettingsError(f"{name}: complex or masked numbers. Give real ones, and all of them.")
 
 
 def _check_finite(name: str, numbers: NDArray[Any]) -> None:

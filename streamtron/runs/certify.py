@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
 from typing import Any, Unpack
 
@@ -19,7 +19,7 @@ from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.losses import SQUARED_ERROR
-from streamtron.core.names import ProblemNames, checks_keywords
+from streamtron.core.names import ProblemNames, checks_keywords, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
@@ -39,7 +39,7 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import ClassWeights, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
-from streamtron.runs.outcome import deletions_of, in_order, sign_of_learner
+from streamtron.runs.report import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
 from streamtron.runs.witness import Witness
@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 Weights = Sequence[Vector | SparseVector]
 
+_OF_WEIGHTS = ("primal_objective", "primal_margin", "relative_duality_gap")
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proof:
@@ -60,7 +62,8 @@ class Proof:
     Parameters
     ----------
     certificate : primal objective and scale of the model's direction, dual objective of the data;
-        with a run also the drift of its running weights.
+        with a run also the drift of its running weights. What is proven of the weights as they are
+        is ``as_given``.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
@@ -68,6 +71,7 @@ class Proof:
         the witness's counts at the largest dual (1/b Σ c_k l_k x_k for other losses than the
         squared hinge); both are the optimum where the gap is 0. None without a witness.
     rows_excluded : rows of the shards that the witness leaves out; nothing is proven of them.
+    problem : loss, penalty and price for which that is proven.
     classes : of many classes (label, proof) of each against the rest, in order.
     """
 
@@ -77,7 +81,14 @@ class Proof:
     decision_radius: float
     distance: float | None = None
     rows_excluded: int = 0
+    problem: Mapping[str, Any] = field(default_factory=dict)
     classes: tuple[tuple[Label, Proof], ...] = ()
+
+    @property
+    def as_given(self) -> Certificate:
+        """Return what is proven of the weights as they are, with which the model decides; of hard
+        margins, where the length does not count, ``certificate``."""
+        return replace(self.certificate, primal=self.certificate.as_scanned)
 
     def __repr__(self) -> str:
         return facts_text("Proof", self._facts())
@@ -86,22 +97,32 @@ class Proof:
         return html_table("Proof", self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = certificate_facts(self.to_dict()["certificate"])
+        proof = self.to_dict()
+        facts = certificate_facts(proof["certificate"] | proof["as_given"])
         if self.classes:
             facts.append(("classes", number(len(self.classes))))
         return [*facts, ("readings", f"{self.readings:.3g}")]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of
-        the proofs with their ``label``."""
+        the proofs with their ``label``. ``as_given`` has what differs for the weights as they are
+        from the certificate of their direction."""
         if self.classes:
             learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
             joint = joint_certificate([learner["certificate"] for learner in learners])
             del joint["learners"]
             joint["rows_excluded"] = self.rows_excluded
-            return {"certificate": joint, "readings": self.readings, "learners": learners}
+            gap = max(learner["as_given"]["relative_duality_gap"] for learner in learners)
+            given = {"relative_duality_gap": gap}
+            return {
+                "certificate": joint, "as_given": given, "problem": dict(self.problem),
+                "readings": self.readings, "learners": learners,
+            }  # fmt: skip
+        given = self.as_given.to_dict()
         return {
             "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
+            "as_given": {name: given[name] for name in _OF_WEIGHTS},
+            "problem": dict(self.problem),
             "weights_scale": self.weights_scale,
             "readings": self.readings,
             "decision_radius": self.decision_radius,
@@ -123,18 +144,20 @@ def certify(
     weights. Without a witness, or with one of ridge that moments have proven, which has no counts,
     at most ``readings`` more follow, which bring the dual objective nearer to the optimum unless
     the gap is below 1e-4 already; if the working set does not fit in the active set, the last of
-    these train. With the squared hinge it is the direction of the
-    weights that is certified: those whose best scale is far from 1 (a perceptron's, say) spend some
-    readings to find it. With other losses it is the weights as they are. Many classes share the
+    these train. With the squared hinge the certificate is of the direction of the weights, at its
+    best scale, and ``as_given`` of the weights as they are: those whose best scale is far from 1 (a
+    perceptron's, say) spend some readings to find it. With other losses both are of the weights as
+    they are. Many classes share the
     active set, and the readings where their vectors fit in memory together; else they are certified
     in groups.
 
     Parameters
     ----------
     model : a linear model or its file; its reader's contract says how the shards are read.
-    shards : None = the file's own run: its shards and its witness.
+    shards : None = those of the model's run, with its witness.
     witness : the counts of these rows.
-    run : directory of the model's run, whose last checkpoint gives the ``drift``.
+    run : directory of the model's run, whose last checkpoint gives the ``drift``; without shards
+        None = ``MODEL.run``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
@@ -148,7 +171,7 @@ def certify(
     """
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
-        run, model, shards, witness = inputs_of_run(model, witness)
+        run, model, shards, witness = inputs_of_run(model, run, witness)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
     if problem.regression != model.regression:
@@ -206,16 +229,15 @@ def _proof(
     distances: Iterable[float | None] = repeat(None),
 ) -> Proof:  # fmt: skip
     excluded = deletions.total(deletions_of(scans.source.shards))
+    solved = problem_of(problem.to_dict())
     proofs = []
     for certificate, scale, distance in zip(
         certificates, _trained_scales(model), distances, strict=False
     ):
         radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
         radius = math.inf if problem.free else radius  # nothing bounds the bias
-        proof = Proof(
-            certificate, certificate.scale / scale, scans.readings, radius, distance, excluded
-        )
-        proofs.append(proof)
+        proof = Proof(certificate, certificate.scale / scale, scans.readings, radius, distance)
+        proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
     if isinstance(model.bias, float):
         return proofs[0]
     widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)

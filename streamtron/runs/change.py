@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener
+from streamtron.core.files import nothing_empty
 from streamtron.data import (
     Cache,
     Manifest,
@@ -28,6 +29,7 @@ from streamtron.data import (
     ShardSource,
     Skipped,
     deletions,
+    drop_cached,
 )
 from streamtron.data.recipes import recipe_digest
 from streamtron.model.linear_model import LinearModel
@@ -36,9 +38,9 @@ from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_r
 from streamtron.runs.finished_run import (
     FinishedRun,
     are_unchanged,
+    check_as_read,
     check_bounds,
     check_model,
-    check_unchanged,
     locate,
     read_manifest,
     shards_of,
@@ -46,7 +48,8 @@ from streamtron.runs.finished_run import (
 from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import Known, Training, class_weights_of
 from streamtron.runs.memory import DataSize, check_memory, columns_allowed, memory_needed
-from streamtron.runs.outcome import (
+from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
+from streamtron.runs.report import (
     Outcome,
     build_outcome,
     certificate_of,
@@ -55,7 +58,6 @@ from streamtron.runs.outcome import (
     outcome_of,
     write_outcome,
 )
-from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
 from streamtron.solver.changes import add_rows, begin_change, narrow, take_counts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces, SavedCounts
@@ -115,7 +117,7 @@ class EditableRun(NamedTuple):
         = as they are."""
         began, machine = time.perf_counter(), machine or Machine()
         place = locate(run, machine.run_dir)
-        with FinishedRun.to_change(place, machine.cache_dir) as finished:
+        with nothing_empty(machine.cache_dir), FinishedRun.to_change(place) as finished:
             if finished.settings.faithful:
                 raise SettingsError(
                     f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all "
@@ -166,7 +168,7 @@ class EditableRun(NamedTuple):
     def source(self, shards: Sequence[ShardFile]) -> ShardSource:
         """Open shards as the run's own were read, with the labels that it has; raise a DataError if
         one is missing, or was changed after the run read it."""
-        check_unchanged(shards, str(self.finished.path))
+        check_as_read(shards, str(self.finished.path))
         machine, known = self.machine, self.known(shards)
         size = DataSize(known.rows, self.model.columns, known.nonzeros, occurring=0)
         check_memory(memory_needed(self.settings, size), machine)
@@ -201,18 +203,23 @@ class EditableRun(NamedTuple):
     def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
         """Train on with changed rows (None = they are as they were), write the report with
         ``facts``, and commit; return the outcome."""
+        settings = self.settings
         if rows is None:
-            outcome, plan = self._unchanged(), None
+            outcome = self._unchanged()
         else:
             workers, old = bool(rows.added) and self.open_parts is not None, len(self.shards)
-            settings = with_parts_after(self.settings, old, rows.shards, workers=workers)
-            outcome, plan = _train(self._replace(settings=settings), rows)
+            settings = with_parts_after(settings, old, rows.shards, workers=workers)
+            outcome = _train(self._replace(settings=settings), rows)
         outcome.report.update(facts)
         if report is not None:  # before the commit: a committed change has its report
             write_outcome(outcome, report=report)
-        if plan is None:
+        if rows is None:
             return outcome
-        transaction.commit(self.finished.path, self.model_path, plan)
+        remove = ["checkpoint.before"]
+        if not rows.added:
+            remove += [] if outcome.deletions else [deletions.NAME]
+            remove += [PARTS] if settings.parts is None else []
+        transaction.commit(self.finished.path, self.model_path, remove)
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         home = self.finished.path / PARTS
@@ -265,9 +272,8 @@ class _FinalState:
         self.state = state()
 
 
-def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.Plan]:
-    """Train on, here or on parts, from the weights and counts of the run; stage the changed run,
-    and return what its commit removes."""
+def _train(target: EditableRun, rows: RowChange) -> Outcome:
+    """Train on, here or on parts, from the weights and counts of the run; stage the changed run."""
     settings = target.settings
     size = sum(shard.size for shard in rows.added)
     few = settings.parts is None and 0 < size <= FEW * target.manifest.bytes
@@ -297,9 +303,9 @@ def _train(target: EditableRun, rows: RowChange) -> tuple[Outcome, transaction.P
         outcome = _outcome(target, source, new, learners)
         outcome.report.update(facts)
         _stage(target, source, outcome, final.state)
-        if rows.added:
-            return outcome, transaction.Plan(["checkpoint.before"])
-        return outcome, _plan(target, source, outcome)
+        if not rows.added:
+            _drop_stale(target, source)
+        return outcome
 
 
 def _train_learners(
@@ -360,14 +366,10 @@ def _stage(target: EditableRun, source: ShardSource, outcome: Outcome, state: St
     write_record(staged, target.settings, stamps_of(source.shards), recipe)
 
 
-def _plan(target: EditableRun, source: ShardSource, outcome: Outcome) -> transaction.Plan:
-    """Return what a commit removes that forgets rows: they are nowhere in the run from then on."""
-    cache = os.path.abspath(target.cache_directory)
-    remove = ["checkpoint.before", *([] if outcome.deletions else [deletions.NAME])]
-    if target.settings.parts is None:
-        remove.append(PARTS)
-    files = filter(None, map(Cache(cache, source.reading).find, source.shards))
-    used = sorted({os.path.basename(file.path) for file in files})
+def _drop_stale(target: EditableRun, source: ShardSource) -> None:
+    """Remove the flat files that hold rows which go out; whoever needs them makes them anew."""
     fingerprints = [shard.fingerprint for shard in target.manifest.shards]
-    in_run = cache == os.path.abspath(target.finished.path / transaction.CACHE)
-    return transaction.Plan(remove, fingerprints, used, None if in_run else cache)
+    for directory in {target.cache_directory, str(target.finished.path / transaction.CACHE)}:
+        if os.path.isdir(directory):
+            files = filter(None, map(Cache(directory, source.reading).find, source.shards))
+            drop_cached(os.path.abspath(directory), fingerprints, [file.path for file in files])

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Unpack
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
+from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
 from streamtron.core.names import ReadingNames, checks_keywords
 from streamtron.core.rows import Label
@@ -134,8 +135,7 @@ def _convert(
 
 
 def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
-    if rows_per_shard < 1:
-        raise SettingsError(f"rows per shard {rows_per_shard}. A shard needs at least 1 row.")
+    whole(rows_per_shard, "rows-per-shard", least=1)
     has_weights = settings.weight is not None or settings.weights_in_label
     if has_weights and settings.multilabel and to == "libsvm":
         raise SettingsError(
@@ -260,13 +260,13 @@ def write_range(
     part: RowRange, reading: ReaderConfig, style: ShardStyle, threads: int = 1
 ) -> Iterator[Written]:
     """Write the new shards of a row range."""
-    batches = chain.from_iterable(
-        prefetch(open_reader(shard, reading, threads).batches) for shard in part.shards
-    )
+    readers = [open_reader(shard, reading, threads) for shard in part.shards]
+    batches = chain.from_iterable(prefetch(reader.batches) for reader in readers)
     rows = _some_rows(batches, part.skip, part.rows)
     written = write_shards(rows, part.path_of, style, part.rows_per_shard)
-    for shard in part.shards:
+    for shard, reader in zip(part.shards, readers, strict=True):
         check_unchanged(shard)
+        reader.warn()
     yield written
 
 

@@ -27,6 +27,7 @@ from streamtron.core.errors import (
     StreamtronError,
 )
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
+from streamtron.core.names import settled
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
@@ -154,15 +155,14 @@ class Run:
 @contextmanager
 def open_run(
     path: str | os.PathLike[str], settings: Settings, stamps: Stamps,
-    model: str | os.PathLike[str] | None = None, cache: str | os.PathLike[str] | None = None, *,
+    model: str | os.PathLike[str] | None = None, *,
     recipe: str | None = None, resume: bool = False, overwrite: bool = False,
 ) -> Iterator[Run]:  # fmt: skip
     """Create or resume a run directory, locked until the context ends or the process dies.
 
     A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
     ``resume`` and ``overwrite`` an existing run is a SettingsError. ``model`` : path of the run's
-    model; None = it has none, and is never updated. ``cache`` : directory of its flat files, if not
-    in the run directory.
+    model; None = it has none, and is never updated.
     """
     run = Run(Path(path))
     with reading_from(path):
@@ -170,7 +170,7 @@ def open_run(
     with locked(run.path):
         remove_temporary(run.path)
         if model is not None:
-            transaction.recover(run.path, model, cache)
+            transaction.recover(run.path, model)
         exists = (run.path / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)
@@ -274,7 +274,7 @@ def read_record(path: Path) -> Record:
             raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
         return Record(dict(record["settings"]), stamps, record.get("recipe"))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Start over with --overwrite."
         ) from error
@@ -283,10 +283,10 @@ def read_record(path: Path) -> Record:
 def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Refuse settings, shards or a recipe other than the run's."""
     recorded, known, counted = read_record(path)
-    current = json.loads(json.dumps(settings.to_dict()))
-    names = sorted({*recorded, *current} - set(MAY_CHANGE))
+    recorded, current = map(settled, (recorded, json.loads(json.dumps(settings.to_dict()))))
+    names = {*recorded, *current} - set(MAY_CHANGE)
     if changed := [name for name in names if recorded.get(name) != current.get(name)]:
-        name, *further_names = changed
+        name, *further_names = sorted(changed, key=lambda name: (current.get(name) is None, name))
         further = f" (and {', '.join(further_names)})" if further_names else ""
         raise SettingsError(
             f"{path}: {name} is {current.get(name)}, the run has {recorded.get(name)}{further}. A "

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
+from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
+from streamtron.data.storage import fingerprint
 from streamtron.model.calibration import ProbabilityScores, probabilities_of, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds, why_unbounded
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
-from streamtron.model.scoring import chosen_classes
+from streamtron.model.scoring import chosen_classes, unseen_columns
+from streamtron.runs.directory import manifest_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -50,8 +55,9 @@ def evaluate(
     model : a model or its file; its reader's contract says how the shards are read, row weights
         included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : distinct decisions held in memory, 24 bytes each; of more, ROC AUC and average
-        precision are known within brackets, ``roc_auc_bracket`` and ``average_precision_bracket``.
+    limit_rows : distinct decisions held in memory, 24 bytes each, of all classes together, but
+        16,384 of each; of more, ROC AUC and average precision are known within brackets,
+        ``roc_auc_bracket`` and ``average_precision_bracket``.
     ranking : whether to compute ROC AUC and average precision, or ``calibration``.
     share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
     worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.
@@ -63,7 +69,7 @@ def evaluate(
         classes has; unreadable rows.
     MachineError
     """
-    models = [with_labels_of(as_model(model), shards)]
+    models, worst = [with_labels_of(as_model(model), shards)], whole(worst, "worst")
     scored = score_shards(models, find_shards(as_paths(shards)), executor, share=share)
     return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)[0]
 
@@ -72,15 +78,9 @@ def evaluate_many(
     models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
     on_bad_shard: Literal["error", "skip"] = "error",
 ) -> list[Evaluation]:  # fmt: skip
-    """Evaluate several models, of the same classes and reader's contract (else a SettingsError), on
-    one reading of the shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for
-    models of two classes that have certificates."""
-    first = models[0]
-    if any((model.classes, model.reading) != (first.classes, first.reading) for model in models):
-        raise SettingsError(
-            "models with different classes or reader's contracts: one reading cannot serve them "
-            "all. Evaluate them one by one."
-        )
+    """Evaluate several models, of the same classes and reader's contract, on one reading of the
+    shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
+    that have certificates."""
     files = find_shards(as_paths(shards))
     scored = score_shards(models, files, serial, at_optimum=True, on_bad_shard=on_bad_shard)
     return summarise(models, scored, limit_rows)
@@ -94,6 +94,17 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
     return {"columns_not_used": unused} if unused else {}
 
 
+def trained_on(directory: str | os.PathLike[str], shards: Paths) -> list[ShardRecord]:
+    """Return the shards of a run that are among others, byte for byte; [] where there is no run."""
+    with suppress(DataError):
+        if (manifest := manifest_of(directory)) is not None:
+            sizes = {record.bytes for record in manifest.shards}
+            alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
+            prints = {fingerprint(file.path, file.name) for file in alike}
+            return [record for record in manifest.shards if record.fingerprint in prints]
+    return []
+
+
 def score_shards(
     models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
     *, at_optimum: bool = False, share: tuple[float, float] = ALL,
@@ -102,27 +113,20 @@ def score_shards(
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
     reading, read = reading_to_score(models[0], files[0], share=share), 0
-    scored = executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard)
-    for rows in with_known_classes(models[0], scored):
-        read += len(rows.truth)
-        yield rows
-    if not read:
-        raise no_rows(list(files), share)
-
-
-def with_known_classes(model: LinearModel, scored: Iterator[ScoredRows]) -> Iterator[ScoredRows]:
-    """Yield scored rows; a DataError at the end if none has a class of the model."""
+    known = isinstance(models[0].bias, float)  # the reader refuses labels unknown to a model of two
     labels = dict[Label, None]()
-    known = isinstance(model.bias, float)  # the reader refuses labels unknown to a model of two
-    for rows in scored:
+    for rows in executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard):
+        read += len(rows.truth)
         known = known or bool(rows.truth.any())
         labels.update(dict.fromkeys(rows.labels))
         yield rows
     if not known and labels:
         raise DataError(
             f"no row has a class of the model: the labels are {some(labels)}, the "
-            f"classes {some(model.classes)}. Give shards labelled as those it was fitted on."
+            f"classes {some(models[0].classes)}. Give shards labelled as those it was fitted on."
         )
+    if not read:
+        raise no_rows(list(files), share)
 
 
 def _score_shard(
@@ -141,8 +145,8 @@ class ScoredRows(NamedTuple):
     classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
     label; bounds on the decisions of
     the optima, if they are wanted and proven; all labels of their source so far; the first row's
-    number; the nonzeros in columns beyond the models' width, which weigh 0; and their shard, if
-    there is one."""
+    number; the nonzeros in columns beyond the models' width, which weigh 0, and the columns of a
+    table with categories that were not counted; and their shard, if there is one."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[Any]
@@ -152,6 +156,7 @@ class ScoredRows(NamedTuple):
     labels: tuple[Label, ...]
     first_row: int
     out_of_range: int
+    unseen: tuple[str, ...] = ()
     shard: str = ""
 
 
@@ -178,7 +183,8 @@ def score(
             for optimum in optima
         )
         labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, max(beyond))
+        unknown = max(beyond), unseen_columns(first, chunk.rows)
+        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, *unknown)
 
 
 def summarise(
@@ -205,7 +211,7 @@ class Evaluator:
         self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
-        self.out_of_range = 0
+        self.out_of_range, self.unseen = 0, set[str]()
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
         self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
         if probability_map(model) is not None:
@@ -218,6 +224,7 @@ class Evaluator:
         """Add rows with the model's decisions, and bounds on those of the optimum."""
         truth, weights = rows.truth, rows.weights
         self.out_of_range += rows.out_of_range
+        self.unseen.update(rows.unseen)
         if self.residuals is not None:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
@@ -233,7 +240,8 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
-        beyond = {"out_of_range": self.out_of_range} if self.out_of_range else {}
+        unknown = {"out_of_range": self.out_of_range, "unseen": sorted(self.unseen)}
+        beyond: dict[str, Any] = {name: value for name, value in unknown.items() if value}
         if self.residuals is not None:
             return Evaluation({**self.residuals.metrics(), **beyond})
         metrics = self.scores.evaluation().to_dict() | beyond

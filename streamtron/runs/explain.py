@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
+from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
 from streamtron.core.text import feature_text
@@ -21,7 +22,14 @@ from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of
 from streamtron.runs.directory import manifest_of, run_directory
-from streamtron.runs.inputs import Paths, as_paths, open_one, reading_from_model, reading_to_score
+from streamtron.runs.inputs import (
+    Paths,
+    as_model,
+    as_paths,
+    open_one,
+    reading_from_model,
+    reading_to_score,
+)
 
 if TYPE_CHECKING:
     from streamtron.data.column_names import ColumnNames
@@ -46,13 +54,15 @@ class Explanation(Tabled, dict[str, Any]):
 
 @checks_keywords()
 def explain(
-    model: LinearModel, shards: Paths = (), *, row: int | None = None, most: int = MOST,
+    model: LinearModel | str | os.PathLike[str], shards: Paths = (), *,
+    row: int | None = None, most: int = MOST,
     names: Paths = (), path: str | os.PathLike[str] | None = None,
 ) -> Explanation:  # fmt: skip
     """List the heaviest features of a model, those of a sweep, or why a row has its decisions.
 
     Parameters
     ----------
+    model : a model or its file.
     shards, row : files, directories or globs, and the number of a row among all of them, from 0,
         as in the output of ``predict``. The rows before it are read too.
     most : features listed of each class, those of the largest |weight| or |contribution| first.
@@ -85,7 +95,7 @@ def explain(
     >>> direction["features"]
     [{'column': 2, 'weight': -2.0}]
     """
-    paths = as_paths(shards)
+    model, most, paths = as_model(model), whole(most, "most"), as_paths(shards)
     if bool(paths) != (row is not None):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
     if path is not None and paths:

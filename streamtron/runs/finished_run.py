@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import absolute, as_path, locked, nothing_empty, shared
+from streamtron.core.files import absolute, as_path, locked, shared
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, ShardFile, ShardRecord, deletions, find_shards
 from streamtron.data.storage import fingerprint
@@ -50,19 +50,27 @@ def locate(
     path = absolute(run, "models").rstrip("/")
     if run_dir is not None:
         return RunLocation(Path(absolute(run_dir)), path)
+    model = model_of(path)
+    target = os.path.realpath(model)
+    home = os.path.realpath(os.path.dirname(model) or ".")
+    if os.path.islink(model) and os.path.dirname(target) != home:
+        raise DataError(
+            f"{model}: a symbolic link to {target}, and the run would change the file there. Name "
+            "the model itself, and its run directory by --run-dir."
+        )
+    return RunLocation(Path(run_directory(model)), model)
+
+
+def model_of(path: str) -> str:
+    """Return the path of a run's model, given that or the run's directory."""
+    path = path.rstrip("/")
     model = path.removesuffix(RUN_SUFFIX) if os.path.isdir(path) else path
     if os.path.isdir(model):
         raise DataError(
             f"{path}: neither MODEL nor MODEL{RUN_SUFFIX}. Name the model; give a run directory of "
             "another name by --run-dir."
         )
-    target = os.path.dirname(os.path.realpath(model))
-    if os.path.islink(model) and target != os.path.realpath(os.path.dirname(model) or "."):
-        raise DataError(
-            f"{model}: a symbolic link to {target}, and the run would change the file there. Name "
-            "the model itself, and its run directory by --run-dir."
-        )
-    return RunLocation(Path(run_directory(model)), model)
+    return model
 
 
 class FinishedRun(NamedTuple):
@@ -84,19 +92,14 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     @contextmanager
-    def to_change(
-        cls, place: RunLocation, cache: str | os.PathLike[str] | None = None
-    ) -> Iterator[FinishedRun]:
+    def to_change(cls, place: RunLocation) -> Iterator[FinishedRun]:
         """Open a run, locked until the context ends or the process dies, and complete a change that
         was interrupted; raise a DataError if it does not exist or has not ended, a MachineError if
-        another process has locked it.
-
-        ``cache`` : directory of its flat files, if not in the run directory.
-        """
+        another process has locked it."""
         directory = _existing(place.directory)
-        with nothing_empty(cache), locked(directory):
+        with locked(directory):
             remove_temporary(directory)
-            transaction.recover(directory, place.model, cache)
+            transaction.recover(directory, place.model)
             transaction.discard(directory)
             yield cls._read(directory, Run(directory).load())
 
@@ -141,30 +144,32 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
 
 
 def inputs_of_run(
-    run: str | os.PathLike[str] | LinearModel, witness: str | os.PathLike[str] | None = None
-) -> tuple[str, str, list[str], str]:
-    """Return the paths of directory, model, shards and witness of a run, given its directory or its
-    model; a DataError if there is no such run, or a change of it was interrupted."""
-    if isinstance(run, LinearModel):
+    model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+) -> tuple[str, str | LinearModel, list[str], str]:  # fmt: skip
+    """Return the directory of a run, its model, and the paths of its shards and its witness, given
+    its model, or its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if
+    there is no such run, or a change of it was interrupted."""
+    if not isinstance(model, LinearModel):
+        model = model_of(absolute(model, "models"))
+        run = run or run_directory(model)
+    if run is None:
         raise SettingsError(
-            "a model in memory does not say its shards. Give them, or the path of a model with its "
-            "run beside it."
+            "a model in memory does not say its shards. Give them, its run, or the path of a model "
+            "with its run beside it."
         )
-    path = absolute(run, "models")
-    is_directory = os.path.isdir(path)
-    directory = path.rstrip("/") if is_directory else run_directory(path)
+    directory = absolute(run)
     check_recovered(directory)
     manifest = os.path.join(directory, "manifest.json")
     witness_path = as_path(witness) if witness else os.path.join(directory, "witness")
     for needed in (manifest, witness_path):
         if not os.path.isfile(needed):
             raise DataError(
-                f"{path}: no shards are given, and there is no {needed} of a run. Name the shards: "
-                "certify MODEL SHARDS."
+                f"no shards are given, and there is no {needed} of a run. Name the shards, certify "
+                "MODEL SHARDS, or the run directory, --run-dir."
             )
     records = Manifest.load(manifest).shards
     check_shards_exist(records)
-    model = directory.removesuffix(RUN_SUFFIX) if is_directory else path
     return directory, model, [shard.path for shard in records], witness_path
 
 
@@ -203,7 +208,7 @@ def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:
             )
 
 
-def check_unchanged(shards: Iterable[ShardFile], run: str) -> None:
+def check_as_read(shards: Iterable[ShardFile], run: str) -> None:
     """Raise a DataError if a local file is missing, or has another size or time than when the run
     read it."""
     shards = list(shards)

@@ -49,8 +49,8 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.outcome import Outcome, build_outcome, write_outcome
 from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -141,6 +141,9 @@ def run(
     ------
     SettingsError, DataError, MachineError
     """
+    if resume and (overwrite or model is None):
+        clash = "overwrite begins it anew" if overwrite else "no model is named"
+        raise SettingsError(f"resume goes on with the run of a model, and {clash}: leave one out.")
     machine = machine or Machine()
     settings = with_guesses(settings, as_paths(shards), machine.threads)
     named = {"model": model, "report": report, "witness": witness}
@@ -196,14 +199,15 @@ def fit_many(
     shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
     cache_dir: str | None, run_dir: str | None = None,
 ) -> list[Outcome]:  # fmt: skip
-    """Fit every candidate on the same readings; raise a SettingsError if they differ in more than
-    the settings OWN. Only the cache and checkpoints are written.
+    """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
+    checkpoints are written.
 
     ``cache_dir`` : of the flat copy of the shards; None = as ``machine`` says. ``run_dir`` : of the
     checkpoints of these candidates; training resumes from the last one. Each outcome equals that of
     ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
     """
-    _check_alike(candidates)
+    if (parts := candidates[0].parts) is not None:
+        raise SettingsError(f"parts is {parts}: only fit trains on parts. Leave it out.")
     with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
         job = _Job(as_paths(shards), candidates, machine, listen, cache, run_dir, resume=True)
         with _opened(job) as fitting:
@@ -303,7 +307,7 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
                 directory,
             )
         with open_run(
-            directory, candidates[0], stamps_of(source.shards), job.model, machine.cache_dir,
+            directory, candidates[0], stamps_of(source.shards), job.model,
             recipe=recipe_digest(candidates[0], source.reading),
             resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
@@ -346,24 +350,3 @@ def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
     writer = CheckpointWriter(run, every, make, at_end=job.model is not None)
     training = replace(training, checkpointer=writer)
     return fitting._replace(training=training, began=began, state=state, states=states)
-
-
-OWN = (
-    "loss", "C", "delta", "rho", "penalty", "l1_ratio", "tol", "b", "class_weight", "max_epochs",
-    "mini_epochs",
-)  # fmt: skip
-"""Settings in which candidates on the same readings may differ."""
-
-
-def _check_alike(candidates: Sequence[Settings]) -> None:
-    first = candidates[0].to_dict()
-    if "parts" in first:
-        raise SettingsError(f"parts is {first['parts']}: only fit trains on parts. Leave it out.")
-    for candidate in candidates[1:]:
-        values = candidate.to_dict()
-        differing = (name for name in first if name not in OWN and values[name] != first[name])
-        if (name := next(differing, None)) is not None:
-            raise SettingsError(
-                f"{name} is {first[name]} in one candidate and {values[name]} in another. "
-                f"Candidates that share readings may differ in {', '.join(OWN)}."
-            )

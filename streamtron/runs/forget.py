@@ -25,8 +25,8 @@ from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts
+from streamtron.runs.report import Outcome
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -34,7 +34,7 @@ NO_ROWS = np.zeros(0, dtype=np.int64)
 @checks_keywords()
 def forget(
     run: str | os.PathLike[str], shards: Paths = (), *,
-    key: str | None = None, values: str | Sequence[str | int | float] = (),
+    key: str | None = None, values: str | float | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
     tol: float | None = None, max_epochs: int | None = None,
     report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
@@ -44,7 +44,9 @@ def forget(
 
     If a shard still holds deleted rows, they are recorded in the run's directory and in the
     witness, and every reading for this run leaves them out. Afterwards model, witness, checkpoint,
-    manifest and cache of the run hold nothing of the rows; copies elsewhere are not looked for.
+    manifest and cache of the run, and the cache that ``machine`` names, hold nothing of the rows;
+    copies elsewhere are not looked for. What a recipe of columns took from all rows stays until a
+    new fit: names of categories, words, counts, means.
 
     An interrupted call leaves the run as it was (except cache files) or completely changed, and may
     be repeated. The report has the rows of each shard or value as ``forgotten``; as ``not_in_run``
@@ -84,7 +86,8 @@ def forget(
     ...     streamtron.forget(root / "m.st", "1.svm").report["rows"]
     2
     """
-    texts = [values] if isinstance(values, str) else [str(value) for value in values]
+    listed = [values] if isinstance(values, str | int | float | np.generic) else values
+    texts = [*dict.fromkeys(map(str, listed))]
     names = as_paths(shards)
     _check(names, key, texts, rows)
     changes = {"tol": tol, "max_epochs": max_epochs}
@@ -147,20 +150,18 @@ class Removed(NamedTuple):
 
 Exclusions = tuple[dict[int, Removed], dict[str, int | None]]
 """Number of a shard → what is deleted from it; what is named in the call → its rows that are
-deleted, None if the run does not have it."""
+deleted, each counted where it is named first, None if the run does not have it."""
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
     """Delete the named shards."""
-    numbers_of, records = _numbers(target, names), target.manifest.shards
-    removed = {
-        number: Removed(np.arange(records[number].rows), None)
-        for number in set[int]().union(*numbers_of.values())
-    }
-    return removed, {
-        name: sum(records[number].rows for number in numbers) if numbers else None
-        for name, numbers in numbers_of.items()
-    }
+    records = target.manifest.shards
+    removed, deleted = dict[int, Removed](), dict[str, int | None]()
+    for name, numbers in _numbers(target, names).items():
+        new = numbers - removed.keys()
+        removed |= {number: Removed(np.arange(records[number].rows), None) for number in new}
+        deleted[name] = sum(records[number].rows for number in new) if numbers else None
+    return removed, deleted
 
 
 def _rows_by_key(
@@ -170,41 +171,46 @@ def _rows_by_key(
     numbers_of = _numbers(target, names)
     places = set[int]().union(*numbers_of.values()) if names else {*range(len(target.shards))}
     hits, counts = dict[int, NDArray[np.int64]](), np.zeros(len(values), np.int64)
-    for number in sorted(places):
+    occurs = np.zeros(len(values), bool)
+    for number in sorted(_with_duplicates(target, places)):
         shard = target.shards[number]
-        hits[number], which = rows_with(shard, column, values)
-        new = ~np.isin(hits[number], _not_read(target, shard, hits[number]))
-        counts += np.bincount(which[new], minlength=len(values))
+        rows, which, equal_to = rows_with(shard, column, values)
+        new = ~np.isin(rows, _not_read(target, shard, rows))
+        hits[number] = rows[new]
+        counts_here = np.bincount(which[new], minlength=len(values))
+        counts += counts_here
+        occurs |= counts_here[equal_to] > 0
     deleted: dict[str, int | None] = {name: None for name in names if not numbers_of[name]}
     if places:
-        pairs = zip(values, counts.tolist(), strict=True)
-        deleted |= {f"{column} = {value}": count or None for value, count in pairs}
+        for value, count, known in zip(values, counts.tolist(), occurs, strict=True):
+            deleted[f"{column} = {value}"] = count if known else None
     return _with_deletions(target, hits), deleted
 
 
 def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
     """Delete the rows that a CSV file lists; it may list rows that were deleted before."""
-    hits = dict[int, NDArray[np.int64]]()
     listed = listed_rows(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
-    numbers_of = _numbers_by_name(target)
+    numbers_of, records = _numbers_by_name(target), target.manifest.shards
+    hits = dict[int, NDArray[np.int64]]()
     deleted: dict[str, int | None] = dict.fromkeys(listed)
     for name, rows in listed.items():
-        for number in numbers_of(name):
-            shard, read = target.shards[number], target.manifest.shards[number].rows
-            left_out = _not_read(target, shard, rows)
-            last = rows.max()
+        not_in_run, last = rows, rows.max()
+        for number in _with_duplicates(target, numbers_of(name)):
+            left_out, read = _not_read(target, target.shards[number], rows), records[number].rows
             if last + 1 - np.searchsorted(left_out, last, side="right") > read:
-                total = read + len(left_out)
+                total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
                 raise DataError(
-                    f"{path}: row {rows.max()} of {name}, which has {total} rows, from 0 on. Check "
-                    "the list."
+                    f"{path}: row {last} of {name}, which has {total} rows, from 0 on. Check the "
+                    "list."
                 )
-            hits[number] = np.union1d(hits.get(number, NO_ROWS), rows)
-            deleted[name] = len(np.setdiff1d(rows, left_out))
-            if gone := len(np.intersect1d(rows, left_out)):
-                deleted[f"{gone:,} row(s) of {name}"] = None
+            hit = hits.get(number, NO_ROWS)
+            hits[number] = np.union1d(hit, np.setdiff1d(rows, left_out))
+            deleted[name] = (deleted[name] or 0) + len(hits[number]) - len(hit)
+            not_in_run = np.intersect1d(not_in_run, left_out)
+        if deleted[name] is not None and len(not_in_run):
+            deleted[f"{len(not_in_run):,} row(s) of {name}"] = None
     return _with_deletions(target, hits), deleted
 
 
@@ -242,23 +248,22 @@ def _not_read(target: EditableRun, file: ShardFile, rows: NDArray[np.int64]) -> 
     return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
 
 
+def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:
+    """Return the numbers of shards, and of those with the same bytes."""
+    prints = [record.fingerprint for record in target.manifest.shards]
+    wanted = {prints[number] for number in numbers}
+    return {number for number, fingerprint in enumerate(prints) if fingerprint in wanted}
+
+
 def _with_deletions(
     target: EditableRun, rows: Mapping[int, NDArray[np.int64]]
 ) -> dict[int, Removed]:
-    """Delete rows, numbered as in the files, of shards and of their duplicates."""
-    by_fingerprint: dict[str, NDArray[np.int64]] = {}
-    for number, numbers in rows.items():
-        digest = target.manifest.shards[number].fingerprint
-        by_fingerprint[digest] = np.union1d(by_fingerprint.get(digest, NO_ROWS), numbers)
+    """Delete rows that the run reads, numbered as in the files."""
     removed = {}
-    for number, (record, file) in enumerate(
-        zip(target.manifest.shards, target.shards, strict=True)
-    ):
-        listed = by_fingerprint.get(record.fingerprint, NO_ROWS)
-        not_read = _not_read(target, file, listed)
-        new = np.setdiff1d(listed, not_read)
+    for number, new in rows.items():
         if len(new):
+            record, file = target.manifest.shards[number], target.shards[number]
             without = Deletions(record.path, record.fingerprint, np.union1d(_left_out(file), new))
-            gone = new - np.searchsorted(not_read, new)
+            gone = new - np.searchsorted(_not_read(target, file, new), new)
             removed[number] = Removed(gone, file._replace(without=without))
     return removed

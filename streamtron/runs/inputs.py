@@ -67,6 +67,9 @@ def as_paths(shards: Paths) -> list[str]:
     """Return one path or several as a list of strings."""
     if isinstance(shards, str | os.PathLike):
         return [as_path(shards)]
+    if hasattr(shards, "shape"):
+        raise SettingsError("rows in memory, where shards are wanted: fit alone takes both. Write "
+                            "them to a file, or give them to the model's own predict.")  # fmt: skip
     return [as_path(path) for path in shards]
 
 
@@ -78,10 +81,11 @@ def as_model(model: LinearModel | str | os.PathLike[str]) -> LinearModel:
 def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
     """Return the problem for which a model is certified: its own where it says it, else as given,
     with the squared hinge for coefficients; a SettingsError where a model of another program does
-    not say C or rho."""
+    not say C or rho, or is of a problem that has no certificate."""
     if "source" not in model.settings:
         return Settings.from_dict(model.settings).but(**one_price(given))
-    names = ("rho", "loss", "intercept")
+    _check_problem(model, given)
+    names = ("rho", "loss", "penalty", "intercept")
     known = {name: model.settings[name] for name in names if name in model.settings}
     known |= given
     if "C" not in known and "delta" not in known:
@@ -95,6 +99,23 @@ def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
             "--rho: scikit-learn's intercept_scaling, which is 1 unless set; 0 = no bias."
         )
     return Settings.from_dict(known)
+
+
+def _check_problem(model: LinearModel, given: Mapping[str, Any]) -> None:
+    """Raise a SettingsError for a problem of LIBLINEAR that is none of ours, unless another is
+    given."""
+    if model.settings.get("solver_type") == "MCSVM_CS" and "loss" not in given:
+        raise SettingsError(
+            "a LIBLINEAR model of -s 4 is Crammer and Singer's, whose problem is not certified. "
+            "Give --loss to certify its weights for another, each class against the rest."
+        )
+    named = given.keys() & {"penalty", "rho", "intercept"}
+    if model.settings.get("penalty") == "l1" and model.settings["rho"] and not named:
+        raise SettingsError(
+            "a LIBLINEAR model of -s 5 or 6 with a bias (-B) pays |w_bias| for it, a problem that "
+            "is not certified. Give --intercept free if it was trained with -R; or --penalty l1 to "
+            "certify its weights for another problem, where the bias costs ½ w_bias²."
+        )
 
 
 def with_labels_of(model: LinearModel, shards: Paths) -> LinearModel:
@@ -178,11 +199,11 @@ def open_training_shards(
     flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
     else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
     say. ``recipe`` : theirs, if it was counted before."""
+    files, reading = find_shards(paths), reading_from_settings(settings)
     once = os.path.basename(paths[0]) == ROWS_GIVEN
     from streamtron.runs.memory import columns_allowed  # loads the solver
 
     no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
-    files, reading = find_shards(paths), reading_from_settings(settings)
     reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(

@@ -41,7 +41,7 @@ from streamtron.solver.checkpoint import (
     sparsify,
 )
 from streamtron.solver.learner import Learner, hold_in
-from streamtron.solver.one_vs_rest import CandidateClasses, Classes
+from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import reopen
@@ -68,7 +68,7 @@ def train_candidates(
     if state is None or state.group is None:
         classes = None
         if many:
-            classes = CandidateClasses([Classes(k, source.labels, w, pool) for k, w in problems])
+            classes = Classes(problems, source.labels, pool)
             restored = [] if state is None else classes.restore(state)
             learners = list(chain(*classes.learners))
         else:
@@ -126,7 +126,7 @@ class Training(Generic[Source]):
         self,
         learners: Sequence[Learner],
         pool: Pool,
-        classes: CandidateClasses | None = None,
+        classes: Classes | None = None,
         resumed: Resumed | None = None,
     ) -> int | None:
         """Train learners, which are to share ``pool``, on the same readings. Return None, or how

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings
@@ -251,11 +250,6 @@ def has_room(settings: Settings, machine: Machine, nonzeros: int = 1 << 62) -> b
 def columns_allowed(settings: Settings, machine: Machine) -> int:
     """Return the largest number of columns whose weights fit in memory, if few of them occur: how
     many do is known when all rows have been read."""
-    return _columns_allowed(settings.but(class_weight=None), machine)
-
-
-@lru_cache
-def _columns_allowed(settings: Settings, machine: Machine) -> int:
     nonzeros = None if has_room(settings, machine) else 0
 
     def needed(columns: int) -> list[Need]:

@@ -195,15 +195,15 @@ def train_on(
 ) -> dict[str, Any]:
     """Train learners on planned parts of a source, as they were after the learners' last readings;
     or, if there are none, new ones. Return what the report has of it."""
-    source, checkpointer = training.source, training.checkpointer
-    readings = [learner.progress.reading for learner in learners] or None
-    with _opened(training, plans, readings, open_parts) as parts:
+    source, readings = training.source, [learner.progress.reading for learner in learners]
+    with _opened(training, plans, readings or None, open_parts) as parts:
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
         data = ManyParts(
-            parts, learners, training.settings, source.labels, training.listen, checkpointer,
-            ended=lambda: source.take(parts(Part.describe, _facts).facts),
+            parts, learners, training.settings, source.labels, training.listen,
+            training.checkpointer, meet=lambda: source.meet(parts(Part.describe, _facts)),
+            ended=lambda: source.take(parts(Part.describe, _facts)),
         )  # fmt: skip
         train(data, resumed)
     return {"parts": len(plans), **_report(parts)}
@@ -327,7 +327,7 @@ def plans_of(
     if settings.class_weight != "balanced" or weighed:
         return plans
     with _opened(training, plans, None, open_parts) as parts:
-        facts = parts(Part.describe, _weighed).facts
+        facts = parts(Part.describe, _weighed)
     for _, nonzeros, size in facts:
         source.nonzeros_read += nonzeros
         source.bytes_read += size

@@ -1,158 +1,317 @@
-"""Report a run as one page of HTML: its certificate, its training, its model, its data."""
+"""Results of a run: model, report and witness, made from learners and written to files."""
 
 from __future__ import annotations
 
+import copy
+import json
+import math
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
-from streamtron.core.errors import DataError
-from streamtron.core.executor import Executor, serial
-from streamtron.core.files import parse_json, reading_from, shared, write_atomically
-from streamtron.core.names import checks_keywords
-from streamtron.core.text import label_text
-from streamtron.data import ShardFile, find_shards
+from streamtron.core import kernels
+from streamtron.core.certificate import dual_of, dual_weights
+from streamtron.core.config import Settings, label_weights, meets
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.files import remove_half_written, write_atomically
+from streamtron.core.limits import peak_memory
+from streamtron.core.rows import Label
+from streamtron.core.text import label_meant, label_text, short
+from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
+from streamtron.data.deletions import Deletions
+from streamtron.model.certainty import ball_of
+from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.mistakes import margins_by_code
-from streamtron.runs.evaluate import Evaluator, score_shards
-from streamtron.runs.explain import load_names, names_beside
-from streamtron.runs.finished_run import (
-    RunLocation,
-    check_recovered,
-    check_unchanged,
-    locate,
-    read_manifest,
-    shards_of,
-)
-from streamtron.runs.inputs import Paths, as_paths, check_outputs
-from streamtron.runs.outcome import REPORT
-from streamtron.runs.page import EDGES, Facts, Measured, render
+from streamtron.runs import witness as witness_file
+from streamtron.solver.duals import Counts
+from streamtron.solver.learner import Learner
+from streamtron.solver.vectors import dense
+
+STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
+"""Of a learner; of several learners the last one here is the run's."""
+
+NOT_CERTIFIED = 4
+"""The exit code of a fit that did not meet its tolerance, for whatever reason."""
+
+REPORT = "report.json"
+"""The file in a run directory."""
 
 
-@checks_keywords()
-def report(
-    run: str | os.PathLike[str], output: str | os.PathLike[str], *, valid: Paths = (),
-    margins: bool = True, names: Paths = (), run_dir: str | os.PathLike[str] | None = None,
-    executor: Executor = serial,
-) -> None:  # fmt: skip
-    """Write a page about a finished run: one HTML file that needs no network.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Outcome:
+    """Results of a run: its model; the report file's content as plain values; the witness, which
+    is the counts of every learner; the manifest of the shards, and their forgotten rows.
 
-    It begins with how good the model is on held-out rows, beside the share of the largest class, or
-    the standard deviation of the numbers, and how far it is at most from the best training
-    objective. Then come the confusion matrix, margins, curves or residuals, the heaviest features,
-    the proof, the training, settings and data; of the best model of a sweep also its candidates.
-
-    Parameters
-    ----------
-    run : the model, or its run directory. Nothing is written there.
-    output : path of the page, written completely or not at all.
-    valid : labelled shards that were held out: adds metrics, the confusion matrix, their margins,
-        and the ROC and precision-recall curves, of many classes of each against the rest.
-    margins : read the run's shards once, for margins of two classes, or residuals; if they changed,
-        it is said.
-    names : directories where ``convert`` kept names of columns, if not beside the run's shards.
-    run_dir : the run directory, if it is not ``MODEL.run``.
-    executor : where shards are read and scored: ``serial``, or Dask's workers.
-
-    Raises
-    ------
-    DataError : no finished run, or one of an earlier version; unreadable rows.
-    SettingsError : the page would replace an input.
-    MachineError
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import streamtron
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     shard, model = Path(root, "a.svm"), Path(root, "m")
-    ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n")
-    ...     _ = streamtron.fit(shard, model=model)
-    ...     streamtron.report(model, Path(root, "report.html"))
-    ...     Path(root, "report.html").read_text()[:15]
-    '<!DOCTYPE html>'
+    ``stop_reason`` : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"``: Δ =
+    0, and the upper bound of the margin is at most 10⁻⁴ of the rows' length.
     """
-    place, held_out = locate(run, run_dir), as_paths(valid)
-    check_outputs(
-        {"page": output}, [place.model, *held_out, *as_paths(names)], runs=[place.directory]
-    )
-    facts = _facts_of(place, margins, as_paths(names), executor)
-    if held_out:
-        measured = _measure(facts.model, find_shards(held_out), executor, ranked=True)
-        facts = replace(facts, validation=measured)
-    try:
-        page = render(facts)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise DataError(
-            f"{place.directory / REPORT}: not the report of this model ({error!r}). Fit again."
-        ) from error
-    write_atomically(output, [page.encode(errors="backslashreplace")])
+
+    model: LinearModel
+    report: dict[str, Any]
+    stop_reason: str
+    counts: tuple[Counts, ...]
+    manifest: Manifest
+    deletions: tuple[Deletions, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.stop_reason}; {self.model!r})"
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the tolerance is certified, or was 0 and the run converged; else 4."""
+        gap = self.report["certificate"]["relative_duality_gap"]
+        return 0 if meets(self.report["settings"], gap, self.stop_reason) else NOT_CERTIFIED
 
 
-def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor: Executor) -> Facts:
-    """Return what a run directory tells, with the margins of its rows if wanted and possible."""
-    with shared(place.directory):
-        check_recovered(place.directory)
-        content = _read_report(place.directory / REPORT)
-        manifest = read_manifest(place.directory)
-        model = LinearModel.load(place.model)
-        notes: list[str] = []
-        training = None
-        if margins and isinstance(model.bias, float):
-            shards = shards_of(manifest, place.directory)
-            try:
-                check_unchanged(shards, str(place.directory))
-                training = _measure(model, shards, executor, ranked=False)
-            except DataError as error:
-                notes.append(f"The margins of the training rows are not shown: {error}")
-    column_names = load_names(
-        model, names or names_beside(model, (shard.path for shard in manifest.shards))
-    )
-    title = os.path.basename(place.model)
-    return Facts(title, model, content, manifest, training, None, notes, column_names)
+def build_outcome(
+    source: ShardSource, learners: Sequence[Learner], settings: Settings, seconds: float, *,
+    readings: float | None = None,
+    before: tuple[LinearModel, Manifest, Sequence[ShardFile]] | None = None,
+) -> Outcome:  # fmt: skip
+    """Build the outcome of finished learners; class weights for an unknown label are a
+    SettingsError.
 
-
-def _read_report(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise DataError(
-            f"{path}: not there. Give a model that streamtron fit wrote with its run beside it; "
-            "one of an earlier version has no report, and fit --resume writes it."
+    ``readings`` : of these learners alone; None = all readings of the source. ``before`` : model,
+    manifest and shards of a run that the source's rows were added to.
+    """
+    labels, manifest = list(source.labels), source.manifest
+    assert manifest is not None
+    names = [name for name in label_weights(settings) if isinstance(name, str)]
+    if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
+        has = " and ".join(label_text(label, quote=True) for label in labels[:10])
+        raise SettingsError(
+            f"class-weight names the label {short(unknown[0])}, the data has {has}. Name those."
         )
-    try:
-        with reading_from(path):
-            return dict(parse_json(path.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path}: not the report of a run ({error}). Fit again.") from error
-
-
-def _measure(
-    model: LinearModel, shards: Sequence[ShardFile], executor: Executor, *, ranked: bool
-) -> Measured:
-    """Read labelled rows once; ``ranked`` : whether decisions are sorted."""
-    no_margin = model.kind in ("multilabel", "regression")
-    margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
-    evaluator = Evaluator(model, ranking=ranked or model.regression)
-    for rows in score_shards([model], shards, executor):
-        [decisions] = rows.decisions
-        evaluator.add(rows, decisions)
-        if no_margin:
-            continue
-        two = rows.truth.shape[1] == 1
-        counts = (rows.weights > 0) & ~rows.strange & (two or rows.truth.any(axis=1))
-        truth, decisions = rows.truth[counts], decisions[counts]
-        codes = truth[:, 0].astype(np.intp) if two else truth.argmax(axis=1)
-        row_margins = margins_by_code(decisions, codes)
-        margins += np.histogram(np.clip(row_margins, EDGES[0], EDGES[-1]), EDGES)[0]
-    evaluation = evaluator.evaluation()
-    positive = model.classes[1:] if model.kind == "two classes" else model.classes
-    problems = evaluation.to_dict().get("classes", [evaluation.to_dict()])
-    curves = {
-        label_text(label): evaluator.scores.curve(k=k)
-        for k, (label, problem) in enumerate(zip(positive, problems, strict=False))
-        if problem["roc_auc"] is not None
+    learners = in_order(learners, labels, settings)
+    model = _model(source, learners, settings, before and before[0])
+    shards = [*source.shards]
+    if before is not None:
+        _, first, files = before
+        added = (
+            replace(shard, first_row=shard.first_row + first.rows) for shard in manifest.shards
+        )
+        manifest, shards = Manifest((*first.shards, *added)), [*files, *shards]
+    read: dict[str, Any] = {
+        "readings": source.readings if readings is None else readings,
+        "seconds": seconds,
+        "bytes_read": source.bytes_read,
     }
-    return Measured(evaluation, None if no_margin else margins, curves, evaluator.residuals)
+    if (layout := source.reading.settled) and layout.unused is not None:
+        recipe = source.reading.recipe if layout.layout == "recipe" else None
+        features = recipe.summary if recipe else list(source.reading.features or ())
+        read |= {"features": features, "columns_not_used": dict(layout.unused)}
+    deleted = deletions_of(shards)
+    return outcome_of(read, model, learners, settings, manifest, source.skipped, deleted)
+
+
+def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
+    """Return the deletions of every shard that has some."""
+    return tuple(shard.without for shard in shards if shard.without)
+
+
+def outcome_of(
+    read: Mapping[str, Any], model: LinearModel, learners: Sequence[Learner], settings: Settings,
+    manifest: Manifest, skipped: Sequence[Skipped], deleted: tuple[Deletions, ...],
+) -> Outcome:  # fmt: skip
+    """Build the outcome of learners, in the order of the model; ``read``: what was read."""
+    excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
+    reports = [_report_of(learner, skipped, excluded) for learner in learners]
+    stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
+    report: dict[str, Any] = {
+        "rows": manifest.rows,
+        "nonzeros": manifest.nonzeros,
+        **read,
+        "columns": model.columns,
+        "full_epochs": max(entry["full_epochs"] for entry in reports),
+        "peak_rss_bytes": peak_memory(),
+        "settings": settings.to_dict(),
+        "stop_reason": stop_reason,
+        "skipped": [shard._asdict() for shard in skipped],
+    }
+    if settings.penalty != "l2":
+        report["nonzero_weights"] = model.sparse_weights.nnz
+    if deleted:
+        report["forgotten_rows"] = excluded["rows_excluded"]
+    if isinstance(model.bias, float):
+        report |= reports[0]
+    else:
+        report["certificate"] = {**(model.certificate or {}), **excluded}
+        del report["certificate"]["learners"]
+        report["learners"] = [
+            {"label": label, **entry} for label, entry in zip(model.classes, reports, strict=True)
+        ]
+    counts = tuple(learner.counts for learner in learners)
+    return Outcome(model, report, stop_reason, counts, manifest, deleted)
+
+
+def write_outcome(
+    outcome: Outcome, *, model: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None, home: str | os.PathLike[str] | None = None,
+) -> None:  # fmt: skip
+    """Write the model, the run's witness, manifest and report, and copies of report and witness.
+
+    What is None is not written. The run's old witness and manifest are removed first, so that a
+    full disk never leaves a model beside another model's witness. ``home`` : the run directory, if
+    ``run`` is a staged copy of it.
+    """
+    directory = None if run is None else Path(run)
+    if directory is not None:
+        for path in (model, report, witness):
+            if path is not None:
+                remove_half_written(path)  # by a killed process: the run is locked
+        for name in ("witness", "manifest.json", REPORT):
+            (directory / name).unlink(missing_ok=True)
+    if model is not None:
+        outcome.model.save(model)
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        outcome.manifest.save(str(directory / "manifest.json"), os.fspath(home or directory))
+        if outcome.deletions:
+            deletions.save(directory / deletions.NAME, outcome.deletions)
+    for path in (directory and directory / "witness", witness):
+        if path is not None:
+            witness_file.save(path, outcome.counts, outcome.manifest, outcome.deletions)
+    write_report(outcome, run=run, report=report)
+
+
+def write_report(
+    outcome: Outcome, *, run: str | os.PathLike[str] | None, report: str | os.PathLike[str] | None
+) -> None:
+    """Write the report into the run directory and where it is named."""
+    paths = [path for path in (run and Path(run) / REPORT, report) if path is not None]
+    text = _report_text(outcome.report) if paths else ""
+    for path in paths:
+        write_atomically(path, [text.encode()])
+
+
+def _report_text(report: dict[str, Any]) -> str:
+    """Return a report as JSON, indented; learners of many classes a line each, for json indents
+    slowly."""
+    learners = [json.dumps(learner, allow_nan=False) for learner in report.get("learners", [])]
+    plain = {**report, "learners": []} if learners else report
+    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    lines = ",\n    ".join(learners)
+    return text.replace('"learners": []', f'"learners": [\n    {lines}\n  ]') if learners else text
+
+
+def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
+    """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
+    if not settings.one_vs_rest:
+        return list(learners)
+    if len(learners) != len(labels):
+        raise DataError(
+            f"the run has {len(labels)} classes and weights of {len(learners)}: its checkpoint is "
+            "not as it was written. Begin anew with --overwrite."
+        )
+    by_label = dict(zip(labels, learners, strict=True))
+    classes = sorted(labels)
+    if len(classes) == 2 and not settings.multilabel:
+        classes = classes[1:]  # the two learners differ in their sign only
+    return [by_label[label] for label in classes]
+
+
+def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:
+    """Return ±1, the factor of a learner's weights in the model.
+
+    The model's positive class is the larger of two, the learner's is the first one met."""
+    return -1.0 if not settings.one_vs_rest and labels and labels[0] == classes[0] else 1.0
+
+
+def _model(
+    source: ShardSource, learners: Sequence[Learner], settings: Settings, before: LinearModel | None
+) -> LinearModel:
+    classes = tuple(sorted(source.labels))
+    two = len(learners) == 1 and not settings.multilabel
+    sign = sign_of_learner(source.labels, classes, settings)
+    base = source.index_base if before is None else before.index_base
+    width = max(source.width - (base or 0), 0 if before is None else before.columns)
+    sparse_weights = [learner.best.nonzero(base or 0, width) for learner in learners]
+    certificates = [certificate_of(learner, source.skipped) for learner in learners]
+    balls = [
+        _ball(learner, proven, *weights, base or 0)
+        for learner, proven, weights in zip(learners, certificates, sparse_weights, strict=True)
+    ]
+    offsets = None
+    if all(balls):
+        offsets = np.float16(sign) * np.concatenate([ball[0] for ball in balls if ball])
+        proven_balls = zip(learners, certificates, filter(None, balls), strict=True)
+        for learner, proven, (_, ball) in proven_balls:
+            proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
+    starts = np.cumsum([0, *(len(columns) for columns, _ in sparse_weights)])
+    columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
+    del sparse_weights
+    values *= sign
+    bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
+    bias += [learner.extent.center or 0.0 for learner in learners]
+    return LinearModel(
+        weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
+        bias=float(bias[0]) if two else bias,
+        classes=classes,
+        # the vocabulary is in the reader's contract; the path of its file is not stored
+        settings=settings.but(vocabulary=None).to_dict(),
+        certificate=certificates[0] if two else joint_certificate(certificates),
+        reading={**source.reading.contract(), "index_base": base},
+        offsets=offsets,
+    )
+
+
+def _ball(
+    learner: Learner, proven: Mapping[str, Any], columns: NDArray[np.uint32],
+    values: NDArray[np.float64], first: int,
+) -> tuple[NDArray[np.float16], dict[str, float]] | None:  # fmt: skip
+    """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
+    weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
+    has not summed the weights of its dual point."""
+    if learner.frozen is None or not proven["primal_objective"]:
+        return None
+    sums = copy.copy(learner.frozen.scan_sums)
+    sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
+    dual, (factor, rounding) = dual_of(sums, proven["primal_objective"])[0], dual_weights(sums)
+    if rounding == math.inf or dual != proven["dual_objective"]:
+        return None
+    numbers = columns.astype(np.int64) + first
+    beyond = np.append(sums.fresh, np.zeros(int(numbers.max(initial=0)) + 1))
+    v = factor * beyond[numbers]
+    beyond[numbers] = 0.0
+    length = factor * math.sqrt(kernels.square_sum(beyond))
+    duals = v, factor * sums.fresh_bias
+    return ball_of((values, learner.best.bias), duals, length, rounding, proven)
+
+
+def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:
+    """Return what a model keeps of a learner's certificate: with the bounds of every reading, but
+    not the time."""
+    history = [row.to_dict(timed=False) for row in learner.progress.history]
+    return {**_certificate(learner, skipped), "history": history}
+
+
+def _report_of(
+    learner: Learner, skipped: Sequence[Skipped], excluded: Mapping[str, int]
+) -> dict[str, Any]:
+    return {
+        "full_epochs": learner.progress.full_epochs,
+        "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
+        "stop_reason": learner.progress.finished,
+        "radius": math.sqrt(learner.extent.sq_radius),
+        "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
+        "drift_repaired": learner.best.drift_repaired,
+        "history": [row.to_dict() for row in learner.progress.history],
+        "stages": [stage.to_dict() for stage in learner.progress.reports],
+        "certificate": {**_certificate(learner, skipped), **excluded},
+    }
+
+
+def _certificate(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
+    """Return the certificate as plain values, with the skipped shards."""
+    assert learner.certificate is not None
+    plain: dict[str, Any] = learner.certificate.to_dict()
+    if skipped:
+        plain["skipped"] = [shard._asdict() for shard in skipped]
+    return plain

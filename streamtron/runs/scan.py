@@ -33,7 +33,6 @@ from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading, problem_of
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
-from streamtron.solver.targets import Targets
 from streamtron.solver.working_set import NEAR, keep_violators
 
 
@@ -171,12 +170,7 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
         learner.counts.put(first_row + sums.made.numbers, sums.made.counts)
     if (violators := sums.violators) is not None:
         at = np.searchsorted(block.positions, violators.positions)
-        signs, delta2 = np.zeros(len(block.positions), np.int8), np.zeros(len(block.positions))
-        signs[at], delta2[at] = violators.signs, violators.delta2
-        t = np.zeros(len(block.positions) if learner.loss.numbers else 0)
-        if learner.loss.numbers:
-            t[at] = violators.t
-        targets = Targets(first_row + block.positions, signs, delta2, block.squares, t)
+        targets = replace(violators.targets, numbers=first_row + violators.positions)
         keep_violators(learner, block.held, at, targets, violators.rows)
 
 

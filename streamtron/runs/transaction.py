@@ -5,19 +5,17 @@ its files are then moved into place, now or when the run is next opened to be ch
 that dies before the commit leaves the run as it was.
 
 A run directory may come from an untrusted source. So the plan in ``changed/`` names files of the
-run and of its cache by bare names only, and the caller says which model is the run's.
+run by bare names only, and the caller says which model is the run's.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import (
@@ -27,9 +25,6 @@ from streamtron.core.files import (
     sync_directory,
     write_atomically,
 )
-from streamtron.data import drop_cached
-
-_log = logging.getLogger(__name__)
 
 STAGED, COMMITTED = "change", "changed"
 MODEL, PLAN, CACHE = "model", "change.json", "cache"
@@ -53,44 +48,30 @@ def pending(run: Path) -> bool:
     return (run / COMMITTED / PLAN).exists()
 
 
-class Plan(NamedTuple):
-    """What a commit removes, by bare names: files and directories of the run, and flat files of
-    shards with these ``fingerprints``, except ``used``, which until then may be needed.
-    ``elsewhere``: the absolute path of the cache, if it is not in the run directory."""
-
-    remove: Sequence[str]
-    fingerprints: Sequence[str] = ()
-    used: Sequence[str] = ()
-    elsewhere: str | None = None
-
-
-def commit(run: Path, model: str | os.PathLike[str], plan: Plan) -> None:
-    """Commit a change, put it in place, and remove what the plan says."""
+def commit(run: Path, model: str | os.PathLike[str], remove: Sequence[str]) -> None:
+    """Commit a change, put it in place, and remove files and directories of the run, by their bare
+    names."""
     staged = run / STAGED
-    write_atomically(staged / PLAN, [json.dumps(plan._asdict()).encode()])
+    write_atomically(staged / PLAN, [json.dumps({"remove": remove}).encode()])
     with reading_from(run):
         os.replace(staged, run / COMMITTED)
         sync_directory(run)
-    recover(run, model, plan.elsewhere)
+    recover(run, model)
 
 
-def recover(
-    run: Path, model: str | os.PathLike[str], cache: str | os.PathLike[str] | None = None
-) -> None:
+def recover(run: Path, model: str | os.PathLike[str]) -> None:
     """Put a committed change in place, if there is one. May be interrupted and repeated.
 
-    The caller holds the run's lock. ``cache`` : directory of its flat files, if not in the run
-    directory. A malformed plan is a DataError.
+    The caller holds the run's lock. A malformed plan is a DataError.
     """
     staged = run / COMMITTED
     if not pending(run):
         with reading_from(staged), suppress(FileNotFoundError):
             staged.rmdir()  # all was in place
         return
-    plan = _read(staged / PLAN)
-    _drop_stale(run, plan, cache)
+    remove = _read(staged / PLAN)
     with reading_from(run):
-        for name in plan.remove:
+        for name in remove:
             _remove(run / name)
         if (staged / MODEL).exists():
             remove_half_written(model)  # by the process that has died
@@ -114,31 +95,14 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _drop_stale(run: Path, plan: Plan, cache: str | os.PathLike[str] | None) -> None:
-    """Remove stale flat files: in the run's own cache, or in the directory that the caller gave."""
-    directory = plan.elsewhere or os.path.abspath(run / CACHE)
-    if not plan.fingerprints:
-        return
-    if plan.elsewhere and (cache is None or os.path.abspath(cache) != plan.elsewhere):
-        _log.warning(
-            "%s: an interrupted change was completed. Its cache is elsewhere and may hold rows "
-            "that were forgotten. Clear it: streamtron cache --clear %s", run, plan.elsewhere,
-        )  # fmt: skip
-        return
-    drop_cached(directory, plan.fingerprints, [os.path.join(directory, name) for name in plan.used])
-
-
-def _read(path: Path) -> Plan:
+def _read(path: Path) -> list[str]:
     with reading_from(path):
         text = path.read_bytes()
     try:
-        plan = Plan(**parse_json(text))
-        for names in plan[:3]:
-            if not isinstance(names, list) or not all(map(_is_name, names)):
-                raise ValueError("wanted are bare names of files in the run")
-        if not isinstance(plan.elsewhere, str | None):
-            raise ValueError("a cache that is not named by a string")
-        return plan
+        [(key, names)] = dict(parse_json(text)).items()
+        if key != "remove" or not isinstance(names, list) or not all(map(_is_name, names)):
+            raise ValueError("wanted are bare names of files in the run")
+        return names
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error
 

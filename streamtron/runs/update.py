@@ -12,8 +12,8 @@ from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
-from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts
+from streamtron.runs.report import Outcome
 
 
 @checks_keywords()

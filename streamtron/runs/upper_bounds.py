@@ -119,7 +119,7 @@ def _certify(
             scan_weights(scans, again, scales, from_slacks=True, rooms=_rooms(again)),
             strict=True,
         ):
-            best[k] = proof
+            best[k] = replace(proof, as_scanned=best[k].as_scanned)
     return best, most
 
 

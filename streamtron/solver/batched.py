@@ -196,7 +196,7 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
 def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: Rooms) -> None:
     """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
-    running, active = [problem.running for problem in problems], problems[0].active
+    running, targets = [problem.running for problem in problems], problems[0].targets
     signs = [_signs(epoch) for epoch in crowd]
     w = _side_by_side([state.w for state in running], rooms)
     rules = _side_by_side(
@@ -213,10 +213,10 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: 
         counts = _side_by_side([problem.counts[some] for problem in problems])
         moved = np.zeros(counts.shape, np.uint8)
         kernels.visit_ascent_batch(
-            active.rows, some,
+            problems[0].active.rows, some,
             _side_by_side([signs_of[some] for signs_of in signs]),
-            _side_by_side([problem.delta2[some] for problem in problems]), *rules,
-            problems[0].rule.loss.sharp, active.t, active.squares,
+            _side_by_side([problem.targets.delta2[some] for problem in problems]), *rules,
+            problems[0].rule.loss.sharp, targets.t, targets.squares,
             counts, w, scalars, tallies, moved, room,
         )  # fmt: skip
         for k, problem in enumerate(problems):
@@ -229,7 +229,7 @@ def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: 
 
 def _signs(epoch: MiniEpoch) -> NDArray[np.int8]:
     """l_k of the rows that it visits, 0 of the others."""
-    signs = epoch.problem.active.signs
+    signs = epoch.problem.targets.signs
     if epoch.live is None:
         return signs
     visited = np.zeros(len(signs), np.int8)

@@ -228,7 +228,7 @@ class RestoredLearner:
         if learner.regime == Regime.ALL_ROWS:
             learner.active.share(learner.pool, chunk.rows, targets)
         else:
-            learner.active.add(chunk.rows, chosen, targets)
+            learner.active.add(chunk.rows, chosen, targets.take(chosen))
         self._missing = self._missing[len(chosen) :]
 
 

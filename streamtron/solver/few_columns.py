@@ -205,7 +205,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         near = (np.abs(loss.bend - margins) <= outside.reach) & (targets.signs != 0)
         near[:first] = False
         chosen = np.flatnonzero(near)
-        added = learner.active.add(rows, chosen, targets)
+        added = learner.active.add(rows, chosen, targets.take(chosen))
         stop = number if added == len(chosen) else int(chosen[added])
         if stop < number and not len(learner.active):
             near[stop] = False  # longer than memory
@@ -226,21 +226,21 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
 def make_room(learner: Learner) -> None:
     """Hold only the rows nearest the margin, in a part of memory, and add the others to the
     quadratic; a reading that trains solves them first."""
-    outside, active = learner.outside, learner.active
+    outside, active, targets = learner.outside, learner.active, learner.active.targets
     assert outside is not None
     scanning = learner.frozen is not None
     if not scanning:
         drive_alone(solve(learner))
-    margins = margins_at(active.rows, active, learner.augmentation, outside.v)
+    margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT[learner.settings.ratio > 0.0] * active.budget
     fits = fitting(active.sizes[nearest], room)
     chosen = nearest[: fits if fits < len(nearest) else 0]
-    cost = costs(active.signs, active.delta2)
+    cost = costs(targets.signs, targets.delta2)
     cost[chosen] = 0.0
-    terms = losses.expansion(learner.loss, margins, active.t)
-    outside.add(active.rows, active.signs, cost, learner.augmentation, terms)
+    terms = losses.expansion(learner.loss, margins, targets.t)
+    outside.add(active.rows, targets.signs, cost, learner.augmentation, terms)
     if scanning:
         outside.reach = float(distances[chosen[-1]]) if len(chosen) else 0.0
     active.retain(np.sort(chosen))

@@ -32,6 +32,7 @@ LARGEST = 1e30
 
 Result = TypeVar("Result")
 Work = TypeVar("Work")
+K = TypeVar("K")
 
 
 class GapEstimate(NamedTuple):
@@ -74,18 +75,6 @@ class LossTerms(NamedTuple):
     smoothing: tuple[float, float]
 
 
-class Product(NamedTuple):
-    """What rows in memory add to H p."""
-
-    image: Vector
-
-
-class Line(NamedTuple):
-    """The loss of rows in memory along a direction: (f, f', f'') at every θ."""
-
-    losses: Vector
-
-
 class HeldLoss:
     """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v, less t_i where that is a number.
 
@@ -102,7 +91,7 @@ class HeldLoss:
     @cached_property
     def cost(self) -> Vector:
         """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        return costs(self.held.signs, self.held.delta2)
+        return costs(self.held.targets.signs, self.held.targets.delta2)
 
     @cached_property
     def _occurring(self) -> int:
@@ -113,16 +102,16 @@ class HeldLoss:
 
     def margins_of(self, v: Vector) -> Vector:
         """Return m_i, shape (rows,)."""
-        return less_t(self.slopes_of(v), self.held.t)
+        return less_t(self.slopes_of(v), self.held.targets.t)
 
     def slopes_of(self, direction: Vector) -> Vector:
         """Return the change of m_i along a direction, shape (rows,)."""
-        return passes.margins(self.held.rows, self.held.signs, self.rho, direction)
+        return passes.margins(self.held.rows, self.held.targets.signs, self.rho, direction)
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
         total = np.zeros(columns + 1)
-        self._sums(factors * self.held.signs).add(kernels.combine, self.rho, total)
+        self._sums(factors * self.held.targets.signs).add(kernels.combine, self.rho, total)
         return total
 
     def value(self, margins: Vector) -> float:
@@ -192,18 +181,20 @@ class HeldLoss:
 
     def sq_lengths(self, alpha: Vector) -> float:
         """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
-        lengths = self.held.squares + (self.rho**2 + self.held.delta2)
+        targets = self.held.targets
+        lengths = targets.squares + (self.rho**2 + targets.delta2)
         return float(kernels.dot(lengths, (alpha != 0.0).astype(np.float64)))
 
     def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
         """Return the sums that counts of these rows make, ``b`` to a unit of dual."""
-        c, steps = counts.astype(np.float64), int(np.abs(counts).sum(dtype=np.int64))
+        targets, c = self.held.targets, counts.astype(np.float64)
+        steps = int(np.abs(counts).sum(dtype=np.int64))
         a = self.sum_of(c, columns)
         if self.loss.quadratic:
-            return DualPoint(a, float(kernels.dot(self.held.delta2 * counts, c)), steps)
+            return DualPoint(a, float(kernels.dot(targets.delta2 * counts, c)), steps)
         cost = self.cost
         p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
-        excess = float(kernels.dot(cost, losses.gains(self.loss, p, self.held.t))) - steps / b
+        excess = float(kernels.dot(cost, losses.gains(self.loss, p, targets.t))) - steps / b
         return DualPoint(a, 0.0, steps, excess)
 
 
@@ -222,7 +213,7 @@ class PartLoss(HeldLoss):
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
         for name in ("cost", "_occurring", "_hessian"):
             self.__dict__.pop(name, None)
-        self.margins = less_t(np.zeros(len(self.held)), self.held.t)
+        self.margins = less_t(np.zeros(len(self.held)), self.held.targets.t)
 
     @looks_at_part
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
@@ -239,19 +230,19 @@ class PartLoss(HeldLoss):
             [float(np.abs(alpha).max(initial=0.0))], self.smoothing(self.margins),
         )  # fmt: skip
 
-    def product(self, v: Vector) -> Product:
-        """Multiply by the Hessian of the loss at the v that was last looked at."""
+    def product(self, v: Vector) -> Vector:
+        """Return the rows' part of H v, H at the v that was last looked at."""
         image = np.zeros(len(v))
         self._hessian.add(kernels.gram_product, self.rho, v, image)
-        return Product(image)
+        return image
 
     @looks_at_part
-    def line(self, direction: Vector | None, thetas: Vector) -> Line:
-        """Evaluate the loss at the last v plus θ times a direction; None = the last one."""
+    def line(self, direction: Vector | None, thetas: Vector) -> Vector:
+        """Return (f, f', f'') of the loss at the last v plus each θ times a direction; None = the
+        last one."""
         if direction is not None:
             self.slopes = self.slopes_of(direction)
-        values = [self.along(self.margins, self.slopes, float(theta)) for theta in thetas]
-        return Line(np.array(values))
+        return np.array([self.along(self.margins, self.slopes, float(theta)) for theta in thetas])
 
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
         """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -58,6 +57,9 @@ ACCEPTED = 0.1
 5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
 more on text (``benchmarks/parts.py``)."""
 
+ROUNDING = 2.0**-52
+"""In so narrow a bracket of θ parts look at one place: at θ less that of the last look."""
+
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
 
@@ -91,14 +93,7 @@ def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], columns: int) 
             sums = {}
 
 
-@dataclass(slots=True)
-class JointPoint(Point):
-    """A point, and what parts have summed there."""
-
-    terms: LossTerms
-
-
-class JointObjective(Objective[JointPoint]):
+class JointObjective(Objective[LossTerms]):
     """P of the rows in memory of all parts, and an approximate inverse of its Hessian: exact where
     columns are few; else exact on the heaviest columns (see ``_heaviest``) and diagonal elsewhere,
     corrected by the products that earlier steps have made."""
@@ -129,16 +124,16 @@ class JointObjective(Objective[JointPoint]):
         self._zone, self._products = zone, KeptProducts(len(self._center))
         yield PartLoss.approach, (v, zone)
 
-    def smoothing(self, here: JointPoint) -> tuple[float, float]:
+    def smoothing(self, here: Point[LossTerms]) -> tuple[float, float]:
         """See ``Objective``."""
-        return here.terms.smoothing
+        return here.known.smoothing
 
-    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[JointPoint]:
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[Point[LossTerms]]:
         """See ``Objective``."""
         here = yield from self.look(v)
         return (yield from newton.minimise(self, here, precision, proven=proven))
 
-    def look(self, v: Vector, steps: int = 0) -> Rounds[JointPoint]:
+    def look(self, v: Vector, steps: int = 0) -> Rounds[Point[LossTerms]]:
         """Return P and ∇P at v, and take H there."""
         terms: LossTerms = yield PartLoss.look, (v, self._columns)
         self._diagonal, self._head = terms.diagonal, Head(self._columns)
@@ -149,10 +144,11 @@ class JointObjective(Objective[JointPoint]):
             gram += self._outside.gram[np.ix_(self._columns, self._columns)]
         if len(self._head) and not self._head.factorise(gram):
             self._few, self._columns = False, self._head.columns
-        point = self.at(v, terms.loss, terms.gradient, steps)
-        return JointPoint(v, point.primal, point.gradient, point.smooth, steps, terms)
+        return self.at(v, terms.loss, terms.gradient, steps, terms)
 
-    def step(self, here: JointPoint, enough: float, accuracy: float) -> Rounds[JointPoint | None]:
+    def step(
+        self, here: Point[LossTerms], enough: float, accuracy: float
+    ) -> Rounds[Point[LossTerms] | None]:
         """Return where a Newton step leads: as it is if P falls enough, else to the least P along
         it, if P falls at all."""
         direction = yield from self._direction(here.gradient, enough)
@@ -175,7 +171,7 @@ class JointObjective(Objective[JointPoint]):
         products: list[tuple[Vector, Vector]] = []
 
         def multiply(v: Vector) -> Rounds[Vector]:
-            image: Vector = v + (yield PartLoss.product, (v,)).image
+            image: Vector = v + (yield PartLoss.product, (v,))
             if self._outside is not None:
                 image += self._outside.product(v)
             products.append((v, image))
@@ -194,33 +190,26 @@ class JointObjective(Objective[JointPoint]):
         return self._head.solve(1.0 + self._diagonal.astype(np.float64), residual)
 
 
-@dataclass(slots=True)
-class JointOptimum(Optimum):
-    """A point where the penalty has a 1-norm, and what parts have summed there."""
-
-    terms: LossTerms
-
-
-class JointPenalised(Penalised[JointOptimum]):
+class JointPenalised(Penalised[LossTerms]):
     """R and the loss of the rows in memory of all parts: a step is a round for P, its gradient and
     H on the weights that might move before; and one for H on those that may move, where others do.
     Of more than SPARSE those farthest from their optimum move."""
 
     _head = np.zeros(0, dtype=np.int64)  # the columns on which the next look takes H
 
-    def begin(self, v: Vector) -> Rounds[JointOptimum]:
+    def begin(self, v: Vector) -> Rounds[Optimum[LossTerms]]:
         """See ``Penalised``."""
         return self._look(v, 0)
 
-    def _look(self, v: Vector, steps: int) -> Rounds[JointOptimum]:
+    def _look(self, v: Vector, steps: int) -> Rounds[Optimum[LossTerms]]:
         terms: LossTerms = yield PartLoss.look, (v, self._head)
         primal, pull = self.penalty.value(v) + terms.loss, -terms.gradient
         gap = self.judge(primal, terms.loss + float(kernels.dot(pull, v)), pull)
-        return JointOptimum(v, primal, gap, pull, steps, terms)
+        return Optimum[LossTerms](v, primal, gap, pull, steps, terms)
 
-    def step(self, here: JointOptimum) -> Rounds[Direction[JointOptimum]]:
+    def step(self, here: Optimum[LossTerms]) -> Rounds[Direction[LossTerms]]:
         """See ``Penalised``."""
-        v, lasso, terms = here.v, self.penalty.lasso, here.terms
+        v, lasso, terms = here.v, self.penalty.lasso, here.known
         gradient, moving = slopes_of(v, here.pull, self.penalty)
         if len(moving) > SPARSE:
             beyond = np.abs(gradient + lasso * np.sign(v)) - lasso * (v == 0.0)
@@ -238,7 +227,7 @@ class JointPenalised(Penalised[JointOptimum]):
         step[head] = descend(hessian, order, lasso, v[head], gradient[head], here.steps)
         self._head = moving
 
-        def go(theta: float) -> Rounds[JointOptimum]:
+        def go(theta: float) -> Rounds[Optimum[LossTerms]]:
             return self._look(v + theta * step, here.steps + 1)
 
         return slope_along(step, v, gradient, lasso), go
@@ -268,7 +257,7 @@ def search(
     given: Vector | None = direction
     thetas, begin = THETAS, math.inf
     for _ in range(newton.LINE_STEPS):
-        primal, first, second = (yield PartLoss.line, (given, thetas - looked_at)).losses.T
+        primal, first, second = (yield PartLoss.line, (given, thetas - looked_at)).T
         primal = primal + thetas * (linear + 0.5 * thetas * square)
         first, second = linear + thetas * square + first, square + second
         if given is not None:
@@ -281,6 +270,8 @@ def search(
         high = int(np.argmax(first >= 0.0))
         ends = slice(high - 1, high + 1)
         low, high = thetas[ends]
+        if high - low <= ROUNDING * max(high, looked_at):
+            return float(low)
         least = primal[ends][0] + first[ends][0] * (high - low)
         if begin - primal[ends].max() >= 0.5 * (begin - least):
             roots = np.clip(thetas[ends] - first[ends] / second[ends], low, high)
@@ -296,7 +287,7 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     if learner.regime == Regime.BLOCKS:
         yield from _solve_block(learner)
         return
-    solution: JointPoint | JointOptimum
+    solution: Point[LossTerms] | Optimum[LossTerms]
     progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
     if ratio := learner.settings.ratio:
         penalised = JointPenalised(Penalty.of(ratio), learner.best.zeros)
@@ -307,9 +298,9 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
             v = (theta or 1.0) * v
         objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
         solution = yield from objective.solve(v, precision)
-    error, largest, b = precision * solution.primal, max(solution.terms.largest), progress.b
+    error, largest, b = precision * solution.primal, max(solution.known.largest), progress.b
     if learner.loss.quadratic:
-        b = finer_resolution(b, solution.terms.sq_lengths, error, largest)
+        b = finer_resolution(b, solution.known.sq_lengths, error, largest)
     else:
         b = resolution_of(b, largest)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)

@@ -1,6 +1,6 @@
 """One two-class problem in training: its state, and every change of it.
 
-No other module assigns a field of a ``Learner``, of its ``Progress`` or of its ``BestWeights``."""
+Only ``part_problem`` too assigns a field of a ``Learner``, ``Progress`` or ``BestWeights``."""
 
 from __future__ import annotations
 

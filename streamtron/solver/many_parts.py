@@ -24,14 +24,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError, ManyClasses
 from streamtron.core.events import Listener
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import ChunkSource, Label
@@ -46,7 +44,7 @@ from streamtron.solver.learner import (
     enter,
     hold_elsewhere,
 )
-from streamtron.solver.part import LabelsAndWidths, Part
+from streamtron.solver.part import Part
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import solve_block
 from streamtron.solver.stages import LARGEST_COUNT, Regime
@@ -67,7 +65,8 @@ class ManyParts(Data):
 
     ``learners`` : none, to begin: one is added for two classes, else one a label. They hold no rows
     and no counts: their weights, certificates and progress are those of all parts. ``labels`` :
-    takes the labels of all parts. ``ended`` : is called when training has ended.
+    those of all parts once they have been read: then ``meet`` is called, which refuses parts that
+    do not go together and returns the width of all. ``ended`` : is called when training has ended.
     """
 
     def __init__(
@@ -78,10 +77,11 @@ class ManyParts(Data):
         labels: list[Label],
         listen: Listener,
         checkpointer: Checkpointer | None,
+        meet: Callable[[], int],
         ended: Callable[[], object],
     ) -> None:
         super().__init__(learners, settings, listen, checkpointer)
-        self._parts, self._labels, self._ended = parts, labels, ended
+        self._parts, self._labels, self._meet, self._ended = parts, labels, meet, ended
         self._readings = [learner.progress.reading for learner in learners]
         self.reading = 1 + max(self._readings, default=-1)
 
@@ -141,13 +141,12 @@ class ManyParts(Data):
 
     def _start(self) -> None:
         """Have each part train on its rows alone, and take the sums of the weights: of one learner
-        for two classes, else of one a label. DataError: there are not two labels."""
+        for two classes, else of one a label. DataError: the parts do not go together."""
         parts, settings, units, center = self._parts, self.settings, {}, 0.0
         if settings.regression and settings.free:
-            center = float(np.mean(parts(Part.describe, first_mean).facts))
-        labels_and_widths = parts(Part.start, center)
-        self._labels[:] = _labels(labels_and_widths, settings)
-        width = max(labels_and_widths.widths)
+            center = float(np.mean(parts(Part.describe, first_mean)))
+        parts(Part.start, center)
+        width = self._meet()
         labels = [None] if settings.regression else self._labels
         for number, start in enumerate(parts(Part.join, labels, width)):
             positive = self._labels[number] if settings.one_vs_rest else None
@@ -286,21 +285,6 @@ def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
     """Take what is known of the rows of all parts."""
     for extent in extents:
         learner.extent.join(extent)
-
-
-def _labels(parts: LabelsAndWidths, settings: Settings) -> list[Label]:
-    """The labels of all parts, in the order of the parts and of their appearance."""
-    labels = list(dict.fromkeys(chain.from_iterable(parts.labels)))
-    if settings.regression:
-        return labels
-    least = 1 if settings.multilabel else 2
-    if len(labels) < least or (len(labels) > 2 and not settings.one_vs_rest):
-        facts = f"{len(labels)} labels, {', '.join(map(str, labels[:10]))}" if labels else "no rows"
-        raise (ManyClasses if len(labels) > 2 else DataError)(
-            f"the shards have {facts}: wanted rows of two labels. Check --label, or give "
-            "--multiclass for more of them."
-        )
-    return labels
 
 
 def _worst(regimes: Sequence[Regime]) -> Regime:

@@ -13,13 +13,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
 from streamtron.solver.hessian import Outside, Preconditioner
 
 STEPS = 100
@@ -51,15 +51,17 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Point:
+class Point(Generic[K]):
     """Weights, augmented; P and ∇P there; the gradient of what is the same quadratic everywhere;
-    and how many steps led there."""
+    how many steps led there; and what is known of the rows there: their margins, or the sums that
+    parts have made."""
 
     v: Vector
     primal: float
     gradient: Vector
     smooth: Vector
     steps: int
+    known: K
 
     @property
     def excess(self) -> float:
@@ -72,10 +74,7 @@ class Point:
         return min(self.excess / self.primal, 1.0) if self.primal else 0.0
 
 
-P = TypeVar("P", bound=Point)
-
-
-class Objective(ABC, Generic[P]):
+class Objective(ABC, Generic[K]):
     """P of rows in memory, wherever they are.
 
     ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
@@ -97,19 +96,19 @@ class Objective(ABC, Generic[P]):
         """Take a smooth loss nearer to the hinge; see ``HeldLoss.approach``."""
 
     @abstractmethod
-    def smoothing(self, here: P) -> tuple[float, float]:
+    def smoothing(self, here: Point[K]) -> tuple[float, float]:
         """Return what P, and P − D, of the loss itself are above those of the smooth one."""
 
     @abstractmethod
-    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[P]:
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[Point[K]]:
         """Return the point of least P of the smooth loss, from v on; see ``minimise``."""
 
     @abstractmethod
-    def step(self, here: P, enough: float, accuracy: float) -> Rounds[P | None]:
+    def step(self, here: Point[K], enough: float, accuracy: float) -> Rounds[Point[K] | None]:
         """Return where a Newton step leads; None: P does not fall. A step is good enough that
         leaves ``enough`` of P − D; ``accuracy`` : to which its equations are solved."""
 
-    def solve(self, v: Vector, precision: float, *, proven: bool = True) -> Rounds[P]:
+    def solve(self, v: Vector, precision: float, *, proven: bool = True) -> Rounds[Point[K]]:
         """Return the point of least P, from v on, see ``minimise``; of the hinge that of smooth
         losses in its place, each around the dual point to which the one before led, until P − D of
         the hinge itself is at most precision · P (the method of multipliers)."""
@@ -126,7 +125,7 @@ class Objective(ABC, Generic[P]):
             v = here.v
             yield from self.approach(v, NARROWED * self.zone)
 
-    def at(self, v: Vector, loss: float, gradient: Vector, steps: int) -> Point:
+    def at(self, v: Vector, loss: float, gradient: Vector, steps: int, known: K) -> Point[K]:
         """Return the point v, where the rows held have this loss and its gradient."""
         smooth = v - self._center
         primal = 0.5 * kernels.square_sum(smooth) + loss + self._constant
@@ -134,7 +133,7 @@ class Objective(ABC, Generic[P]):
         if self._outside is not None:
             value, slope = self._outside.value_and_gradient(v)
             primal, gradient, smooth = primal + value, gradient + slope, smooth + slope
-        return Point(v, primal, gradient, smooth, steps)
+        return Point(v, primal, gradient, smooth, steps, known)
 
     def curvature_along(self, direction: Vector) -> float:
         """Return d·H d of what is the same quadratic everywhere."""
@@ -145,8 +144,8 @@ class Objective(ABC, Generic[P]):
 
 
 def minimise(
-    objective: Objective[P], here: P, precision: float, *, proven: bool = True
-) -> Rounds[P]:
+    objective: Objective[K], here: Point[K], precision: float, *, proven: bool = True
+) -> Rounds[Point[K]]:
     """Minimise P from here on, until P − D = ½‖∇P‖² is at most precision · P, or nothing falls any
     more, P or ∇P; unless ``proven``, already when a step lowers P by no more than that. Yields a
     ``GapEstimate`` wherever a step leads."""
@@ -214,14 +213,7 @@ DESCENT_STEPS = 2000
 """Steps of a descent at most; 60 to 250 are usual."""
 
 
-@dataclass(slots=True)
-class HeldPoint(Point):
-    """A point, and the margins of the rows held there."""
-
-    margins: Vector
-
-
-class HeldObjective(Objective[HeldPoint]):
+class HeldObjective(Objective[Vector]):
     """P of rows that this process holds. A line search passes over them once: its margins are then
     known at every θ."""
 
@@ -242,21 +234,21 @@ class HeldObjective(Objective[HeldPoint]):
         return
         yield
 
-    def smoothing(self, here: HeldPoint) -> tuple[float, float]:
+    def smoothing(self, here: Point[Vector]) -> tuple[float, float]:
         """See ``Objective``."""
-        return self._held.smoothing(here.margins)
+        return self._held.smoothing(here.known)
 
-    def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> HeldPoint:
+    def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> Point[Vector]:
         """Return the point of least P, see ``solve``; estimates of the gap are told to nobody."""
         return drive_alone(self.solve(start, precision, proven=proven))
 
-    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[HeldPoint]:
+    def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[Point[Vector]]:
         """See ``Objective``. Where many rows are inside the margin, and not all columns are in the
         preconditioner's head, a descent comes first."""
         here, descended = self._look(v, self._held.margins_of(v), 0), 0
-        self._hessian.update(self._held.curvatures(here.margins))
-        inside = np.count_nonzero(here.margins < 1.0) if self._held.loss.quadratic else 0
-        if not self._hessian.exact and inside >= INSIDE * len(here.margins):
+        self._hessian.update(self._held.curvatures(here.known))
+        inside = np.count_nonzero(here.known < 1.0) if self._held.loss.quadratic else 0
+        if not self._hessian.exact and inside >= INSIDE * len(here.known):
             here = self._descend(here, max(precision, DESCENT))
             if precision >= DESCENT and not proven:
                 return here
@@ -264,10 +256,12 @@ class HeldObjective(Objective[HeldPoint]):
         best = yield from minimise(self, here, precision, proven=proven)
         return replace(best, steps=descended + best.steps)
 
-    def step(self, here: HeldPoint, enough: float, accuracy: float) -> Rounds[HeldPoint | None]:
+    def step(
+        self, here: Point[Vector], enough: float, accuracy: float
+    ) -> Rounds[Point[Vector] | None]:
         """Return where a Newton step with an exact line search leads."""
         if self._stale:
-            self._hessian.update(self._held.curvatures(here.margins))
+            self._hessian.update(self._held.curvatures(here.known))
         self._stale = True
         direction = yield from conjugate_gradients(
             self._product, self._hessian.solve, here.gradient, accuracy
@@ -278,23 +272,22 @@ class HeldObjective(Objective[HeldPoint]):
         return self._hessian.product(v)
         yield
 
-    def _look(self, v: Vector, margins: Vector, steps: int) -> HeldPoint:
+    def _look(self, v: Vector, margins: Vector, steps: int) -> Point[Vector]:
         """Return the point v, which has these margins."""
         gradient = self._held.sum_of(-self._held.alpha(margins), len(v) - 1)
-        point = self.at(v, self._held.value(margins), gradient, steps)
-        return HeldPoint(v, point.primal, point.gradient, point.smooth, steps, margins)
+        return self.at(v, self._held.value(margins), gradient, steps, margins)
 
-    def _along(self, here: HeldPoint, direction: Vector) -> HeldPoint | None:
+    def _along(self, here: Point[Vector], direction: Vector) -> Point[Vector] | None:
         """Return the least P along a direction; None: it does not fall."""
         slopes, square = self._held.slopes_of(direction), self.curvature_along(direction)
         linear = kernels.dot(here.smooth, direction)
-        theta = line_search(self._held, linear, square, here.margins, slopes)
+        theta = line_search(self._held, linear, square, here.known, slopes)
         if theta <= 0.0:
             return None
         v = here.v + theta * direction
-        return self._look(v, here.margins + theta * slopes, here.steps + 1)
+        return self._look(v, here.known + theta * slopes, here.steps + 1)
 
-    def _descend(self, here: HeldPoint, precision: float) -> HeldPoint:
+    def _descend(self, here: Point[Vector], precision: float) -> Point[Vector]:
         """Lower P by nonlinear conjugate gradients (Polak and Ribière, 1969; no negative β), H⁻¹ of
         the start, with an exact line search, until P − D is at most precision · P or nothing falls
         as fast."""

@@ -67,12 +67,7 @@ def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np
     """Positions of a chunk's rows in the order of visits."""
     if not settings.random:
         return file_order(len(chunk))
-    return row_order(settings.seed, reading, chunk.ranges[0][0], len(chunk))
-
-
-def row_order(seed: int, reading: int, first_row: int, rows: int) -> NDArray[np.int64]:
-    """Positions of a chunk's rows in the order of visits; ``first_row`` identifies the chunk."""
-    return _permutation(rows, seed, reading, _ROWS, first_row)
+    return _permutation(len(chunk), settings.seed, reading, _ROWS, chunk.ranges[0][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +93,14 @@ class Turn:
         return _permutation(rows, self.seed, self.reading, _ACTIVE, self.mini_epoch)
 
     def some(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions ``chosen`` (rising, < 2³²) in the order of visits; two of them come in the
-        same order whichever others are chosen."""
+        """The positions ``chosen`` (rising, < 2³²) in the order of visits, by the first 22 bits of
+        the number drawn for each: two come in the same order whichever others are chosen."""
         if not self.random:
             return chosen
-        return scattered(_start(self.seed, self.reading, _SOME, self.mini_epoch), chosen)
+        start = _start(self.seed, self.reading, _SOME, self.mini_epoch)
+        keys = draw(start, chosen + 1) >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
+        keys.sort()
+        return (keys & np.uint64(2**32 - 1)).astype(np.int64)
 
     def drawn(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
         """Positions in the order in which they are drawn, one after another without replacement,
@@ -113,14 +111,6 @@ class Turn:
             return np.argsort(-weights, kind="stable")
         generator = _generator(self.seed, self.reading, _DRAWN, self.mini_epoch)
         return np.argsort(generator.standard_exponential(len(weights)) / weights, kind="stable")
-
-
-def scattered(start: int, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The positions ``chosen`` by the first 22 bits of the number that is drawn for each from the
-    state ``start``."""
-    keys = draw(start, chosen + 1) >> np.uint64(42) << np.uint64(32) | chosen.astype(np.uint64)
-    keys.sort()
-    return (keys & np.uint64(2**32 - 1)).astype(np.int64)
 
 
 def drawn(seed: int, reading: int, numbers: NDArray[np.int64], share: float) -> NDArray[np.bool_]:

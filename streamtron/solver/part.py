@@ -37,19 +37,6 @@ all, so that a better solution of them takes longer and brings hardly fewer roun
 (``benchmarks/parts.py``)."""
 
 
-class LabelsAndWidths(NamedTuple):
-    """The labels and the width of each part, after the local starts."""
-
-    labels: list[list[Label]]
-    widths: list[int]
-
-
-class Facts(NamedTuple):
-    """What the caller asks of each source."""
-
-    facts: list[Any]
-
-
 class Fullness(NamedTuple):
     """Of each problem that reads, in how many parts memory is full; and how many parts have rows to
     take yet."""
@@ -93,13 +80,13 @@ class Part:
         self._waits = self._ended = True  # for the next chunk; the last one
 
     @changes_part
-    def start(self, center: float) -> LabelsAndWidths:
+    def start(self, center: float) -> tuple[()]:
         """Train on the part's rows alone: one reading and the solution of the rows in memory.
         ``center`` : is taken off labels that are numbers."""
         labels, settings = self.source.labels, self.settings
         if settings.one_vs_rest:
-            self._classes = Classes(settings, labels, self.class_weights, self.pool)
-            learners = [self._classes.placeholder]
+            self._classes = Classes([(settings, self.class_weights)], labels, self.pool)
+            learners = self._classes.placeholders[:]
         else:
             learners = [Learner(settings, labels, self.class_weights, None, self.pool)]
             self.problems = [PartProblem(learners[0])]
@@ -112,11 +99,11 @@ class Part:
         for learner in learners:
             if learner.progress.reports:  # else no row counts
                 run_mini_epochs(finish_reading(learner))
-        return LabelsAndWidths([list(labels)], [self.source.width])
+        return ()
 
-    def describe(self, facts: Callable[[Any], Any]) -> Facts:
+    def describe(self, facts: Callable[[Any], Any]) -> list[Any]:
         """Return facts of the part's source."""
-        return Facts([facts(self.source)])
+        return [facts(self.source)]
 
     @changes_part
     def join(self, labels: Sequence[Label | None], columns: int) -> tuple[LocalStart, ...]:
@@ -175,12 +162,12 @@ class Part:
         return tuple(self.problems[number].end_reading() for number in self._numbers)
 
     @changes_part
-    def take_back(self, numbers: Sequence[int]) -> Facts:
+    def take_back(self, numbers: Sequence[int]) -> tuple[()]:
         """Take back the visits of problems that have finished; see ``PartProblem.take_back``."""
         for number in numbers:
             self.problems[number].take_back()
         self._save(numbers)
-        return Facts([])
+        return ()
 
     def close(self) -> None:
         """End the readings of the source, if it has any."""

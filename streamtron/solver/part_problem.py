@@ -95,7 +95,8 @@ class PartProblem(PartLoss):
         dual = running.augmented(unit)
         best = dual if learner.best.candidate is None else learner.best.candidate
         if label not in (None, positive):
-            np.negative(learner.active.signs, out=learner.active.signs)
+            signs = learner.active.targets.signs
+            np.negative(signs, out=signs)
             running.w *= -1.0
             running.scalars[kernels.BIAS] *= -1.0
             dual, best = -dual, -best

@@ -25,7 +25,7 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
 from streamtron.solver.subproblem import Subproblem, run_mini_epochs
-from streamtron.solver.targets import Targets
+from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
@@ -65,8 +65,9 @@ class EarlierData:
         by_class[:] = by_class[:, :: int(sign)].copy()
         if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
-        average = sign * np.append(_part(learner.best.weights, columns), learner.best.bias)
-        scan_sums.fresh, scan_sums.bins = sign * _part(scan_sums.fresh, columns), no_bins()
+        average = sign * resized(learner.best.augmented, columns.stop)[columns.start :]
+        fresh = resized(np.append(scan_sums.fresh, 0.0), columns.stop)
+        scan_sums.fresh, scan_sums.bins = sign * fresh[columns], no_bins()
         return cls(scan_sums, average + 0.0, learner.augmentation)  # no −0
 
     @property
@@ -94,7 +95,7 @@ class EarlierData:
             targets = learner.targets(chunk)
             learner.observe(chunk, targets)
             present = np.flatnonzero(targets.signs)
-            active.add(chunk.rows, present, targets)
+            active.add(chunk.rows, present, targets.take(present))
         if not len(active):
             return
         b = choose_b(FINISH, settings, learner.extent.sq_radius, None, learner.extent.least_delta2)
@@ -139,12 +140,5 @@ class EarlierData:
         rounding; it scans at weights of 0."""
         scan = Frozen(np.zeros(len(self.scan_sums.fresh)), 0.0, 1.0, 0.0)
         scan.scan_sums = self.scan_sums
-        targets = Targets(active.numbers, active.signs, active.delta2, active.squares, active.t)
-        scan.scan(active.rows, targets, counts, rho)
+        scan.scan(active.rows, active.targets, counts, rho)
         scan.scan_sums.fold()
-
-
-def _part(values: NDArray[np.float64], columns: slice) -> NDArray[np.float64]:
-    """A copy of some columns."""
-    missing = max(columns.stop - len(values), 0)
-    return np.concatenate((values, np.zeros(missing)))[columns]

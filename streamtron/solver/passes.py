@@ -172,11 +172,12 @@ class BlockSums:
             room = rooms[0 if single else number - 1] if number else total
             add(kernel, block, self._factors[start:stop], *leading, room, share=self._share)
             if number and single:
-                kernels.move(room.reshape(-1), total.reshape(-1))
+                np.add(total, room, out=total)
+                room.fill(0.0)
 
         threads.work(add_block, blocks)
         for room in () if single else rooms:
-            kernels.move(room.reshape(-1), total.reshape(-1))
+            np.add(total, room, out=total)
 
 
 def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:

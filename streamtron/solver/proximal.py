@@ -18,12 +18,12 @@ from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
-from streamtron.solver.learner import Learner, take_solution
+from streamtron.solver.learner import Learner
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.stages import LARGEST_B, LARGEST_COUNT
 from streamtron.solver.stopping import worthwhile_gap
-from streamtron.solver.subproblem import Narrowed, Subproblem
+from streamtron.solver.subproblem import Narrowed, Solution, Subproblem
 from streamtron.solver.targets import Targets
 
 Vector = NDArray[np.float64]
@@ -34,17 +34,13 @@ memory: the blocks' dual variables prove nothing without a ridge. On CCAT at C =
 the rows and log_loss 0.1 leaves a gap of 0.09 after 9 readings, 0.001 one of 5·10⁻⁴ after 6."""
 
 
-def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> None:
-    """Solve the rows in memory, and propose the weights for the next scan. ``known`` : the best
-    weights so far, where the rows held are all that matter."""
-    active = learner.active
-    counts = learner.counts.take(active.numbers)
-    narrowed = Narrowed(active, learner.running, None if known is None else known.w)
-    problem = Subproblem(
-        narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn, whole=not blocks
-    )
-    penalty, pull = _penalty_of(learner, blocks=blocks)
-    pull, center, gains = narrowed.narrow_vector(pull), problem.center, 0.0
+def solve_held(
+    learner: Learner, problem: Subproblem, narrowed: Narrowed, known: BestWeights | None
+) -> Solution:
+    """Solve the rows in memory. ``known`` : the best weights so far, where the rows held are all
+    that matter."""
+    penalty, pull = _penalty_of(learner, blocks=problem.remainder is not None)
+    pull, center, gains = pull[narrowed.subset.places], problem.center, 0.0
     if problem.remainder is not None:
         gains = problem.remainder.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
     if known is not None:
@@ -53,17 +49,15 @@ def solve_held(learner: Learner, known: BestWeights | None, *, blocks: bool) -> 
         start = penalty.weights(problem.weights + pull)
     else:
         start = np.zeros(len(center))
-    zeros = narrowed.find(learner.best.zeros)
+    zeros = narrowed.subset.find(learner.best.zeros)
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
-    alpha = problem.loss.alpha(best.margins)
+    alpha = problem.loss.alpha(best.known)
     if problem.remainder is None and (largest := float(np.abs(alpha).max(initial=0.0))):
         b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
         problem.rule = replace(problem.rule, b=b)
     problem.round_dual(alpha)
-    narrowed.settle()
-    learner.counts.put(active.numbers, counts)
-    take_solution(learner, problem.rule.b, narrowed.widen(best.v), newton_steps=best.steps)
+    return Solution(problem.rule.b, best.v, best.v, newton_steps=best.steps)
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:

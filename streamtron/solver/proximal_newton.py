@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
 from streamtron.solver.hessian import Outside, mirror, multiply, solved_directly
 
 STEPS, SWEEPS, HALVINGS = 200, 100, 40
@@ -57,38 +57,37 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Optimum:
+class Optimum(Generic[K]):
     """Augmented weights; P there, of all rows as far as it is known, and (P − D)/P; −∇ of all but
-    R; and the steps that led there."""
+    R; the steps that led there; and what is known of the rows, as of a ``newton.Point``."""
 
     v: Vector
     primal: float
     gap: float
     pull: Vector
     steps: int
+    known: K
 
 
-P = TypeVar("P", bound=Optimum)
-
-Direction = tuple[float, Callable[[float], Rounds[P]]]
+Direction = tuple[float, Callable[[float], Rounds[Optimum[K]]]]
 """The slope of P along a step, at most; and the function that goes θ times as far."""
 
 
-class Penalised(ABC, Generic[P]):
+class Penalised(ABC, Generic[K]):
     """P of rows in memory, wherever they are. ``zeros`` : places of weights that are 0 for good."""
 
     def __init__(self, penalty: Penalty, zeros: NDArray[np.int64]) -> None:
         self.penalty, self.zeros = penalty, zeros
 
     @abstractmethod
-    def begin(self, v: Vector) -> Rounds[P]:
+    def begin(self, v: Vector) -> Rounds[Optimum[K]]:
         """Return the point v."""
 
     @abstractmethod
-    def step(self, here: P) -> Rounds[Direction[P]]:
+    def step(self, here: Optimum[K]) -> Rounds[Direction[K]]:
         """Return the step to about the least of R and the expansion of the rest."""
 
-    def judged(self, there: P) -> P:
+    def judged(self, there: Optimum[K]) -> Optimum[K]:
         """Return a point with the gap and the pull there, if a look tells P alone."""
         return there
 
@@ -99,7 +98,7 @@ class Penalised(ABC, Generic[P]):
         return 1.0 - self.penalty.dual(earned, pull) / primal if primal > 0.0 else 0.0
 
 
-def minimise(objective: Penalised[P], v: Vector, precision: float) -> Rounds[P]:
+def minimise(objective: Penalised[K], v: Vector, precision: float) -> Rounds[Optimum[K]]:
     """Return the point of least P, from v on: (P − D)/P is at most ``precision`` there, or P falls
     no more. Yields a ``GapEstimate`` wherever a step leads."""
     v[objective.zeros] = 0.0
@@ -120,14 +119,7 @@ def minimise(objective: Penalised[P], v: Vector, precision: float) -> Rounds[P]:
         here = objective.judged(there)
 
 
-@dataclass(slots=True)
-class HeldOptimum(Optimum):
-    """Such a point, and the margins of the rows held there."""
-
-    margins: Vector
-
-
-class HeldPenalised(Penalised[HeldOptimum]):
+class HeldPenalised(Penalised[Vector]):
     """P of rows that this process holds. ``tilt`` : t; ``gains`` : −Σ C_k φ*(−α_k/C_k) of all other
     rows. ``outside`` : or the loss of all other rows."""
 
@@ -141,30 +133,30 @@ class HeldPenalised(Penalised[HeldOptimum]):
         direct = outside is not None or solved_directly(lengths, len(tilt))
         self._columns = None if direct else by_column(loss.held.rows, len(tilt) - 1)
 
-    def minimise(self, v: Vector, precision: float) -> HeldOptimum:
+    def minimise(self, v: Vector, precision: float) -> Optimum[Vector]:
         """Return the point of least P, see ``minimise``."""
         return drive_alone(minimise(self, v, precision))
 
-    def begin(self, v: Vector) -> Rounds[HeldOptimum]:
+    def begin(self, v: Vector) -> Rounds[Optimum[Vector]]:
         """See ``Penalised``."""
         return self._look(v, self._loss.margins_of(v), 0)
         yield
 
-    def _look(self, v: Vector, margins: Vector, steps: int) -> HeldOptimum:
+    def _look(self, v: Vector, margins: Vector, steps: int) -> Optimum[Vector]:
         """Return the point v, which has these margins, with P alone: a line search needs no more,
         and a pull is a pass over the rows."""
         primal = self.penalty.value(v) - float(kernels.dot(self._tilt, v))
         if self._outside is not None:
             primal += self._outside.value_and_gradient(v)[0]
         primal += self._loss.value(margins) + self._gains
-        return HeldOptimum(v, primal, math.inf, np.zeros(0), steps, margins)
+        return Optimum(v, primal, math.inf, np.zeros(0), steps, margins)
 
-    def judged(self, there: HeldOptimum) -> HeldOptimum:
+    def judged(self, there: Optimum[Vector]) -> Optimum[Vector]:
         """See ``Penalised``. The dual variables are α_i = −C_i φ'(m_i), and their gains
         C_i φ(m_i) + α_i m_i; + α_i t_i where labels are numbers."""
-        v, loss, t = there.v, self._loss, self._loss.held.t
-        alpha = loss.alpha(there.margins)
-        earned = loss.value(there.margins) + float(kernels.dot(alpha, there.margins))
+        v, loss, t = there.v, self._loss, self._loss.held.targets.t
+        alpha = loss.alpha(there.known)
+        earned = loss.value(there.known) + float(kernels.dot(alpha, there.known))
         if len(t):
             earned += float(kernels.dot(alpha, t))
         pull, earned = self._tilt + loss.sum_of(alpha, len(v) - 1), earned + self._gains
@@ -173,11 +165,11 @@ class HeldPenalised(Penalised[HeldOptimum]):
             pull, earned = pull - gradient, earned + lost - float(kernels.dot(gradient, v))
         return replace(there, gap=self.judge(there.primal, earned, pull), pull=pull)
 
-    def step(self, here: HeldOptimum) -> Rounds[Direction[HeldOptimum]]:
+    def step(self, here: Optimum[Vector]) -> Rounds[Direction[Vector]]:
         """See ``Penalised``."""
         v, (lasso, ridge), loss = here.v, self.penalty, self._loss
         gradient, order = slopes_of(v, here.pull, self.penalty)
-        factors, diagonal = loss.curvatures(here.margins), diagonal_of(self.penalty, len(v))
+        factors, diagonal = loss.curvatures(here.known), diagonal_of(self.penalty, len(v))
         if self._columns is None:
             hessian = self._hessian(factors, diagonal)
             step = descend(hessian, order, lasso, v, gradient, here.steps)
@@ -190,10 +182,10 @@ class HeldPenalised(Penalised[HeldOptimum]):
                 diagonal, v, step, images,
             )  # fmt: skip
             _repeat(sweep, here.steps)
-            images *= loss.held.signs
+            images *= loss.held.targets.signs
 
-        def go(theta: float) -> Rounds[HeldOptimum]:
-            return self._look(v + theta * step, here.margins + theta * images, here.steps + 1)
+        def go(theta: float) -> Rounds[Optimum[Vector]]:
+            return self._look(v + theta * step, here.known + theta * images, here.steps + 1)
             yield
 
         return slope_along(step, v, gradient, lasso), go

@@ -32,6 +32,7 @@ from streamtron.solver.stopping import (
     certify,
     conclude,
     leave_brief_stage,
+    leave_brief_stages,
     stop_at_limit,
     worthwhile_gap,
 )
@@ -137,6 +138,8 @@ def take_chunk(
         learner.observe(chunk, targets)
         if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
             begin_stage(learner)  # fix b
+            if learner.regime == Regime.FEW_COLUMNS:
+                leave_brief_stages(learner)
     if few_columns.take_chunk(learner, chunk, targets):
         return
     if frozen is not None:
@@ -256,9 +259,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had
-    if settings.ratio:
-        proximal.solve_held(learner, known, blocks=blocks)
-        return
     counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
@@ -269,7 +269,10 @@ def solve_in_memory(learner: Learner) -> Solve:
         learner.progress.count_work(mini_epochs=spent)
         return
     gap = worthwhile_gap(learner)
-    if settings.hard:
+    if settings.ratio:
+        problem = Subproblem(*of_rows, whole=not blocks)
+        solution = proximal.solve_held(learner, problem, narrowed, known)
+    elif settings.hard:
         gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
         solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
@@ -280,8 +283,9 @@ def solve_in_memory(learner: Learner) -> Solve:
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs)
+    v = solution.a if blocks else solution.v
     take_solution(
-        learner, solution.b, narrowed.widen(solution.a if blocks else solution.v),
+        learner, solution.b, None if v is None else narrowed.subset.widen(v),
         newton_steps=solution.newton_steps, primal=solution.primal,
     )  # fmt: skip
 
@@ -325,5 +329,6 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
 def problem_of(learner: Learner) -> Problem:
     """Return the problem of a learner, as events name it."""
     settings = learner.settings
-    price = 0.5 / settings.delta2 if settings.delta2 else None
-    return Problem(price, settings.rho, learner.targets.positive)
+    price = settings.C or (0.5 / settings.delta2 if settings.delta2 else None)
+    rho = 0.0 if settings.intercept == "none" else settings.rho
+    return Problem(price, rho, learner.targets.positive)

@@ -3,14 +3,13 @@ numbered anew."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.losses import NO_NUMBERS
 from streamtron.core.rows import Rows, freeze, make_rows
 from streamtron.solver.targets import Targets
 
@@ -79,7 +78,7 @@ class RowStore:
         budget: int,
     ) -> int:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
-        ``numbers`` and ``squares`` are those of all of ``rows``."""
+        ``numbers`` and ``squares`` are those of ``chosen``."""
         lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
         fits = fitting(NONZERO_BYTES * lengths + ROW_BYTES, budget - self.nbytes)
         chosen, start, first = chosen[:fits], self._rows, self.nonzeros
@@ -87,8 +86,8 @@ class RowStore:
         self._reserve(stop, last, budget)
         indices, values = self._indices[first:last], self._values[first:last]
         kernels.copy_rows(rows, chosen, self._indptr[start : stop + 1], indices, values)
-        self._numbers[start:stop] = numbers[chosen]
-        self._squares[start:stop] = squares[chosen]
+        self._numbers[start:stop] = numbers[:fits]
+        self._squares[start:stop] = squares[:fits]
         self._rows = stop
         return fits
 
@@ -154,7 +153,8 @@ class Pool(RowStore):
         leaves: in place if it is the last one."""
         part = RowStore()
         if self._sharers > 1:
-            part.add(self.first(rows), chosen, self.numbers, self.squares, budget)
+            numbers, squares = self.numbers[chosen], self.squares[chosen]
+            part.add(self.first(rows), chosen, numbers, squares, budget)
         else:
             vars(part).update((name, vars(self)[name]) for name in vars(part))
             part.retain(chosen)
@@ -163,9 +163,8 @@ class Pool(RowStore):
 
 
 class ActiveSet:
-    """Rows kept in memory with their row numbers, signs, Δ_k² and, where labels are numbers, t_k,
-    in the order they came: its own, or the first ones of a pool that it shares. ``budget`` : bytes.
-    """
+    """Rows kept in memory with their targets, in the order they came: its own, or the first ones of
+    a pool that it shares. ``budget`` : bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -209,24 +208,12 @@ class ActiveSet:
         return self._store.numbers[: self._rows]
 
     @property
-    def squares(self) -> NDArray[np.float64]:
-        """‖x_k‖²."""
-        return self._store.squares[: self._rows]
-
-    @property
-    def signs(self) -> NDArray[np.int8]:
-        """l_k."""
-        return self._signs[: self._rows]
-
-    @property
-    def delta2(self) -> NDArray[np.float64]:
-        """Δ_k²."""
-        return self._delta2[: self._rows]
-
-    @property
-    def t(self) -> NDArray[np.float64]:
-        """t_k; shape (0,) where labels are classes."""
-        return self._t[: self._rows]
+    def targets(self) -> Targets:
+        """Those of the rows held, in the arrays of the set."""
+        rows, squares = self._rows, self._store.squares[: self._rows]
+        return Targets(
+            self.numbers, self._signs[:rows], self._delta2[:rows], squares, self._t[:rows]
+        )
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
@@ -238,10 +225,9 @@ class ActiveSet:
 
     def add(self, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> int:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
-        ``targets`` are those of all of ``rows``."""
+        ``targets`` are those of ``chosen``."""
         fits = self._store.add(rows, chosen, targets.numbers, targets.squares, self.budget)
-        kept, t = chosen[:fits], targets.t
-        self._append(targets.signs[kept], targets.delta2[kept], t[kept] if len(t) else t)
+        self._append(targets.take(slice(fits)))
         return fits
 
     def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
@@ -252,7 +238,7 @@ class ActiveSet:
         if self._store is not pool:
             pool.count_sharer(1)
             self._store = pool
-        self._append(targets.signs, targets.delta2, targets.t)
+        self._append(targets)
         return True
 
     def retain(self, chosen: NDArray[np.int64]) -> None:
@@ -274,16 +260,14 @@ class ActiveSet:
             duplicate._store = self._store
         else:
             duplicate._store = self._store.copy()
-        duplicate._append(self.signs, self.delta2, self.t)
+        duplicate._append(self.targets)
         return duplicate
 
-    def _append(
-        self, signs: NDArray[np.int8], delta2: NDArray[np.float64], t: NDArray[np.float64]
-    ) -> None:
-        self._signs = _appended(self._signs, self._rows, signs)
-        self._delta2 = _appended(self._delta2, self._rows, delta2)
-        self._t = _appended(self._t, self._rows if len(t) else 0, t)
-        self._rows += len(signs)
+    def _append(self, targets: Targets) -> None:
+        self._signs = _appended(self._signs, self._rows, targets.signs)
+        self._delta2 = _appended(self._delta2, self._rows, targets.delta2)
+        self._t = _appended(self._t, self._rows if len(targets.t) else 0, targets.t)
+        self._rows += len(targets.signs)
 
 
 class ColumnSubset:
@@ -340,23 +324,20 @@ class NarrowRows:
     """Rows in memory whose columns are numbered anew, or with another Δ²; see ``ActiveSet``."""
 
     rows: Rows
-    signs: NDArray[np.int8]
-    delta2: NDArray[np.float64]
-    squares: NDArray[np.float64]
-    t: NDArray[np.float64] = field(default_factory=lambda: NO_NUMBERS)
+    targets: Targets
 
     @classmethod
     def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
         """Return the same rows on some columns, which are all that occur."""
-        return cls(subset.renumber(held.rows), held.signs, held.delta2, held.squares, held.t)
+        return cls(subset.renumber(held.rows), held.targets)
 
     @classmethod
     def softened(cls, held: HeldRows, delta2: float) -> NarrowRows:
         """Return the same rows, each with this Δ²."""
-        return cls(held.rows, held.signs, np.full(len(held), delta2), held.squares, held.t)
+        return cls(held.rows, replace(held.targets, delta2=np.full(len(held), delta2)))
 
     def __len__(self) -> int:
-        return len(self.signs)
+        return len(self.targets.signs)
 
     @property
     def nonzeros(self) -> int:

@@ -27,7 +27,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, RowStore, fitting
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore, fitting
 from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 COLUMN_PARTS = 3
@@ -155,14 +155,12 @@ class Numbered(NamedTuple):
 
 
 class Violators(NamedTuple):
-    """The number of a block's violators; positions, signs, Δ_k² and t_k of those for which there is
-    room, the first ones."""
+    """The number of a block's violators; positions and targets of those for which there is room,
+    the first ones."""
 
     rows: int
     positions: NDArray[np.int64]
-    signs: NDArray[np.int8]
-    delta2: NDArray[np.float64]
-    t: NDArray[np.float64]
+    targets: Targets
 
 
 class PartialSums(NamedTuple):
@@ -178,14 +176,13 @@ class PartialSums(NamedTuple):
 
 class BlockScan(NamedTuple):
     """What each request finds in a block of ``rows`` rows, whose columns are below ``width``; and
-    the rows ``held`` that some request wants, each once, by rising position, with their ‖x_k‖²."""
+    the rows ``held`` that some request wants, each once, by rising position."""
 
     rows: int
     nonzeros: int
     width: int
     seen: tuple[PartialSums, ...]
     positions: NDArray[np.int64]
-    squares: NDArray[np.float64]
     held: Rows
 
 
@@ -208,10 +205,10 @@ def scan_blocks(
             positions = np.unique(np.concatenate([np.zeros(0, np.int64), *violators]))
             held = RowStore()
             if len(positions):
-                numbers = np.arange(len(chunk), dtype=np.int64)
-                held.add(chunk.rows, positions, numbers, chunk.squares, sys.maxsize)
+                squares = chunk.squares[positions]
+                held.add(chunk.rows, positions, positions, squares, sys.maxsize)
             yield BlockScan(
-                len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions, held.squares,
+                len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions,
                 held.first(len(held)),
             )  # fmt: skip
 
@@ -261,13 +258,11 @@ class _Scanner:
         fits, number = fitting(sizes, self._room), len(positions)
         self._room = self._room - int(sizes[:fits].sum()) if fits == number else 0
         positions = positions[:fits]
-        t = targets.t[positions] if len(targets.t) else targets.t
-        signs, delta2 = targets.signs[positions], targets.delta2[positions]
-        return Violators(number, positions, signs, delta2, t)
+        return Violators(number, positions, targets.take(positions))
 
 
 def margins_at(
-    rows: Rows, targets: Targets | ActiveSet, rho: float, v: NDArray[np.float64], scale: float = 1.0
+    rows: Rows, targets: Targets, rho: float, v: NDArray[np.float64], scale: float = 1.0
 ) -> NDArray[np.float64]:
     """Return m_k of every row at weights ``scale`` · v, augmented, shape (rows,)."""
     return less_t(scale * passes.margins(rows, targets.signs, rho, v), targets.t)

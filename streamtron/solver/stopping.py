@@ -74,6 +74,12 @@ def leave_brief_stage(learner: Learner) -> None:
         )
 
 
+def leave_brief_stages(learner: Learner) -> None:
+    """Begin the first stage that may last longer; before the first row that counts none begins."""
+    while learner.progress.stage_number >= 0 and learner.progress.stage.brief:
+        leave_brief_stage(learner)
+
+
 def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
     """End the run at the epoch limit, after one more reading if this one proved nothing."""
     if frozen is None:

@@ -17,7 +17,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
 from streamtron.solver.stages import finer_resolution, resolution_of
-from streamtron.solver.targets import Targets, less_t, round_counts
+from streamtron.solver.targets import less_t, round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 RELAXATION = 1.25
@@ -77,10 +77,7 @@ class Subproblem:
         self.moved = np.zeros(len(active), dtype=np.uint8)
         self.newton_steps = 0
         self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho), turns
-        self.delta2 = active.delta2
-        no_numbers = np.zeros(0, np.int64)  # visits need none
-        facts = active.signs, active.delta2, active.squares, active.t
-        self.targets = Targets(no_numbers, *facts)
+        self.targets = active.targets
         self.remainder: DualPoint | None = None  # of the rows outside memory
         if not whole:
             self.remainder = running.dual_point.plus(self._sums(), -1)
@@ -140,7 +137,7 @@ class Subproblem:
             start, center = start[subset.places], center[subset.places]
         best = HeldObjective(loss, center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
-        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.margins)
+        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.known)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
@@ -178,7 +175,8 @@ class Subproblem:
             return False
         if not self.counts.any():
             self.sum_afresh()  # a finer b would only magnify what rounding has left of a
-            if self.rule.b >= float(np.max(self.active.squares + self.delta2)) + self.rule.rho**2:
+            squares = self.targets.squares + self.targets.delta2
+            if self.rule.b >= float(np.max(squares)) + self.rule.rho**2:
                 return False
         factor = self.running.rescale(int(self.counts.max(initial=0)), factor)
         self.counts *= np.int32(factor)
@@ -223,8 +221,8 @@ class Look:
 
     def take(self, products: Vector) -> None:
         """Take them from x_i·w of each row, with the bits of ``make``."""
-        held, bias = self.problem.active, self.problem.rule.rho * self.v[-1]
-        self.margins = less_t(held.signs * (products + bias), held.t)
+        targets, bias = self.problem.targets, self.problem.rule.rho * self.v[-1]
+        self.margins = less_t(targets.signs * (products + bias), targets.t)
 
 
 Step = MiniEpoch | Look
@@ -243,44 +241,31 @@ more."""
 
 
 class Narrowed:
-    """``held`` and ``running`` as a solve is to take them: on the columns that occur, or where the
-    running weights or those of ``also`` are not 0; or, where that does not pay, as they are."""
+    """``held`` and ``running`` as a solve is to take them, on a ``subset`` of the columns: those
+    that occur, or where the running weights or those of ``also`` are not 0; or, where that does not
+    pay, all."""
 
     def __init__(self, active: ActiveSet, running: WeightState, also: Vector | None = None) -> None:
         self.held: HeldRows = active
         self.running = self._running = running
-        self._subset: ColumnSubset | None = None
         width = len(running.w)
         if FEW * width <= active.nonzeros:
+            self.subset = ColumnSubset(np.arange(width), width)
             return
         weighted = running.w != 0.0 if also is None else (running.w != 0.0) | (also != 0.0)
-        self._subset = occurring(active, width, weighted)
-        self.held = NarrowRows.of(active, self._subset)
+        self.subset = occurring(active, width, weighted)
+        self.held = NarrowRows.of(active, self.subset)
         self.running = WeightState()  # the scalars and tallies are the same arrays
-        self.running.w = running.w[self._subset.columns]
+        self.running.w = running.w[self.subset.columns]
         self.running.scalars, self.running.tallies = running.scalars, running.tallies
 
     def narrow(self, best: BestWeights) -> Vector:
         """Return the best weights, augmented, on these columns."""
-        w = best.w if self._subset is None else best.w[self._subset.columns]
-        return np.append(best.scale * w, best.bias)
-
-    def narrow_vector(self, v: Vector) -> Vector:
-        """Return an augmented vector, 0 on all others, on these columns."""
-        return v if self._subset is None else v[self._subset.places]
-
-    def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places that columns, which rise, have among these."""
-        return columns if self._subset is None else self._subset.find(columns)
+        return np.append(best.scale * best.w[self.subset.columns], best.bias)
 
     def settle(self) -> None:
         """Take the running weights over from the solve."""
-        if self._subset is not None:
-            self._running.w[self._subset.columns] = self.running.w
-
-    def widen(self, v: Vector | None) -> Vector | None:
-        """Return an augmented vector of the solve on all columns."""
-        return v if v is None or self._subset is None else self._subset.widen(v)
+        self._running.w[self.subset.columns] = self.running.w
 
 
 def occurring(held: HeldRows, columns: int, marks: NDArray[np.bool_] | None = None) -> ColumnSubset:

@@ -93,6 +93,13 @@ class Targets:
     center: float = 0.0
     """what has been taken off the labels in t"""
 
+    def take(self, at: NDArray[np.int64] | slice) -> Targets:
+        """Return those of some rows."""
+        t = self.t[at] if len(self.t) else self.t
+        return Targets(
+            self.numbers[at], self.signs[at], self.delta2[at], self.squares[at], t, self.center
+        )
+
     @property
     def present(self) -> NDArray[np.bool_] | slice:
         """The rows that are not left out: an index for arrays of all of them."""
@@ -173,11 +180,15 @@ class TargetRule:
         if len(out) and self.delta2 > 0.0:
             row = int(out[0])
             weight = float(weights[row])
+            place = f"row {int(chunk.numbers[row]) + 1}"
+            if chunk.weights is None:
+                place = f"the class of {place}"
+            elif self.class_weights is not None:
+                place += " and its class"
             raise DataError(
-                f"row {int(chunk.numbers[row]) + 1} has the weight {weight:g}, which times C "
-                f"is {0.5 / self.delta2 * weight:g}: wanted {PRICES[0]:g} to {PRICES[1]:g}, "
-                "or a weight of 0, which leaves the row out. Divide all weights by the same "
-                "number and multiply C by it, or mend this one."
+                f"the weight of {place} is {weight:g}, which times C is "
+                f"{0.5 / self.delta2 * weight:g}: wanted {PRICES[0]:g} to {PRICES[1]:g}, or a "
+                "weight of 0, which leaves the row out. Give another weight, or another C."
             )
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:

@@ -29,7 +29,7 @@ from streamtron.solver import batched, order
 from streamtron.solver.batched import PendingSolve, Vector
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
 from streamtron.solver.learner import Learner, discard_weights
-from streamtron.solver.one_vs_rest import CandidateClasses
+from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.reading import (
     begin_reading,
     continue_training,
@@ -230,7 +230,7 @@ class OnePart(Data):
         listen: Listener = ignore,
         resources: Resources = ENOUGH,
         *,
-        new_classes: CandidateClasses | None = None,
+        new_classes: Classes | None = None,
         checkpointer: Checkpointer | None = None,
         group: Group | None = None,
     ) -> None:

@@ -1,5 +1,4 @@
-"""The running weights a = Σ c_k y_k, and how a visited row changes them; and vectors of a number a
-column by their nonzeros, as idle learners and files hold them."""
+"""The running weights a = Σ c_k y_k, and how a visited row changes them."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Rule:
 
     def scale(self, running: WeightState) -> float:
         """Return the scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
-        return running.scale if self.loss.quadratic else 1.0 / self.b
+        return running.scale if self.loss.quadratic else 1.0 / (self.b or 1.0)
 
 
 class DualPoint(NamedTuple):

@@ -16,7 +16,7 @@ from streamtron.solver import few_columns, passes
 from streamtron.solver.learner import Learner, enter
 from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import leave_brief_stage
+from streamtron.solver.stopping import leave_brief_stages
 from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
 
 NEAR = 1.25
@@ -50,8 +50,7 @@ def _leave_all_rows(learner: Learner, rows: Rows) -> None:
     """Make room where memory does not hold all rows so far and those of a chunk."""
     if few_columns.worthwhile(learner, rows):
         enter(learner, Regime.FEW_COLUMNS)
-        while learner.progress.stage.brief:
-            leave_brief_stage(learner)
+        leave_brief_stages(learner)
         few_columns.begin(learner)
         if len(learner.active):
             few_columns.make_room(learner)
@@ -78,7 +77,7 @@ def keep(
     for the rows held to be solved, and then drops most of them; one that scans keeps no more."""
     active = learner.active
     while len(chosen) and not learner.complete:
-        chosen = chosen[active.add(rows, chosen, targets) :]
+        chosen = chosen[active.add(rows, chosen, targets.take(chosen)) :]
         if not len(chosen):
             return
         settings = learner.settings
@@ -112,7 +111,7 @@ def _keep_some(learner: Learner) -> None:
     active, rows_before = learner.active, len(learner.active)
     counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:
-        most = loss.most * costs(active.signs, active.delta2)
+        most = loss.most * costs(active.targets.signs, active.targets.delta2)
         largest = largest_counts(learner.progress.b, most)
         counts *= 1.0 - counts / np.maximum(largest, 1.0)
     live = np.flatnonzero(counts > 0.0)
@@ -128,9 +127,9 @@ def _drop_idle_rows(learner: Learner) -> None:
     if not len(active) or not learner.loss.sparse:
         return
     augmented = learner.running.augmented(1.0)
-    y_a = passes.margins(active.rows, active.signs, learner.augmentation, augmented)
+    y_a = passes.margins(active.rows, active.targets.signs, learner.augmentation, augmented)
     counts = learner.counts.take(active.numbers)
-    y_a += active.delta2 * counts
+    y_a += active.targets.delta2 * counts
     active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * learner.threshold)))
 
 
@@ -143,6 +142,6 @@ def keep_violators(
     learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets, number: int
 ) -> None:
     """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
-    that does not fit; ``targets`` are those of all of ``rows``."""
+    that does not fit; ``targets`` are those of ``chosen``."""
     if learner.regime != Regime.BLOCKS and learner.active.add(rows, chosen, targets) < number:
         enter(learner, Regime.BLOCKS)

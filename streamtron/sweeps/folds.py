@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.kinds import whole
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, find_shards, open_shards
 from streamtron.data.labels import MOST_NUMBERS
@@ -50,7 +51,7 @@ def folds_of(
             f"{paths[0]}: a single shard has no folds. Name the rows to measure on with --valid, "
             "or cut it with streamtron convert --rows-per-shard."
         )
-    folds = min(FOLDS, len(paths)) if count is None else count
+    folds = min(FOLDS, len(paths)) if count is None else whole(count, "folds")
     if not 2 <= folds <= len(paths):
         raise SettingsError(
             f"folds is {folds}, and there are {len(paths)} shards: wanted 2 to {len(paths)}."

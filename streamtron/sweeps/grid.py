@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import product
+from numbers import Real
 from random import Random
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
+from streamtron.core.kinds import whole
 from streamtron.core.text import digits, short
 
 NAMES = ("loss", "C", "delta", "rho", "l1_ratio")
@@ -18,8 +20,6 @@ DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
 MOST = 100_000
 """Candidates drawn, at most: each of them is a fit."""
-
-T = TypeVar("T")
 
 
 class Range(NamedTuple):
@@ -35,8 +35,6 @@ class Range(NamedTuple):
 Given = str | float | Iterable[float] | Iterable[str] | Range
 Values = tuple[float, ...] | tuple[str, ...] | Range
 
-_WANTED = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
-
 
 def values_of(name: str, given: Given) -> Values:
     """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers; of
@@ -47,36 +45,44 @@ def values_of(name: str, given: Given) -> Values:
     >>> values_of("loss", "hinge,log_loss")
     ('hinge', 'log_loss')
     """
+    try:
+        values = _parsed(name, given)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{name} is {short(given)}: wanted {_wanted(name)}.") from error
+    if not isinstance(values, Range):
+        _check_distinct(name, values)
+    elif name in ("rho", "l1_ratio"):
+        raise SettingsError(
+            f"{name} is the range {values}: it is drawn from a list. Give one, as in 0,1."
+        )
+    elif not 0 < values.low < values.high < math.inf:
+        raise SettingsError(f"{name} is the range {values}: wanted LOW..HIGH, 0 < LOW < HIGH.")
+    return values
+
+
+def _parsed(name: str, given: Any) -> Values:
     if name == "loss":
-        names = given.split(",") if isinstance(given, str) else cast(Iterable[str], given)
-        return _each_once(name, tuple(loss.strip() for loss in names))
-    if isinstance(given, str):
-        dots = ".." in given
-        try:
-            numbers = [float(digits(word)) for word in given.split(".." if dots else ",")]
-            given = Range(*numbers) if dots else tuple(numbers)
-        except (TypeError, ValueError) as error:
-            raise SettingsError(f"{name} is {short(given)}: wanted {_WANTED}.") from error
+        return tuple(map(str.strip, given.split(",") if isinstance(given, str) else given))
     if isinstance(given, Range):
-        if name in ("rho", "l1_ratio"):
-            raise SettingsError(
-                f"{name} is the range {given}: it is drawn from a list. Give one, as in 0,1."
-            )
-        if not 0 < given.low < given.high < math.inf:
-            raise SettingsError(f"{name} is the range {given}: wanted LOW..HIGH, 0 < LOW < HIGH.")
         return given
-    values = (float(given),) if isinstance(given, int | float) else tuple(map(float, given))
-    return _each_once(name, values)
+    if not isinstance(given, str):
+        return tuple(map(float, [given] if isinstance(given, Real) else given))
+    dots = ".." in given
+    numbers = [float(digits(word)) for word in given.split(".." if dots else ",")]
+    return Range(*numbers) if dots else tuple(numbers)
 
 
-def _each_once(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
+def _wanted(name: str) -> str:
+    numbers = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
+    return "names between commas" if name == "loss" else numbers
+
+
+def _check_distinct(name: str, values: tuple[Any, ...]) -> None:
     if not values:
-        wanted = "names between commas" if name == "loss" else _WANTED
-        raise SettingsError(f"{name} is an empty list: wanted {wanted}.")
+        raise SettingsError(f"{name} is an empty list: wanted {_wanted(name)}.")
     if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
         value = str(repeated[0]).removesuffix(".0")
         raise SettingsError(f"{name} has the value {value} twice: give every value once.")
-    return values
 
 
 def candidates_of(
@@ -107,7 +113,7 @@ def candidates_of(
         )
     combinations: Iterable[tuple[float | str, ...]] = product(*values.values())
     if random is not None:
-        if not 1 <= random <= MOST:
+        if not 1 <= whole(random, "random") <= MOST:
             raise SettingsError(f"random is {random}: wanted 1 to {MOST:,} candidates.")
         if not ranges:
             raise SettingsError(

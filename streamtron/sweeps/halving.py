@@ -149,8 +149,9 @@ def schedule_of(
     Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
     """
     check_metric(metric, candidates)
-    stages = len(plan(settings))
+    stages = min(len(plan(candidate)) for candidate in candidates)
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
+    penalties = [candidate.penalty for candidate in candidates if candidate.ratio]
     refusals = (
         (halving and two_stage,
          "halving and two-stage both say which candidates go on, and not the same: give one."),
@@ -160,6 +161,9 @@ def schedule_of(
         (two_stage and bool(losses),
          "two-stage goes through the paper's stages, which are for the squared hinge, and the loss "
          f"is {', '.join(losses[:1])}: leave one of them out."),
+        (two_stage and bool(penalties),
+         "two-stage goes through the paper's stages, which are for the penalty l2, and it is "
+         f"{', '.join(penalties[:1])}: leave one of them out."),
         (two_stage and stages < 2,
          f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
          "1,0.1, or leave it to auto."),

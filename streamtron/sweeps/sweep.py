@@ -21,6 +21,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
+from streamtron.core.kinds import whole
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words
 from streamtron.data import remove_abandoned
@@ -36,7 +37,7 @@ from streamtron.runs.inputs import (
     check_outputs_of_fit,
     settings_from,
 )
-from streamtron.runs.outcome import Outcome, write_outcome, write_report
+from streamtron.runs.report import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.halving import Schedule, schedule_of
@@ -158,7 +159,7 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    machine = machine or Machine()
+    machine, tasks = machine or Machine(), whole(tasks, "tasks", least=1)
     settings = _shared(settings, names, loss, as_paths(shards), machine.threads)
     lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
     candidates = candidates_of(settings, lists, random)

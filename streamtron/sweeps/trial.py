@@ -27,7 +27,7 @@ from streamtron.core.text import (
     label_text,
 )
 from streamtron.model.certainty import at_least, at_most
-from streamtron.runs.outcome import NOT_CERTIFIED, Outcome
+from streamtron.runs.report import NOT_CERTIFIED, Outcome
 
 BOUNDS = (
     "directional_margin", "primal_margin", "upper_bound", "primal_objective", "dual_objective",

@@ -11,8 +11,8 @@ from streamtron.core.errors import SettingsError
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.fit import run
 from streamtron.runs.inputs import Paths
-from streamtron.runs.outcome import Outcome
 from streamtron.runs.predict import predict
+from streamtron.runs.report import Outcome
 
 LEAST_TOL = 1e-12
 """Tolerance below which none is tried: rounding hides smaller gaps."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import streamtron
 from streamtron.cli.main import main
 from streamtron.core.text import BOUNDS, down, up
+from tests.helpers.svm_text import svm_lines
 
 PACKAGE = Path(streamtron.__file__).parent
 
@@ -100,9 +101,7 @@ def place(tmp_path_factory):
     directory = tmp_path_factory.mktemp("printed")
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((150, 3)), rng.integers(0, 5, 150)
-    lines = (f"{c} " + " ".join(f"{j}:{x:.4f}" for j, x in enumerate(row, 1))
-             for c, row in zip(y, X, strict=True))  # fmt: skip
-    (directory / "rows.svm").write_text("\n".join(lines) + "\n")
+    (directory / "rows.svm").write_text("".join(svm_lines(X.round(4), y)))
     return directory
 
 
@@ -137,6 +136,18 @@ def _named(text: str, pattern: str) -> Decimal:
     found = re.search(pattern, text)
     assert found is not None, text
     return Decimal(found[1])
+
+
+def test_certify_prints_what_is_true_of_weights_that_are_too_long(place, printed):
+    (place / "two.svm").write_text("1 1:1\n-1 1:-1\n")
+    (place / "long.txt").write_text("10\n")  # P is 50, at 0.8 the least is 0.4
+    said = printed("certify", place / "long.txt", place / "two.svm", "--C", 1, "--rho", 0,
+                    "--index-base", 1)  # fmt: skip
+    assert "problem            loss squared_hinge, penalty l2, C 1" in said
+    assert _named(said, r"primal objective +(\S+)") in (50, Decimal("50.00001"))
+    assert _named(said, r"gap +(\S+)") >= Decimal("0.992")
+    assert _named(said, r"within (\S+) %") >= 12_400
+    assert _named(said, r"the weights times 0.08 are within (\S+) %") < Decimal("1e-9")
 
 
 def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, printed):

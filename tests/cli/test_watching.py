@@ -28,7 +28,7 @@ from streamtron.core.events import (
 )
 from streamtron.data.writers.corpus import generate
 from tests.helpers.optimum import of_margins
-from tests.helpers.processes import COMMAND, Process, one_sentence
+from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
 from tests.helpers.terminals import Terminal
 
 WIDTHS = (40, 120)
@@ -121,8 +121,7 @@ def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
 
 
 def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place):
-    done = Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end()
-    assert done.returncode == 0
+    done = succeeded(Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end())
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
     head, begins, *lines = done.stderr.splitlines()
     assert head == reading_head()
@@ -269,8 +268,7 @@ def test_update_forget_and_certify_append_to_a_log(run, place):
     log, told, before = place / "changes.jsonl", [], 0
     for words in ("update changed more", "forget changed more/part-00000.svm", "certify changed",
                   "certify changed train --json"):  # fmt: skip
-        done = run(*words.split(), "--log", log)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run(*words.split(), "--log", log))
         lines = _log(log)
         told.append(lines[before:])
         before = len(lines)
@@ -340,9 +338,7 @@ def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run, place):
 
 def test_a_log_that_cannot_go_on_costs_a_warning_and_not_the_model(place):
     words = ("fit", "train", "--model", "full", "--log", "/dev/full")
-    done = Process(COMMAND, *words, cwd=place).end()
-    assert done.returncode == 0
-    assert done.stderr == (
+    assert succeeded(Process(COMMAND, *words, cwd=place).end()).stderr == (
         "/dev/full: the log ends here (No space left on device); the run goes on.\n"
     )
     assert (place / "full").exists()

@@ -18,10 +18,11 @@ import streamtron
 from streamtron.cli import main
 from streamtron.cli.batch import command_line
 from streamtron.cluster import jobs
-from streamtron.cluster.batch import COMMANDS, Batch, Job, load_batch
+from streamtron.cluster.batch import Batch, Job, load_batch, state_of
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
+from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, until
 
 
@@ -99,6 +100,7 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     fit = FIT + "b = [5, 0.1]\nstage = '1,0.1'\nclass_weight = {1 = 2, -1 = 0.5}\n"
     fit += "faithful = true\nallow_duplicate = false\nactive_set = '10MB'\n"
     sweep = "[[job]]\nname='s'\ncommand='sweep'\nshards='a'\ntable='t.csv'\nvalid = ['b', 'c']\n"
+    sweep += "loss = 'huber'\nepsilon = 0.5\n"
     first, second = _load(tmp_path, fit + sweep).jobs
     assert {
         "--b=5,0.1", "--stage=1,0.1", "--class-weight=1=2,-1=0.5", "--faithful",
@@ -131,20 +133,41 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     (FIT + OTHER.replace("'m'", "'./m'"), "m is what 'a' writes too"),
     (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
     (FIT + "report = 'night.status.json'\n", "night.status.json is what 'the batch' writes too"),
+    (FIT.replace("'fit'", "['fit']"), "command is ['fit'], wanted one of fit"),
+    (FIT.replace("shards='a'", "shards='-'"), "job 'a': - is standard input or output"),
+    (FIT.replace("model='m'", "model='-'"), "job 'a': - is standard input or output"),
     (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
     (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
 ])  # fmt: skip
 def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
-    with pytest.raises(SettingsError) as caught:
-        _load(tmp_path, text)
-    assert sentence in str(caught.value)
-    assert str(caught.value).startswith(str(tmp_path / "night.toml"))
+    message = refused(lambda: _load(tmp_path, text), SettingsError)
+    assert sentence in message
+    assert message.startswith(str(tmp_path / "night.toml"))
 
 
-def test_every_command_that_a_batch_knows_has_the_parameters_that_name_its_files():
-    for name, (inputs, outputs) in COMMANDS.items():
-        parameters = {parameter.name for parameter in main.streamtron.commands[name].params}
-        assert {*inputs, *outputs} <= parameters
+def test_a_job_has_changed_where_its_columns_its_vocabulary_or_its_names_have(tmp_path):
+    for name, content in {
+        "c.toml": "columns = ['x:number']\n", "words": "a\nb\n", "names.csv": "a\n",
+        "s.toml": "columns = 'c.toml'\n", "v.toml": "vocabulary = 'words'\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(content)
+    text = "".join((
+        text_of("a", "fit", shards="a", model="a.model", columns="c.toml"),
+        text_of("b", "fit", shards="a", model="b.model", config="s.toml"),
+        text_of("c", "sweep", shards="a", config="v.toml"),
+        text_of("d", "certify", model="a", shards="a", vocabulary="words"),
+        text_of("e", "report", run="a", output="a.html", names=["names.csv"]),
+    ))  # fmt: skip
+
+    def seen() -> dict[str, tuple[str, str]]:
+        return {job.name: (job.digest, state_of(job.inputs)) for job in _load(tmp_path, text).jobs}
+
+    for name, line, changed in (
+        ("c.toml", "label = 'y'\n", "ab"), ("words", "c\n", "cd"), ("names.csv", "b\n", "e"),
+    ):  # fmt: skip
+        before = seen()
+        (tmp_path / name).write_text((tmp_path / name).read_text() + line)
+        assert "".join(job for job, state in seen().items() if state != before[job]) == changed
 
 
 # --- what runs -----------------------------------------------------------------------------------

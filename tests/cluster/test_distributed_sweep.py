@@ -28,11 +28,11 @@ from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit, fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
-from tests.helpers.processes import here, until
+from tests.helpers.processes import here, succeeded, until
 from tests.helpers.sweep_rows import by, lasting
 
 
@@ -301,7 +301,6 @@ def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place):
 
 def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(place, workers):
     words = ["two/train", "--valid", "two/held-out", "--C", "0.01,0.1", "--rho", "0,1", "-v"]
-    done = here(place, "sweep", *words, "--scheduler", workers.client.scheduler.address)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(here(place, "sweep", *words, "--scheduler", workers.client.scheduler.address))
     assert done.stderr.count("(worker ") == 4
     assert "C 0.01, rho 0: accuracy 0." in done.stderr

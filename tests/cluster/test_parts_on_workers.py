@@ -31,8 +31,8 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.certify import certify
 from streamtron.runs.fit import run as fit
 from streamtron.runs.forget import forget
-from streamtron.runs.outcome import Outcome
 from streamtron.runs.parts import OpenParts, PartPlan
+from streamtron.runs.report import Outcome
 from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum

@@ -18,7 +18,7 @@ from streamtron.cluster.client import Workers
 from streamtron.core.config import Machine, Settings
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import run as fit
-from tests.helpers.processes import COMMAND, Process, until
+from tests.helpers.processes import COMMAND, Process, succeeded, until
 
 SHARDS, C, TOL = 7, 20.0, 0.02
 HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
@@ -98,6 +98,5 @@ def test_workers_and_clients_killed_at_random_moments_change_no_bit(
             pause.wait(pick.uniform(0.0, pick.choice(SECONDS)))
             kind = pick.choice([*(+left)] or ["worker"])
             left[kind] -= killed.kill(kind, pick)
-        ended = killed.process.end()
-        assert ended.returncode == 0, ended.stderr
+        succeeded(killed.process.end())
         assert model.read_bytes() == (place / holds).read_bytes()

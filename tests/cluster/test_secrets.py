@@ -107,8 +107,8 @@ CLOSED = "tcp://127.0.0.1:1"
 
 @pytest.mark.parametrize(("asked", "words"), [
     ({}, "give one of them"),
-    ({"workers": 2, "scheduler": CLOSED}, "give one of them"),
     ({"workers": 0}, "wanted at least 1"),
+    ({"workers": 2.0}, "workers is 2.0: wanted at least 1, as a whole number"),
     ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
     ({"scheduler": "no-such-file.json"}, "neither an address"),
     ({"scheduler": __file__}, "not a scheduler file"),

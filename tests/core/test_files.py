@@ -11,7 +11,7 @@ import pytest
 from streamtron.core.errors import MachineError
 from streamtron.core.files import scratch_directory, write_atomically
 from streamtron.data.writers.corpus import generate
-from tests.helpers.processes import COMMAND, Process, command, until
+from tests.helpers.processes import COMMAND, Process, command, succeeded, until
 
 
 def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(tmp_path, monkeypatch):
@@ -75,8 +75,7 @@ def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path):
     killed.kill()
     assert killed.end().returncode == -signal.SIGKILL
     assert [*tmp_path.glob("cache/sweep-*/fold-*/*")], "it was killed too late to leave anything"
-    done = command(tmp_path, *words)
-    assert done.returncode == 0, done.stderr
+    succeeded(command(tmp_path, *words))
     assert [*tmp_path.glob("cache/sweep-*")] == []
 
 

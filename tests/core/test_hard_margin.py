@@ -12,7 +12,7 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.outcome import NOT_CERTIFIED
+from streamtron.runs.report import NOT_CERTIFIED
 from streamtron.solver import reading
 from streamtron.solver.ascent import solve_hard
 from streamtron.solver.learner import Learner

@@ -588,8 +588,10 @@ numbers = st.floats(-1e100, 1e100)
 @prove
 @given(st.lists(st.tuples(numbers, numbers), max_size=30))
 @example([(1e16, 1.0), (1.0, 1e-8), (3.0, 3.0), (-1.0, 1e-8)])
-def test_squares_squared_differences_and_multiples_are_added_from_the_first_to_the_last(pairs):
+@example([(1e8, 1e8), (1.0, 1.0), (-1e8, 1e8)])
+def test_products_squares_and_multiples_are_added_from_the_first_to_the_last(pairs):
     u, v = (frozen([pair[k] for pair in pairs], np.float64) for k in (0, 1))
+    assert kernels.dot(u, v) == sum_in_order(a * b for a, b in pairs)
     assert kernels.square_sum(u) == sum_in_order(a * a for a, _ in pairs)
     assert kernels.square_distance(u, v) == sum_in_order((a - b) * (a - b) for a, b in pairs)
     total = np.append(v, 7.0)

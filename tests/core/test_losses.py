@@ -27,8 +27,6 @@ from tests.helpers.losses import EPSILON, gain_of, loss_at, plain, plain_gain
 
 U = kernels.UNIT_ROUNDOFF
 
-margins = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
-
 numbers = st.floats(-1e6, 1e6)
 
 near_one = st.integers(0, 150).map(lambda n: 1.0 - n * U)

@@ -148,11 +148,8 @@ def scan_column(loss: Loss, seed: int) -> Column:
     C = 10.0 ** rng.uniform(-4, 4) * np.exp2(rng.integers(-8, 8, n) * (rng.random() < 0.5))
     signs, price = rng.choice(np.array([-1, 1], np.int8), n), 0.5 / C
     free = rng.random() < 0.3
-    rho = (
-        float(rng.choice([0.5, 4.0]))
-        if free or (loss is not LOG_LOSS and rng.random() < 0.3)
-        else 0.0
-    )
+    has_bias = free or (loss is not LOG_LOSS and rng.random() < 0.3)
+    rho = float(rng.choice([0.5, 4.0])) if has_bias else 0.0
     t = np.round(rng.normal(size=n), 3) if loss.numbers else np.zeros(0)
     signs = np.ones(n, np.int8) if loss.numbers else signs
     costs, given = [1 / (2 * Fraction(p)) for p in price.tolist()], (t if loss.numbers else signs)
@@ -178,12 +175,8 @@ def scan_column(loss: Loss, seed: int) -> Column:
     counts = round_counts(alpha, b, loss.most * C, balanced=loss.numbers)
     odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
     scan = Frozen(np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, loss, b, rho * free, ratio)
-    scan.scan(
-        csr([[(0, x)] for x in X]),
-        Targets(np.arange(n), signs, price, X.astype(float) ** 2, t),
-        counts,
-        rho,
-    )
+    targets = Targets(np.arange(n), signs, price, X.astype(float) ** 2, t)
+    scan.scan(csr([[(0, x)] for x in X]), targets, counts, rho)
     proof = scan.certificate(hard=False)
     zeros = zero_columns(scan.scan_sums, proof.primal, proof.dual)
     return Column(at_zero, ratio, int(zeros.sum()))

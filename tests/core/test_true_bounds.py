@@ -40,6 +40,7 @@ from tests.helpers.exact import (
     primal,
 )
 from tests.helpers.examples import examples, slow_but
+from tests.helpers.svm_text import svm_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -120,13 +121,11 @@ def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(first, tmp_p
 def write(path: Path, problem: Problem, copies: int = 1) -> Path:
     """As libsvm text with weights in labels, columns from 0; ``copies`` of all rows but the
     first."""
-    weighted, lines = (problem.weights != 1).any(), []
-    arrays = (array.tolist() for array in (problem.X, problem.y, problem.weights))
-    for row, sign, weight in zip(*arrays, strict=True):
-        label = f"{sign}:{weight!r}" if weighted else f"{sign}"
-        line = " ".join([label, *(f"{j}:{value!r}" for j, value in enumerate(row) if value)])
-        lines += [line] * (copies if lines else 1)
-    path.write_text("\n".join(lines) + "\n")
+    signs, weights = problem.y.tolist(), problem.weights.tolist()
+    if (problem.weights != 1).any():
+        signs = [f"{sign}:{weight!r}" for sign, weight in zip(signs, weights, strict=True)]
+    first, *others = svm_lines(problem.X, signs, 0)
+    path.write_text("".join([first, *(line for line in others for _ in range(copies))]))
     return path
 
 
@@ -151,11 +150,12 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
         model = model_of(v[:-1], v[-1] * problem.rho, C=problem.C, rho=problem.rho, **how)
         proof = certify(model, write(tmp_path / "rows.svm", problem))
         with localcontext(DIGITS):
-            scaled = [Decimal(proof.weights_scale) * Decimal(x) for x in v]
+            weights = [*map(Decimal, v)]
             if problem.rho:
-                bias = Decimal(model.bias) / Decimal(problem.rho)
-                scaled[-1] = Decimal(proof.weights_scale) * bias
+                weights[-1] = Decimal(model.bias) / Decimal(problem.rho)
+            scaled = [Decimal(proof.weights_scale) * x for x in weights]
         claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
+        claims += false_claims(problem, proof.as_given.to_dict(), weights, math.inf)
         assert claims == EVERYTHING_HOLDS, seed
         checked_models += 1
     assert checked_models >= 20
@@ -297,6 +297,14 @@ def test_a_setting_with_which_sums_would_overflow_is_refused(setting):
         Settings(**setting)
 
 
+def test_a_class_weight_that_is_too_large_is_not_told_as_that_of_a_row(tmp_path):
+    (tmp_path / "a.svm").write_text("-1 1:1\n1 1:2\n")
+    with pytest.raises(
+        DataError, match=r"the weight of the class of row 2 is 1e\+30, which times C"
+    ):
+        run(tmp_path / "a.svm", Settings(C=1e30, class_weight={"1": 1e30}), machine=Machine())
+
+
 @pytest.mark.parametrize("weight", [1e31, 1e308, 1e-320, 1e-41])
 def test_a_weight_beyond_what_sums_can_hold_is_refused_by_its_place(weight, tmp_path):
     good, bad = tmp_path / "good.svm", tmp_path / "bad.svm"
@@ -304,7 +312,7 @@ def test_a_weight_beyond_what_sums_can_hold_is_refused_by_its_place(weight, tmp_
     bad.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
     settings = Settings(C=2.0, weights_in_label=True, index_base=0)
     if weight < 1:
-        with pytest.raises(DataError, match=r"row 2 has the weight .*wanted 1e-40 to 1e\+40"):
+        with pytest.raises(DataError, match=r"the weight of row 2 is .*wanted 1e-40 to 1e\+40"):
             run(bad, settings, machine=Machine())
         return
     model, refusal = run(good, settings, machine=Machine()).model, "weight 1e.*at most 1e30"

@@ -1,6 +1,7 @@
 """Values that users give: each becomes its kind, or one sentence names it."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.text import parse_duration, parse_size
 from streamtron.sweeps.grid import values_of
-from tests.helpers.processes import COMMAND, Ended, command, here, one_sentence
+from tests.helpers.processes import COMMAND, Ended, command, here, one_sentence, succeeded
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
@@ -110,8 +111,7 @@ def test_every_entry_of_python_refuses_what_is_no_name_of_a_file(place, monkeypa
 
 def test_names_of_files_that_are_not_utf8_do_not_end_a_command(place):
     def run(*words: str) -> str:
-        done = command(place, *words)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(command(place, *words))
         return done.stdout + done.stderr
 
     (place / "a\udcff.svm").write_text(ROWS)
@@ -140,14 +140,26 @@ def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, 
     assert len(done.stderr) < 5000
 
 
+@pytest.mark.parametrize(
+    ("make", "wanted"),
+    [(partial(streamtron.Machine, checkpoint_every=-5), "checkpoint-every is -5.0: wanted 0"),
+     (partial(streamtron.Machine, checkpoint_every=math.nan), "is nan: wanted 0 or more"),
+     (partial(streamtron.Machine, memory=-1), "memory is -1: wanted a size of 0 bytes or more"),
+     (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1")],
+)  # fmt: skip
+def test_python_refuses_what_the_command_line_does(make, wanted):
+    with pytest.raises(SettingsError, match=wanted):
+        make()
+
+
 OPTIONS = (
     "--C", "--delta", "--rho", "--tol", "--b", "--max-epochs", "--stage", "--memory", "--seed",
     "--checkpoint-every", "--parts", "--threads",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["1_0", "٣"])
-def test_underscores_and_digits_beyond_ascii_are_no_numbers(place, text):
+@pytest.mark.parametrize("text", ["1_0", "٣", "1i"])
+def test_underscores_digits_beyond_ascii_and_half_a_unit_are_no_numbers(place, text):
     fit = partial(here, place, "fit", "rows.svm", "--model", "m")
     for option in OPTIONS:
         one_sentence(fit(option, text), 2, text)
@@ -174,8 +186,7 @@ def test_a_class_weight_names_a_label_of_any_kind_by_its_text_and_by_itself(tmp_
     models = [fit(class_weight={key: 8.0}) for key in (name, labels[1])]
     assert models[0].weights == models[1].weights != plain.weights
     words = ("--label", "label", "--features", "a", "--class-weight", f"{name}=8")
-    done = here(tmp_path, "fit", "rows.parquet", "--model", "m", *words)
-    assert done.returncode == 0, done.stderr
+    succeeded(here(tmp_path, "fit", "rows.parquet", "--model", "m", *words))
     assert streamtron.load(tmp_path / "m").weights == models[0].weights
 
 
@@ -245,6 +256,10 @@ def test_every_name_that_the_docs_write_can_be_imported():
         "assert not {'numba', 'pyarrow', 'numpy'} & {*sys.modules}",
         *sorted(imports),
         "assert streamtron.errors.DataError is DataError",
+        "from streamtron.errors import *",
+        "from streamtron.events import *",
+        "assert {StreamtronError: ReadingDone} == {streamtron.errors.StreamtronError: "
+        "streamtron.core.events.ReadingDone}",
     ])  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

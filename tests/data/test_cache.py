@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections import namedtuple
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,9 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import ReaderConfig, ShardFile, cache_files, clear_cache, open_shards
+from streamtron.data import ReaderConfig, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
-from streamtron.data.cache.directory import Cache, _load_sources
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.row_batch import slice_batch
 from streamtron.solver.learner import Learner
@@ -115,20 +113,6 @@ def test_two_runs_that_write_one_cache_keep_what_the_other_has_cached(shards, ca
     read(shards, cache)
     read(others, cache)
     assert opened == []
-
-
-def test_many_writers_of_the_list_of_sources_lose_nothing(cache):
-    names = [[f"{run}-{k}" for k in range(30)] for run in range(8)]
-
-    def run(mine):
-        for name in mine:
-            own = Cache(str(cache), ReaderConfig())
-            own._remember(ShardFile(name, name, "libsvm", 0, 0), name)
-            own.save()
-
-    with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(run, names))
-    assert sorted(_load_sources(str(cache))) == sorted(name for mine in names for name in mine)
 
 
 @pytest.mark.parametrize("setting", ["weights_in_label", "multilabel", "multiclass"])
@@ -246,12 +230,15 @@ def test_damage_found_later_costs_a_warning(shards, cache, opened, caplog, is_kn
     assert read_all(path)
 
 
-@pytest.mark.parametrize("byte", [0, -1, -60, "second segment"])
+@pytest.mark.parametrize("byte", [0, -1, -60, "second segment", "of another shard"])
 def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, caplog):
     first = read(shards, cache)
     files = [(path, path.read_bytes()) for path in flat_files(cache)]
     path, offset = second_block(cache)  # of b.svm
-    flip(path, 8 * ((offset if isinstance(byte, str) else byte) % path.stat().st_size))
+    if byte == "of another shard":
+        shutil.copy(next(other for other, _ in files if other != path), path)
+    else:
+        flip(path, 8 * ((offset if isinstance(byte, str) else byte) % path.stat().st_size))
     opened.clear()
     assert read(shards, cache) == first
     assert opened == ["b.svm"]
@@ -295,57 +282,18 @@ def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(shards, cach
             list(source.chunks())
 
 
-def test_a_file_under_another_files_name_is_made_afresh(shards, cache, opened, caplog):
-    first = read(shards, cache)
-    files = flat_files(cache)
-    good = files[1].read_bytes()
-    shutil.copy(files[0], files[1])
-    opened.clear()
-    assert read(shards, cache) == first
-    assert len(opened) == 1
-    assert f"{files[1]}: not ours" in told(caplog)[0]
-    assert files[1].read_bytes() == good
-
-
-def test_a_damaged_list_of_sources_costs_a_reading_and_a_warning(shards, cache, opened, caplog):
-    first = read(shards, cache)
-    path = cache / "sources.sealed"
-    for bit in range(0, 8 * path.stat().st_size, 13):
-        with flipped(path, bit):
-            assert _load_sources(str(cache)) == {}
-    flip(path, 300)
-    opened.clear()
-    caplog.clear()
-    assert read(shards, cache) == first
-    assert opened == ["a.svm", "b.svm", "c.svm"]
-    assert "sources.sealed: damaged" in caplog.text
-    assert len(_load_sources(str(cache))) == 3
-
-
 def test_a_reading_left_early_keeps_whole_shards_and_no_part(shards, cache, opened):
     with source_of(shards, cache) as source:
         chunks = source.chunks()
         next(chunks), next(chunks)
         source.close()
     names = sorted(path.name for path in cache.iterdir())
-    assert all(name.endswith((".cache", "sources.sealed")) for name in names), names
+    assert all(name.endswith((".cache", ".source")) for name in names), names
     made = len(flat_files(cache))
     assert made < 3
     opened.clear()
     read(shards, cache)
     assert opened == ["a.svm", "b.svm", "c.svm"][made:]
-
-
-def test_every_whole_shard_of_a_failed_reading_is_known_to_the_next(tmp_path, cache, opened):
-    many = tmp_path / "many"
-    many.mkdir()
-    for number in range(11):
-        write_shard(many / f"{number:02}.svm", [(number // 5 + 0.0, 1.0, {number: 1.5})])
-    with pytest.raises(DataError):
-        read(many, cache, most_labels=2)
-    opened.clear()
-    read(many, cache, most_labels=3)
-    assert opened == ["10.svm"]
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -384,11 +332,12 @@ def test_a_cache_directory_that_cannot_be_made_is_a_sentence(shards, cache):
 
 def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(shards, cache):
     cache.mkdir()
-    (cache / "dead.tmp").write_text("half a shard")
-    with open(cache / "living.tmp", "w") as living:
-        fcntl.flock(living, fcntl.LOCK_EX)
+    dead, living = (cache / f".{name}.streamtron-cache" for name in ("dead0000", "living00"))
+    dead.write_text("half a shard")
+    with open(living, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         read(shards, cache)
-    assert sorted(path.name for path in cache.glob("*.tmp")) == ["living.tmp"]
+    assert list(cache.glob(".*")) == [living]
 
 
 def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path, monkeypatch):
@@ -398,7 +347,7 @@ def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path,
     def mkstemp(*given, **named):
         """As a second process would come between, at the first two files."""
         descriptor, path = real(*given, **named)
-        if path.endswith(".tmp") and len(swept) < 2:
+        if path.endswith(".streamtron-cache") and len(swept) < 2:
             flat_file.remove_abandoned(str(cache))
             swept.append(path)
         return descriptor, path
@@ -410,12 +359,15 @@ def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path,
     assert names[0] == names[1]
 
 
-def test_clearing_removes_what_is_ours_and_nothing_else(shards, cache):
+def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache):
+    cache.mkdir()
+    theirs = {"mine.txt", "important.tmp", "k.cache", "k.source", ".k.streamtron-cache"}
+    for name in {*theirs, "sources.sealed"}:  # the list that the sources were once in
+        (cache / name).write_text("keep")
     read(shards, cache)
-    (cache / "mine.txt").write_text("keep")
     size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
     assert clear_cache(str(cache)) == size > 0
-    assert [path.name for path in cache.iterdir()] == ["mine.txt"]
+    assert {path.name for path in cache.iterdir()} == theirs
     assert clear_cache(str(cache / "nowhere")) == 0
 
 

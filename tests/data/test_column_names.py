@@ -20,7 +20,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.data import column_names
 from streamtron.runs.convert import convert
-from streamtron.runs.report import report
+from streamtron.runs.report_page import report
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here
@@ -75,6 +75,13 @@ def test_workers_write_the_same_shards_and_names(tmp_path):
     )
     assert here == there
     assert len(here) == 4
+
+
+def test_a_shard_with_nothing_but_nulls_has_no_names(tmp_path):
+    write_table(tmp_path / "a.parquet", {"t": pa.array(["a bb"]), "u": pa.nulls(1), "y": [1]})
+    columns = [f"{name}:text,hash_bits=4,null=empty" for name in "tu"]
+    convert(tmp_path / "a.parquet", tmp_path / "rows", columns=columns, keep_names=True)
+    assert [name for _, name, _, _ in kept(tmp_path / "rows")] == ["bb"]
 
 
 def test_of_too_many_names_those_that_occur_most_often_are_kept(tmp_path, monkeypatch):

@@ -30,7 +30,6 @@ from streamtron.data.writers.shards import (
     new_shards,
     write_shards,
 )
-from streamtron.runs.convert import convert as convert_files
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
@@ -346,13 +345,3 @@ def test_what_cannot_be_written_is_refused_with_the_row(tmp_path, before, rows, 
     batches = [*before, batch_of(rows, weighted=rows[0][2] != 1.0, place="a, row {}")]
     assert refused(lambda: convert(batches, tmp_path / "out", to)) == f"a, row {sentence}"
     assert not (tmp_path / "out").exists()
-
-
-def test_shards_without_rows_and_shards_of_no_rows_are_refused(tmp_path):
-    (tmp_path / "a.svm").write_text("# nothing\n")
-    out = tmp_path / "out"
-    with pytest.raises(DataError, match=r"a\.svm: no rows"):
-        convert_files(tmp_path / "a.svm", out, to="parquet")
-    assert not out.exists()
-    with pytest.raises(SettingsError, match=r"rows per shard 0\. A shard needs at least 1 row\."):
-        convert_files(tmp_path / "a.svm", out, to="libsvm", rows_per_shard=0)

@@ -28,7 +28,7 @@ class TestLibsvm(ReaderTests):
         path.write_text("".join(lines))
 
     def open(self, path: Path, threads: int) -> ShardReader:
-        return LibsvmReader(str(path), path.name, ReaderConfig(), None, threads, 1 << 10)
+        return LibsvmReader(str(path), path.name, ReaderConfig(), None, threads, batch_bytes=1024)
 
 
 def lists(rows: Sequence[Row]) -> pa.Table:

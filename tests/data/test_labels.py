@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamtron.core.config import Settings
+from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Chunk, Label, make_rows
 from streamtron.data import ReaderConfig, RowBatch, open_shards
@@ -240,11 +240,15 @@ def test_settings_that_contradict_several_labels_are_refused(other):
         Settings(multilabel=True, **{other: True})
 
 
-def test_the_contract_of_a_model_says_how_many_labels_its_rows_have():
-    for setting in ("multilabel", "multiclass"):
-        reading = reading_from_settings(Settings(**{setting: True}))
-        assert getattr(reading, setting)
-        assert ReaderConfig.from_contract(json.loads(json.dumps(reading.contract()))) == reading
+@pytest.mark.parametrize(
+    ("setting", "settings"),
+    [("multilabel", {"multilabel": True}), ("multiclass", {"multiclass": True}),
+     *(("numbers", {"loss": loss}) for loss in REGRESSION)],
+)  # fmt: skip
+def test_the_contract_of_a_model_says_what_the_labels_of_its_rows_are(setting, settings):
+    reading, plain = (reading_from_settings(Settings(**how)) for how in (settings, {}))
+    assert (getattr(reading, setting), getattr(plain, setting)) == (True, False)
+    assert ReaderConfig.from_contract(json.loads(json.dumps(reading.contract()))) == reading
     assert ReaderConfig.from_contract({}) == ReaderConfig()
 
 

@@ -22,6 +22,7 @@ from streamtron.data import open_shards
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.parquet import ParquetReader
+from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
@@ -194,6 +195,10 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
         ({"a": NUMBER}, {"features": ("b*",)}, "no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "?")}, "'a' is named twice among the features."),
+        ({"a": NUMBER, "w": NUMBER}, {"features": ("a", "w"), "label_column": "w"},
+         "'w' is both the label and a feature. Leave it out of the features, or name another"),
+        ({"a": NUMBER, "w": NUMBER}, {"recipe": Recipe.of("w:number"), "weight_column": "w"},
+         "'w' is both the weight and a feature."),
         ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")},
          "of 2 columns of features 'bag' is of type map<int32, float>. Name one list, map"),
         ({"a": pa.date32()}, {"features": ("a",)},
@@ -211,6 +216,8 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
              "2 columns 'f0' could all be the features")
             for features in (None, ("f0",), ("f*",))
         ),
+        ([("f0", NUMBER), ("y", NUMBER), ("y", NUMBER)], {"label_column": "y"},
+         "2 columns 'y' could all be the labels"),
     ],
 )  # fmt: skip
 def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(schema, reading, sentence):

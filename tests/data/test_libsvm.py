@@ -80,9 +80,8 @@ blanks = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
 @st.composite
 def lines(draw, *, is_sorted=True, several=False):
     """A line that our reader and, if sorted, scikit-learn's accept; without its newline."""
-    tail = draw(
-        st.sampled_from(["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"])
-    )
+    tails = ["", "", "", " ", "\t ", "#", " # a comment: 1:2", " # größer", "\r"]
+    tail = draw(st.sampled_from(tails))
     if draw(st.integers(0, 9)) == 0:
         return draw(st.sampled_from(["", "  ", "# only a comment", "\t# indented"])) + tail
     largest = 2**31 - 2 if is_sorted else 2**32 - 2  # scikit-learn's, ours
@@ -93,15 +92,10 @@ def lines(draw, *, is_sorted=True, several=False):
         tokens = [",".join(own)] if own else draw(st.sampled_from([[], [""]]))
     if draw(st.integers(0, 4)) == 0:
         tokens.append(f"qid:{draw(st.integers(0, 99))}")
-    tokens += [
-        f"{column}:{draw(decimals)}" for column in (sorted(columns) if is_sorted else columns)
-    ]
-    return (
-        draw(st.sampled_from(["", "", " "]))
-        + "".join(token + draw(blanks) for token in tokens[:-1])
-        + tokens[-1]
-        + tail
-    )
+    columns = sorted(columns) if is_sorted else columns
+    tokens += [f"{column}:{draw(decimals)}" for column in columns]
+    row = "".join(token + draw(blanks) for token in tokens[:-1]) + tokens[-1]
+    return draw(st.sampled_from(["", "", " "])) + row + tail
 
 
 @st.composite
@@ -419,6 +413,8 @@ REFUSED: list[tuple[ReaderConfig, str | bytes, str]] = [
     (NAMED, "nan 3:1", "label nan is no finite number"),
     (NAMED, "3:1", "the row has no label but begins with 3:1"),
     (WEIGHTED_NAMED, "C11:2 1:1", "label C11 is no finite decimal number"),
+    *((ONE_BASED, f"1 {row}", "column 0 in a file declared 1-based. Use --index-base 0.")
+      for row in ("0:1 2:1", "5:1 0:1")),
     (OPTIONAL, "-1:2", "column -1"),
     (OPTIONAL, "1.5:2", "column 1.5"),
     (OPTIONAL, ":5", ":5 has no column number"),
@@ -434,15 +430,6 @@ def test_a_bad_line_is_refused_with_file_and_line(reading, line, sentence):
     for end, size in ((b" ", 1), (b"\n", 1), (b"\r\n", 1 << 20), (b" # end\n2 x\n", 1 << 20)):
         data = b"# head\n1 1:1\n" + bad + end
         assert refusal(data, reading, size).startswith(f"x.svm, line 3: {sentence}")
-
-
-def test_column_zero_is_refused_in_a_file_declared_one_based():
-    data = b"1 1:1\n1 0:1 2:1\n"
-    expected = "x.svm, line 2: column 0 in a file declared 1-based. Use --index-base 0."
-    assert refusal(data, ONE_BASED) == expected
-    assert refusal(b"1 1:1\n1 5:1 0:1\n", ONE_BASED) == expected
-    assert [row.columns for row in read(data, ReaderConfig(index_base=0))] == [[1], [0, 2]]
-    assert [row.columns for row in read(b"1 1:1\n", ONE_BASED)] == [[1]]
 
 
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])
@@ -468,6 +455,11 @@ def test_a_file_of_another_format_is_refused_with_its_name(data, what):
     sentence = refusal(data)
     assert sentence.startswith("x.svm, line 1: libsvm text is wanted")
     assert what in sentence
+
+
+@pytest.mark.parametrize("name", ["BZhang", "BZh9", "PAR1", "ARROW1"])
+def test_a_class_may_be_called_as_another_format_begins(name):
+    assert [row.label for row in read(f"{name} 1:1\nb 1:2\n".encode(), NAMED)] == [name, "b"]
 
 
 @pytest.mark.parametrize("reading", [PLAIN, SEVERAL])

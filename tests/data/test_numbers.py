@@ -14,14 +14,13 @@ import pytest
 from scipy import sparse
 
 from streamtron import convert, generate
-from streamtron.core.config import REGRESSION, Machine, Settings
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
-from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import chunks_in
@@ -121,13 +120,6 @@ def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path):
     np.testing.assert_equal(targets(table, optional), [np.nan, np.nan])
 
 
-def test_settings_and_the_contract_of_a_model_say_that_labels_are_numbers():
-    assert ReaderConfig.from_contract(PLAIN.contract()).numbers
-    assert "numbers" not in ReaderConfig().contract()
-    assert all(reading_from_settings(Settings(loss=loss)).numbers for loss in REGRESSION)
-    assert not reading_from_settings(Settings()).numbers
-
-
 @pytest.mark.parametrize("to", ["parquet", "libsvm"])
 @pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
 def test_converted_shards_hold_the_same_numbers(tmp_path, to, loss):
@@ -187,9 +179,10 @@ def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path, length):
     [chunk] = chunks_in(path, reading=PLAIN)
     columns, values = [0, 2, 0, 1, 2], [1, 2, 3, 4, 5]
     assert [array.tolist() for array in chunk.rows] == [[0, 2, 5], columns, values]
-    write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]})
-    with pytest.raises(DataError, match=r"row 1: 1 numbers in column 'embedding', and .* before 2"):
-        targets(path, PLAIN)
+    for rows, place in ((2, "row group 0, row 1"), (1, "row group 1, row 0")):
+        write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}, rows)
+        with pytest.raises(DataError, match=f"{place}: 1 numbers in column 'embedding', .* 2"):
+            targets(path, PLAIN)
 
 
 def test_rows_in_memory_and_in_a_memory_map_hold_targets(tmp_path, monkeypatch):

@@ -7,15 +7,24 @@ import gzip
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.linear_model import LinearModel
+from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
-from tests.helpers.processes import Ended, here, one_sentence
+from tests.helpers.processes import Ended, here, one_sentence, succeeded
 
 ROWS = "1 1:0.5 2:1\n-1 1:0.25\n"
+
+_sink = pa.BufferOutputStream()
+with pa.ipc.new_stream(_sink, (_table := pa.table({"f0": [1, 2.5], "y": [1, -1]})).schema) as _file:
+    _file.write_table(_table)
+STREAM = _sink.getvalue().to_pybytes()
+
+LONG = f"y,f0,t\n1,2,{'x' * 2**21}\n" + f"1,2,{'x' * 2**17}\n" * 3  # tells the types
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "truncated.svm.gz": (gzip.compress(ROWS.encode() * 500)[:-9], "cut off before its end"),
@@ -35,12 +44,25 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         "y,f0\n" + "".join(f"{7 * k},1\n" for k in range(101)),
         "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
+    "dates.csv": (
+        "y,f0\n" + "".join(f"2024-{k},1\n" for k in range(200)),
+        "line 183: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
+    ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
+    "long.csv": (f"{LONG}-1,b,{'x' * 2**18}\n", "from line .* on: not a CSV table"),
+    "return.csv": (f"{LONG}1,2,a\r-1,b,c\n", "from line .* on: not a CSV table"),
     "empty.svm": ("", "no rows"),
+    "joined.arrows": (STREAM * 2, f"{len(STREAM)} bytes behind the end of its stream, as of"),
 }
 
-READ: dict[str, tuple[str, str]] = {
-    "no-newline.svm": (f"{ROWS}1 1:0.5 5376:0.2", "the last line ends without a newline"),
+NO_NEWLINE = "the last line ends without a newline, and was read as it is. If the file was cut off,"
+READ: dict[str, tuple[str | bytes, str]] = {
+    "no-newline.svm": (f"{ROWS}1 1:0.5 5376:0.2", NO_NEWLINE),
+    "no-newline.csv": ("y,f0\n1,137\n-1,13", NO_NEWLINE),
+    "no-newline.vw": ("1 |f a\n-1 |f b:13", NO_NEWLINE),
+    "no-newline.jsonl": ('{"y":1,"f0":1}\n{"y":-1,"f0":2}', ""),
+    "no-mark.arrows": (STREAM[:-8], "the stream ends without the mark of its end, and was read"),
+    "whole.arrows": (STREAM, ""),
     "columns-out-of-order.svm": ("1 2:1 1:1\n-1 1:1\n", ""),
     "byte-order-mark.csv": ("\ufeffy,f0\n1,2\n2,1\n", ""),
 }
@@ -60,10 +82,12 @@ def test_a_bad_file_is_refused_by_its_true_cause_and_leaves_no_model(name, tmp_p
 
 @pytest.mark.parametrize("name", READ)
 def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplog):
-    text, message = READ[name]
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    fit(tmp_path / name)
-    assert [message in record for record in caplog.messages] == [True] * bool(message)
+    content, message = READ[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    hashing = {"hash_bits": 5} if name.endswith("vw") else {}
+    fit(tmp_path / name, **hashing)
+    convert(tmp_path / name, tmp_path / "converted", **hashing)
+    assert [message in record for record in caplog.messages] == [True] * 2 * bool(message)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +131,7 @@ def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(tmp
     )  # fmt: skip
     for model in (two, many):
         model.save(tmp_path / "m")
-        done = here(tmp_path, "inspect", "m")
-        assert done.returncode == 0
+        done = succeeded(here(tmp_path, "inspect", "m"))
         assert "no certificate: use streamtron certify" in done.stdout
 
 
@@ -211,8 +234,7 @@ def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, 
     one_sentence(here(tmp_path, *words), 3, "a.svm: changed since m.run", "was made of it",
                  "Put it back as it was", "streamtron forget m.run a.svm")  # fmt: skip
     for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
-        done = here(tmp_path, *advised)
-        assert done.returncode == 0, done.stderr
+        succeeded(here(tmp_path, *advised))
     assert here(tmp_path, "certify", "m.run").returncode == 0
 
 

@@ -18,6 +18,7 @@ import pytest
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Vocabulary
 from streamtron.data import open_shards
+from streamtron.data.deletions import in_share
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.columns import Columns
@@ -186,6 +187,7 @@ def test_a_table_whose_name_is_not_utf_8_is_read(ending, tmp_path):
     plain = write_table(tmp_path / f"a.{ending}", {"label": [1, 2], "f1": [1.0, 2.0]})
     plain.rename(tmp_path / f"caf\udce9.{ending}")
     assert fit(tmp_path / f"caf\udce9.{ending}").weights.shape == (1,)
+    assert in_share("caf\udce9", np.arange(9), (0.0, 1.0)).all()
 
 
 @pytest.mark.parametrize(
@@ -341,12 +343,6 @@ def test_column_0_in_a_file_declared_1_based_is_refused(write):
 )  # fmt: skip
 def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, reading, sentence):
     assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
-
-
-def test_a_name_that_occurs_twice_in_the_file_is_refused_even_when_named(write):
-    columns = [pa.array([[0], [1]]), pa.array([1, 2]), pa.array([3, 4])]
-    path = write(pa.Table.from_arrays(columns, ["indices", "y", "y"]))
-    assert "2 columns 'y' could all be the labels" in refusal(path, label_column="y")
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,17 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import find_shards
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.recipes import counted_reading, plus
 from streamtron.runs.inputs import reading_from_settings
 from tests.data.test_text import as_stored, documents, equal
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 
 rng = np.random.default_rng(0)
 ROWS = 3000
+BOOLEANS = "false", "true"
 AGES = np.where(rng.random(ROWS) < 0.03, np.nan, rng.normal(45, 15, ROWS).round(1))
 CITIES = rng.choice(["Paris", "Rome", "Oslo", "Łódź", "Bonn, am Rhein"], ROWS)
 NULL_CITIES = np.where(rng.random(ROWS) < 0.05, None, CITIES)
@@ -73,7 +75,7 @@ SPECS = (
 def fitted(*specs: str, table: pa.Table = TABLE) -> Recipe:
     """A recipe that was counted in the batches of a table."""
     recipe, total = Recipe.of(*specs), None
-    for k, batch in enumerate(table.to_batches(max_chunksize=700)):
+    for k, batch in enumerate(table.to_batches(max_chunksize=70)):
         total = plus(total, recipe.tallies(batch, Spot("t", f"batch {k}", 0)))
     return recipe.fitted(total or [None] * len(specs))
 
@@ -119,6 +121,14 @@ MADE: list[tuple[str, Any, Any]] = [
      FeatureHasher(2**8, input_type="string", alternate_sign=False),
      [[f"clicks={n}"] for n in column("clicks")[:, 0]]),
 ]  # fmt: skip
+
+
+def test_bins_of_nulls_alone_are_refused_and_names_of_any_digits_are_categories():
+    nulls = pa.table({"x": pa.nulls(9, pa.float64())})
+    refusal = refused(lambda: fitted("x:number,bins=4,null=mean", table=nulls))
+    assert "column 'x' has nothing but nulls" in refusal
+    long = pa.table({"c": ["2", "1" * 5000, "10"]})
+    assert fitted("c:category", table=long).columns[0].categories == ("10", "1" * 5000, "2")
 
 
 @pytest.mark.filterwarnings("ignore:Bins whose width are too small")
@@ -274,6 +284,9 @@ def test_documents_become_what_scikit_learns_vectorizers_make_of_them(options, v
     made = recipe.rows({"t": texts})
     if "most_features" in options:  # of words that occur as often, scikit-learn takes any
         assert made.sum() == wanted.sum()
+        assert recipe.summary == ["t (500 features, rarer words left out)"]
+        single = fitted("t:text,most_features=1", table=TEXTS)
+        assert single.summary == ["t (rarer words left out)"]
         return
     np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7)
     if hasattr(vectorizer, "vocabulary_"):
@@ -326,13 +339,50 @@ def test_lists_of_strings_as_polars_writes_them_are_lists_of_strings(kind, tmp_p
     assert models[0].recipe == models[1].recipe
 
 
-def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path):
+def test_categories_that_were_not_counted_weigh_nothing_and_are_counted(place, tmp_path, caplog):
     model = streamtron.load(place / "m")
     strange = TABLE.set_column(4, "city", pa.array(["Nowhere"] * ROWS)).slice(0, 70)
-    [scores] = streamtron.predict(model, write_table(tmp_path / "strange.parquet", strange))
-    assert scores.out_of_range == 70
+    path = write_table(tmp_path / "strange.parquet", strange)
+    [scores] = streamtron.predict(model, path)
+    assert (scores.out_of_range, scores.unseen) == (70, ("city",))
+    assert streamtron.evaluate(model, path).unseen == ["city"]
+    told = "70 unknown values, in 'city', weigh 0"
+    assert told in here(place, "evaluate", "m", path).stdout
+    assert told in here(place, "predict", "m", path, "-o", tmp_path / "out").stderr
     rows = model.recipe.rows({name: strange[name] for name in strange.column_names})
     assert scores.decisions.tolist() == (rows @ model.weights + model.bias).tolist()
+    model.predict(TABLE.slice(0, 70))
+    assert caplog.messages == [
+        "X: 'city' holds none of the categories that the model knows ('Bonn, am Rhein', 'Oslo', … "
+        "3 more), and weighs 0."
+    ]
+
+
+@pytest.mark.parametrize("words", ["False,True", "FALSE,TRUE", "false,true", "0.0,1.0"])
+def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_written(words, tmp_path):
+    truths, written = rng.random(60) < 0.5, words.split(",")
+    flags = truths.astype(int) if words[0] == "0" else truths
+    table = pa.table({"vip": flags, "x": rng.normal(size=60), "label": truths.astype(int)})
+    pyarrow.csv.write_csv(
+        table.set_column(0, "vip", pa.array(np.array(written)[truths.astype(int)])),
+        tmp_path / "a.csv", pyarrow.csv.WriteOptions(quoting_style="none"),
+    )  # fmt: skip
+    pq.write_table(table, tmp_path / "a.parquet")
+    columns = ["vip:category", "x:number"]
+    model = streamtron.fit(tmp_path / "a.parquet", columns=columns)
+    assert model.recipe.columns[0].categories == (("0", "1") if "0" in words else BOOLEANS)
+    wanted = model.decision_function(table).tolist()
+    [scores] = streamtron.predict(model, tmp_path / "a.csv")
+    assert (scores.decisions.tolist(), scores.unseen) == (wanted, ())
+    if "0" in words:
+        vip = model.recipe.columns[0]
+        codes = vip.codes(map(vip.as_counted, ["01", "01.0", "1.5", "1.0"]))
+        assert codes.tolist() == [-1, -1, -1, 1]
+        return
+    assert streamtron.fit(tmp_path / "a.csv", columns=columns).recipe == model.recipe
+    (tmp_path / "b.csv").write_text("vip,x,label\nTrue,1,0\nNA,1,1\n")
+    mixed = streamtron.fit([tmp_path / "a.csv", tmp_path / "b.csv"], columns=columns)
+    assert mixed.recipe.columns[0].categories == (*sorted({*written, "NA", "True"}),)
 
 
 def test_a_shard_may_have_nothing_but_nulls_in_a_column(place, tmp_path):
@@ -377,7 +427,10 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence,
         ("age:number,bins=3,scale=standard", "and no scale beside them"),
         ("city:category,min_count=0", "min_count=0: wanted 1 or more"),
         ("d:date,parts=age,year", "parts=year: wanted age, weekday, hour, month"),
-        ("d:date,at=soon", "at=soon: wanted a date such as 2026-01-31"),
+        *(
+            (f"d:date,at={word}", f"at={word}: wanted a date such as 2026-01-31")
+            for word in ("soon", "today", "now", "NaT", "2026", "2026-02", "2026-02-30")
+        ),
         ("t:text,alternate_sign", "alternate_sign without hash_bits"),
         ("t:text,min_df=2,hash_bits=4", "choose words: no hash_bits then"),
         ("t:text,ngrams=2-1", "ngrams=2-1"),
@@ -402,8 +455,13 @@ def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
     recipe = fitted(*SPECS, "user_id:category,min_count=2,null=0", "label:category")
     assert Recipe.of(*recipe.specs).specs == recipe.specs
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-    patterned = Recipe.of(r"t:text,ngrams=1-2,stop_words=a,b,token_pattern=\w{2,}[,;]")
-    assert Recipe.of(*patterned.specs) == patterned
+    for pattern in (r"\w{2,}[,;]", r"\w,"):
+        column = TextColumn("t", ngram_range=(1, 2), stop_words=("a", "b"), min_df=1e-5,
+                            token_pattern=pattern)  # fmt: skip
+        assert Recipe.of(*Recipe((column,)).specs) == Recipe((column,))
+    for words in (("the", "binary"), ("the,of",), ("a=b", "norm=l1")):
+        recipe = Recipe((TextColumn("t", stop_words=words),))
+        assert "no words say this" in refused(lambda: recipe.specs, SettingsError)  # noqa: B023
     pattern = Recipe.of("*:number,null=mean", "clicks:category")
     names = pattern.settled(TABLE.schema, "t", ("label",)).names
     assert names == ["user_id", "age", "income", "premium", "clicks"]
@@ -423,10 +481,14 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
         (tmp_path / "columns.toml").write_text(toml)
         words = ("--columns", tmp_path / "columns.toml", "--model", tmp_path / name)
         assert here(place, "fit", name, *words).returncode == 0
+        (tmp_path / "columns.toml").write_text(f'{toml}label = "category"\n')
+        assert "'label' is both the label and" in here(place, "fit", name, *words).stderr
     assert here(place, "fit", "a.csv", "--columns", "auto", "--model", tmp_path / "auto")
     assert "columns auto leaves user_id out: looks like an identifier" in caplog.text
     weights = [streamtron.load(tmp_path / name).weights.tolist() for name in ("a.csv", "auto")]
     assert weights[0] == weights[1]
+    (tmp_path / "my table.csv").write_bytes((place / "a.csv").read_bytes())
+    assert "fit 'my table.csv' --col" in here(tmp_path, "inspect", "my table.csv").stdout
     explained = here(place, "explain", tmp_path / "auto").stdout
     assert "city=Oslo" in explained
     assert "city:category,null=column" in here(place, "inspect", tmp_path / "auto").stdout
@@ -445,9 +507,7 @@ ODD_COLUMNS = {
 def test_inspect_shows_a_column_of_any_type(name, tmp_path):
     column = ODD_COLUMNS[name]
     write_table(tmp_path / "t.arrow", {"y": [1, -1], "x": column})
-    done = here(tmp_path, "inspect", "t.arrow", "--json")
-    assert done.returncode == 0, done.stderr
-    known = json.loads(done.stdout)["table"][1]
+    known = json.loads(succeeded(here(tmp_path, "inspect", "t.arrow", "--json")).stdout)["table"][1]
     assert (known["type"], known["nulls"]) == (str(column.type), column.null_count)
     assert known["examples"]
 
@@ -470,10 +530,24 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
 
 
-def test_a_table_without_features_is_refused_with_its_own_columns_in_the_advice(place):
-    message = refused(lambda: streamtron.fit(place / "a.csv"), DataError)
-    assert "features by --columns 'age:number' --columns 'income:number'" in message
-    assert "streamtron inspect a.csv says what each is good for" in message
+def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
+    tmp_path, caplog
+):
+    rows = [f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
+            for k in range(19)]  # fmt: skip
+    text = ["zip,paid,day,mixed,vip,y", *rows, "012,NA,?,NA,TRUE,0", "012,nan,N/A,x,no,1", ""]
+    (tmp_path / "t.csv").write_text("\n".join(text))
+    facts = json.loads(here(tmp_path, "inspect", "t.csv", "--label", "y", "--json").stdout)
+    told = {column["name"]: column for column in facts["table"]}
+    assert told["zip"]["examples"] == ["000", "001", "003"]
+    assert told["vip"]["examples"] == ["no", "TRUE"]
+    assert {name: column["reason"] for name, column in told.items()} == {
+        "zip": "codes: some begin with 0", "mixed": "", "vip": "", "y": "",
+        "paid": "a number but for 'NA', 'nan': make that null, in CSV an empty field",
+        "day": "a date but for '?', 'N/A': make that null, in CSV an empty field",
+    }  # fmt: skip
+    streamtron.fit(tmp_path / "t.csv", columns="auto", label="y")
+    assert "columns auto, paid: a number but for 'NA', 'nan'" in caplog.text
 
 
 def test_what_a_recipe_needs_is_counted_by_one_reading_and_nothing_else_is(place):

@@ -38,7 +38,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs.convert import convert
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
 from tests.helpers.shard_rows import TEXT, chunks_in, chunks_of
 
 
@@ -370,7 +370,7 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, bucket, tmp_p
     assert {line: fetched[line] for line in requests} == requests
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
-    assert {path.suffix for path in cache.iterdir()} == {".cache", ".sealed"}
+    assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
 
 
 def test_where_no_copy_has_room_not_a_byte_is_fetched(s3, bucket, tmp_path, monkeypatch):
@@ -484,9 +484,7 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, bucket, tmp_pat
     store_of(s3, bucket).upload(tmp_path)
 
     def run(*words):
-        done = here(tmp_path, *words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return succeeded(here(tmp_path, *words)).stdout
 
     told = {}
     for root in (".", f"s3://{bucket}"):

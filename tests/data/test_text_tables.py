@@ -115,6 +115,7 @@ NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
         ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
         ("a.csv", f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
         ("a.csv", f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
+        ("a.csv", f"y,f1\n{LONG}2,NA\n", r"'NA'\)\. Leave a field empty that is a null, or remove"),
         ("a.csv", f"t,y,f1\n{LONG_T}abc,2,abc\nx,3,y\n",
          f"line {MANY + 2}: not a CSV table .*'abc'"),
         ("a.csv", 'y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
@@ -245,11 +246,8 @@ def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
     reading = ReaderConfig(names=Hashing(18), weight_column="importance")
     [batch] = VowpalWabbitReader(str(tmp_path / "a.vw"), "a.vw", reading).batches()
     rows = rows_of([batch])
-    assert [(label, weight) for label, _, _, weight in rows] == [
-        (1.0, 2.0),
-        (-1.0, 1.0),
-        (1.0, 1.0),
-    ]
+    labels_and_weights = [(1.0, 2.0), (-1.0, 1.0), (1.0, 1.0)]
+    assert [(label, weight) for label, _, _, weight in rows] == labels_and_weights
     for (_, columns, values, _), named in zip(rows, NAMED, strict=True):
         wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
         assert dict(zip(columns, values, strict=True)) == wanted

@@ -14,7 +14,7 @@ import streamtron.cli.main
 import streamtron.cluster.batch
 import streamtron.cluster.parts
 import streamtron.runs.certify
-import streamtron.runs.report
+import streamtron.runs.report_page
 import streamtron.runs.update
 import streamtron.sweeps.sweep
 from streamtron.data.writers.corpus import generate

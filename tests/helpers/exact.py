@@ -196,10 +196,7 @@ def _dual(exact: Objective, v: Vector) -> Decimal:
 
 
 def false_claims(
-    problem: Problem,
-    certificate: Mapping[str, Any],
-    v: Sequence[float | Decimal],
-    radius: float,
+    problem: Problem, certificate: Mapping[str, Any], v: Sequence[float | Decimal], radius: float
 ) -> list[str]:
     """The claims of a certificate of the weights v = (w, w_bias) that do not hold.
 

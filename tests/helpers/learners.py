@@ -25,6 +25,7 @@ from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
+from streamtron.solver.targets import Targets
 from tests.helpers.oracle import Row
 from tests.helpers.sources import ListSource, csr, random_rows
 
@@ -122,8 +123,8 @@ def held_loss(
 ) -> HeldLoss:
     """The loss of rows, of which those of cost 0 are left out."""
     with np.errstate(divide="ignore"):
-        held = NarrowRows(rows, signs, 0.5 / cost, np.zeros(len(signs)))
-    return HeldLoss(loss, held, rho)
+        targets = Targets(np.arange(len(signs)), signs, 0.5 / cost, np.zeros(len(signs)))
+    return HeldLoss(loss, NarrowRows(rows, targets), rho)
 
 
 def minimise(
@@ -133,4 +134,4 @@ def minimise(
     """The v of least P, the margins there, and how many steps that took."""
     objective = HeldObjective(held_loss(rows, signs, cost, rho), center, outside)
     best = objective.minimise(start, precision, proven=proven)
-    return best.v, best.margins, best.steps
+    return best.v, best.known, best.steps

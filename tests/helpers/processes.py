@@ -56,6 +56,12 @@ def one_sentence(done: Ended, code: int, *parts: str) -> None:
         assert part in done.stderr
 
 
+def succeeded(done: Ended) -> Ended:
+    """The same, which ended well, or else what it said."""
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 class Process:
     """Python code in a process of its own, as if by ``python -c CODE WORDS``.
 
@@ -171,7 +177,6 @@ def here(place: Path, *words: object) -> Ended:
 def workers_forked() -> Iterator[None]:
     """Dask's workers that this process starts are forked from a process that has imported
     everything; those started by another process, or outside of the context, import it anew."""
-    import dask
     import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
 
     multiprocessing.set_forkserver_preload([EVERYTHING, "distributed.nanny"])

@@ -124,22 +124,6 @@ def killed_at_call(number: int, change: str, model: Path, words: object = None) 
 
 WAS_KILLED = -signal.SIGKILL
 
-KILL_ONCE_COMMITTED = """
-import os, signal, sys, streamtron
-real = os.replace
-def replace(a, b):
-    real(a, b)
-    if str(b).endswith("changed"): os.kill(os.getpid(), signal.SIGKILL)
-os.replace = replace
-getattr(streamtron, sys.argv[1])(*sys.argv[2:])
-"""
-
-
-def killed_once_committed(change: str, model: Path, shard: object) -> None:
-    """``update`` or ``forget``, killed when it counts and nothing of it is in place."""
-    done = Process(KILL_ONCE_COMMITTED, change, model, shard, cwd=model.parent).end()
-    assert done.returncode == WAS_KILLED, done.stderr
-
 
 def content(directory: Path, model: Path) -> dict[str, bytes]:
     """Every file of a run but its cache and its lock, and the model."""

@@ -13,18 +13,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy import sparse
 
+from tests.helpers.svm_text import svm_lines
+
 USERS = 20
 
 
 def write_rows(path: Path, rows: Any, labels: Sequence[float], users: Sequence[str]) -> None:
     """A shard of sparse rows: text, or a table that knows whose each row is."""
     if path.suffix == ".svm":
-        lines = [
-            f"{label:g} "
-            + " ".join(f"{1 + i}:{v!s}" for i, v in zip(row.indices, row.data, strict=True))
-            for label, row in zip(labels, rows, strict=True)
-        ]
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text("".join(svm_lines(rows.toarray(), [f"{label:g}" for label in labels])))
         return
     lists = [pa.array(np.split(part, rows.indptr[1:-1])) for part in (1 + rows.indices, rows.data)]
     table = {"indices": lists[0], "values": lists[1], "y": labels, "user": users}

@@ -163,8 +163,9 @@ def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the
     for label, gap in ((None, max(gaps)), (1.0, gaps[1])):
         _, bottom = topics.model.plot_certificate(label=label)
         assert _points(bottom.lines[0])[-1][1] == gap
-    with pytest.raises(SettingsError, match="label 7"):
-        topics.model.plot_certificate(label=7)
+    for model in (topics.model, make_model()):
+        with pytest.raises(SettingsError, match="label 7"):
+            model.plot_certificate(label=7)
 
 
 def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(place, monkeypatch):
@@ -289,6 +290,9 @@ def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(plac
     for row, exact in zip(rows, swept.rows(), strict=True):
         gap = float(row[heads.index("relative duality gap")])
         assert gap >= exact["relative_duality_gap"]
+        least, most = (row[heads.index(f"accuracy at {end}")] for end in ("least", "most"))
+        assert float(least) <= exact["accuracy_at_least"] < float(least) + 1e-3
+        assert float(most) >= exact["accuracy_at_most"] > float(most) - 1e-3
 
 
 def test_a_data_frame_without_pandas_is_refused(monkeypatch):

@@ -16,9 +16,12 @@ from sklearn import metrics
 import streamtron
 from streamtron.cli.evaluate import metric_lines
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.text import down, up
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.measured_page import ranking_charts
 from streamtron.model.metrics import Evaluation, Scores
-from tests.helpers.models import evaluate
+from tests.helpers.models import evaluate, refused
+from tests.helpers.svm_text import svm_lines, write_shards
 
 EXACT = {"rel": 0, "abs": 1e-12}
 NAMES = ("ant", "bee", "cow", "doe", "elk")
@@ -119,9 +122,10 @@ def test_the_ends_of_a_bracket_are_the_worst_and_the_best_order_of_joined_rows()
     assert low <= (1 + 2 / 3) / 2 <= high
 
 
-def test_the_command_line_prints_a_bracket_as_one_and_no_value():
+def test_a_bracket_is_shown_as_one_on_the_command_line_in_tables_and_on_the_page():
     signs, decisions, _ = some_rows(500)
-    found = scored(signs, decisions, limit_rows=100).to_dict()
+    evaluation = scored(signs, decisions, limit_rows=100)
+    found = evaluation.to_dict()
     text = "\n".join(metric_lines(found, ()))
     shown = re.search(r"average precision +between (\S+) and (\S+)", text)
     bracket = found["average_precision_bracket"]
@@ -129,6 +133,27 @@ def test_the_command_line_prints_a_bracket_as_one_and_no_value():
     many = Scores(("ant", "bee", "cow"), limit_rows=100)
     many.add(np.stack([signs > 0] * 3, axis=1), np.stack([decisions] * 3, axis=1))
     assert f" ~{found['roc_auc']:.4f}" in "\n".join(metric_lines(many.evaluation().to_dict(), ()))
+    [row] = [r for r in evaluation.tables()["Evaluation"] if r["metric"] == "average precision"]
+    assert [row["at_least"], row["at_most"]] == bracket
+    assert [*evaluation.to_frame()["at_most"].dropna()] == [found["roc_auc_bracket"][1], bracket[1]]
+    assert f"<td>{down(bracket[0], 4)}</td><td>{up(bracket[1], 4)}</td>" in evaluation._repr_html_()
+    ant, *_ = many.evaluation().tables()["Classes"]
+    assert [ant["roc_auc_at_least"], ant["roc_auc_at_most"]] == found["roc_auc_bracket"]
+    _, ranked = ranking_charts(found, {"1": np.array([[0, 0], [1, 0], [2, 2]])})
+    assert f"average precision between {shown[1]} and {shown[2]}" in ranked
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_no_share_is_above_1_however_weights_round(wrong):
+    weights = np.random.default_rng(1).random((300, 65))
+    truth = np.eye(3, dtype=bool)[np.arange(65) % 3]
+    for of_rows in weights:
+        scores = Scores((1.0, 2.0, 3.0), ranking=False)
+        scores.add(truth, np.zeros(truth.shape), of_rows, chosen=truth ^ wrong)
+        found = scores.evaluation()
+        shares = sorted([found.accuracy, found.hamming_loss])
+        assert shares == pytest.approx([0.0, 1.0])
+        assert shares[1] <= 1.0
 
 
 def test_more_rows_may_follow_an_evaluation():
@@ -177,9 +202,7 @@ def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     scores = Scores()
     scores.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
     truth, *numbers = map(np.array, rows)
-    with pytest.raises(kind) as caught:
-        scores.add(truth == 1, *numbers)
-    assert sentence in str(caught.value)
+    assert sentence in refused(lambda: scores.add(truth == 1, *numbers), kind)
 
 
 def test_a_limit_below_one_is_refused():
@@ -295,13 +318,6 @@ def test_rows_of_other_classes_are_counted_and_never_right():
 # --- from shards ---------------------------------------------------------------------------------
 
 
-def written(path, X, labels):
-    """A shard of text, whose rows may have several labels."""
-    columns = (" ".join(f"{j}:{x!r}" for j, x in enumerate(row)) for row in X.tolist())
-    path.write_text("".join(f"{own} {row}\n" for own, row in zip(labels, columns, strict=True)))
-    return path
-
-
 def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:
     rng = np.random.default_rng(1)
     weights, X = rng.normal(size=(len(classes), 6)), rng.normal(size=(300, 6)).astype(np.float32)
@@ -316,7 +332,7 @@ def test_rows_of_label_sets_are_judged_whatever_the_order_of_their_labels(tmp_pa
     sets = [",".join(np.array(["a", "b", "c"])[row][::-1]) for row in truth]
     assert "" in sets
     sets[7] += ",zoo" if sets[7] else "zoo"
-    found = streamtron.evaluate(model, written(tmp_path / "rows.svm", X, sets))
+    found = streamtron.evaluate(model, write_shards(tmp_path, svm_lines(X, sets, 0), 1))
     f1 = metrics.f1_score(truth, chosen, average="micro")
     assert found.micro_f1 == pytest.approx(f1, **EXACT)
     auc = metrics.roc_auc_score(truth, decisions, average="macro")
@@ -332,7 +348,7 @@ def test_rows_of_one_label_each_are_judged_by_the_highest_decision(tmp_path):
     y = np.random.default_rng(3).choice([5, 9, 1, 2], 300)
     predicted = model.predict(X)
     y[:150] = predicted[:150]
-    found = streamtron.evaluate(model, written(tmp_path / "rows.svm", X, y))
+    found = streamtron.evaluate(model, write_shards(tmp_path, svm_lines(X, y, 0), 1))
     for mean in ("micro", "macro"):
         expected = metrics.f1_score(y, predicted, average=mean, labels=[1.0, 2.0, 5.0])
         assert getattr(found, f"{mean}_f1") == pytest.approx(expected, **EXACT)
@@ -343,11 +359,10 @@ def test_rows_of_one_label_each_are_judged_by_the_highest_decision(tmp_path):
 def test_rows_of_which_not_one_has_a_class_of_the_model_are_refused_with_both_lists(tmp_path):
     model, X = random_model(("1", "2", "3"))
     for labels, shown in ((["x", "y", "z"], "'x'"), ([1, 2, 3], "1.0")):
-        path = written(tmp_path / "rows.svm", X, labels * 100)
-        with pytest.raises(DataError, match="no row has a class of the model") as caught:
-            streamtron.evaluate(model, path)
-        assert shown in str(caught.value)
-        assert "the classes '1', '2', '3'" in str(caught.value)
+        shards = write_shards(tmp_path, svm_lines(X, labels * 100, 0), 1)
+        words = f"no row has a class of the model: .*{shown}.*the classes '1', '2', '3'"
+        with pytest.raises(DataError, match=words):
+            streamtron.evaluate(model, shards)
     model, X = random_model((0.0, 1.0, 2.0))  # which Python says that booleans equal
     rows = {"indices": [[*range(6)]] * 300, "values": X.tolist(), "label": [True, False] * 150}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")

@@ -186,11 +186,14 @@ def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds
     ("log_loss", "L2R_LR", LogisticRegression),
 ])  # fmt: skip
 def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, solver, kind):
-    model = make_model(settings={"loss": loss, "C": 1.0, "rho": 1.0})
+    weights = np.random.default_rng(0).normal(size=500)
+    model = make_model(weights, 1 / 3, settings={"loss": loss, "C": 1.0, "rho": 1.0})
     for format_ in FORMATS:
         export(model, tmp_path / format_, format_)
     assert (tmp_path / "liblinear").read_text().splitlines()[0] == f"solver_type {solver}"
-    assert streamtron.load(tmp_path / "liblinear").settings["loss"] == loss
+    again = streamtron.load(tmp_path / "liblinear")
+    assert again.weights.tobytes() == model.weights.tobytes()
+    assert (again.bias, again.classes, again.settings["loss"]) == (1 / 3, model.classes, loss)
     theirs = skops.io.load(tmp_path / "sklearn")
     assert type(theirs) is kind
     assert getattr(theirs, "loss", "log_loss") == loss
@@ -240,7 +243,7 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     (("a", "b"), {}, "liblinear", "the class 'b'"),
     ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
     ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
-    ((0.0, 1.0), {}, "pickle", "liblinear, onnx, sklearn, json"),
+    ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
 ])  # fmt: skip
 def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
     tmp_path, classes, more, format_, sentence
@@ -301,4 +304,6 @@ def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path,
     dropped = model.weights[(np.abs(model.weights) < 1.0)]
     assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
     assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
-    one_sentence(run(*words, 0, "--format", "json", "-o", tmp_path / "t"), 2, "a number above 0")
+    assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
+    for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
+        one_sentence(run(*words, size, "--format", "json", "-o", tmp_path / "t"), 2, wanted)

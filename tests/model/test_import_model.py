@@ -11,20 +11,11 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from streamtron.core.errors import FileDamaged, SettingsError, StreamtronError
-from streamtron.model.export import export
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
 
 # --- LIBLINEAR -----------------------------------------------------------------------------------
-
-
-def test_an_export_read_back_has_the_same_weights_to_the_last_bit(tmp_path):
-    model = make_model(np.random.default_rng(0).normal(size=500), 1 / 3)
-    export(model, tmp_path / "m", "liblinear")
-    again = load_any(tmp_path / "m")
-    assert again.weights.tobytes() == model.weights.tobytes()
-    assert (again.bias, again.classes) == (model.bias, model.classes)
 
 
 @pytest.mark.parametrize("solver", range(8))
@@ -100,8 +91,9 @@ def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, n
 def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
     (tmp_path / "m").write_text(LIBLINEAR)
     assert load_any(tmp_path / "m", index_base=0).index_base == 0
-    message = refused(lambda: load_any(tmp_path / "m", bias_last=True), SettingsError)
-    assert "a LIBLINEAR model" in message
+    for names in ({"bias_last": True}, {"loss": "huber"}):
+        message = refused(lambda names=names: load_any(tmp_path / "m", **names), SettingsError)
+        assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
 
 
 # --- coefficients --------------------------------------------------------------------------------
@@ -137,7 +129,7 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     assert "coefficients of 3 classes do not say which" in message
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
+@pytest.mark.parametrize(("content", "sentence"), [
     ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
     ("1\n3 4\n", "line 2: a table"),
     ("1 2\n3\n", "line 2: a table"),
@@ -149,14 +141,6 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     ("1\n2\n", "--index-base 0 or 1"),
     ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
     (None, "m: cannot be read"),
-])  # fmt: skip
-def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
-    if text is not None:
-        (tmp_path / "m").write_bytes(text.encode("latin-1"))
-    assert sentence in refused(lambda: load_any(tmp_path / "m"), StreamtronError)
-
-
-@pytest.mark.parametrize(("array", "sentence"), [
     (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
     (np.array(["a"]), "an array of <U1"),
     (np.array([1.0, np.inf]), "holds nan or inf"),
@@ -165,11 +149,16 @@ def test_text_that_is_no_vector_is_refused_by_line(tmp_path, text, sentence):
     (np.ones(0), "m.npy: "),
     (np.array(1.0), "shape ()"),
 ])  # fmt: skip
-def test_arrays_that_are_no_vector_are_refused_and_objects_never_unpickled(
-    tmp_path, array, sentence
+def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
+    tmp_path, content, sentence
 ):
-    np.save(tmp_path / "m.npy", array)
-    assert sentence in refused(lambda: load_any(tmp_path / "m.npy", index_base=0))
+    path = tmp_path / "m"
+    if isinstance(content, str):
+        path.write_bytes(content.encode("latin-1"))
+    elif content is not None:
+        path = tmp_path / "m.npy"
+        np.save(path, content)
+    assert sentence in refused(lambda: load_any(path), StreamtronError)
 
 
 # --- streamtron models ----------------------------------------------------------------------------

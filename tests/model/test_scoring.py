@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,10 +34,12 @@ def frame(kind: str, columns: dict[str, Any]) -> Any:
         return pa.table(columns)
     if kind == "record batch":
         return pa.record_batch(columns)
+    if kind == "lazy":
+        return polars.LazyFrame(columns)
     return import_module(kind).DataFrame(columns)
 
 
-KINDS = ["pyarrow", "record batch", "pandas", "polars"]
+KINDS = ["pyarrow", "record batch", "pandas", "polars", "lazy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -248,7 +251,11 @@ def test_rows_of_json_are_decided_as_the_table_that_they_were(tmp_path):
     ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
     ({}, [[]], "of shape (1, 0)"),
     ({}, [], "of shape (0,)"),
-    ({}, np.array([["1", "2", "3"]]), "but the model wants numbers"),
+    ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), but the model wants numbers"),
+    ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
+    ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
+    ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+    ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
 ])  # fmt: skip
 def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
     model = make_model(**reading)

@@ -17,7 +17,7 @@ from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
-from tests.helpers.processes import one_sentence
+from tests.helpers.processes import one_sentence, succeeded
 from tests.helpers.sources import csr
 from tests.helpers.svm_text import svm_lines
 
@@ -138,8 +138,7 @@ def test_nothing_is_certain_where_nothing_is_proven():
 def test_predict_writes_what_is_certain_and_counts_it(run, place):
     _fit(place, "two", 1e-5, model=place / "model")
     for output in ("out.txt", "out.parquet"):
-        done = run("predict", "model", "two.svm", "--certain", "-o", output)
-        assert done.returncode == 0, done.stderr
+        done = succeeded(run("predict", "model", "two.svm", "--certain", "-o", output))
     lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]
     table = pq.read_table(place / "out.parquet")
     assert table.column_names == ["label", "decision", "certain", "at_least", "at_most"]

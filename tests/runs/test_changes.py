@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -31,17 +32,8 @@ from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
-from tests.helpers.processes import here, one_sentence
-from tests.helpers.runs import (
-    TOL,
-    WAS_KILLED,
-    content,
-    fit,
-    gap,
-    killed_at_call,
-    killed_once_committed,
-    state,
-)
+from tests.helpers.processes import here, one_sentence, succeeded
+from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
 
@@ -268,7 +260,7 @@ def test_a_shard_of_the_same_bytes_loses_the_same_rows_and_brings_none_back(user
     found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
     deleted = {Path(k).name: d.rows.tolist() for k, d in deletions.load(tmp_path / "m.run").items()}
     assert deleted == {"0.svm": [9], "duplicate.svm": [9]}
-    assert found.report["rows"] == 998
+    assert (found.report["rows"], found.report["forgotten"]) == (998, {"0.svm": 2})
     with pytest.raises(DataError, match=r"other.svm: the same bytes as 0.svm, but other rows"):
         streamtron.update(tmp_path / "m", other)
 
@@ -284,10 +276,8 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
     one_sentence(here(tmp_path, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
     one_sentence(here(tmp_path, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
     for accepted in ((*words, "--accept-exclusions"), ("certify", "m.run")):
-        done = here(tmp_path, *accepted)
-        assert done.returncode == 0
-        *_, last = " ".join(done.stdout.split()).split(". ")
-        assert "140 rows of the shards were left out" in last
+        *_, last = " ".join(succeeded(here(tmp_path, *accepted)).stdout.split()).split(". ")
+        assert "140 rows of the shards left out" in last
         certificate = json.loads(here(tmp_path, *accepted, "--json").stdout)["certificate"]
         assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)
 
@@ -300,7 +290,9 @@ FORGETS: dict[str, tuple[Named, dict[str, int], list[str]]] = {
     "a shard and none": (
         lambda *_: {"shards": ["nobody.svm", "1.svm"]}, {"1.svm": 200}, ["nobody.svm"],
     ),
-    "a shard by its path": (lambda shards, _: {"shards": shards[1]}, {"1.svm": 200}, []),
+    "a shard by its path and its name": (
+        lambda shards, _: {"shards": [shards[1], "1.svm"]}, {"1.svm": 200}, [],
+    ),
     "rows of a shard and of none": (
         lambda _, at: {"rows": list_rows(at / "l", {"9.svm": [0], "1.svm": [3, 5], "2.svm": [9]})},
         {"1.svm": 2, "2.svm": 1}, ["9.svm"],
@@ -326,10 +318,12 @@ def test_forget_reports_the_rows_of_what_is_named_and_what_is_not_there(way, use
     first = streamtron.forget(tmp_path / "m", **words)
     shown = {Path(key).name: rows for key, rows in first.report["forgotten"].items()}
     assert (shown, first.report["not_in_run"]) == (forgotten, missing)
+    assert sum(first.report["forgotten"].values()) == sum(forgotten.values())
     before = content(tmp_path / "m.run", tmp_path / "m")
     again = streamtron.forget(tmp_path / "m", **words, report=tmp_path / "r.json")
     assert again.report["forgotten"] == {}
-    assert len(again.report["not_in_run"]) == len(forgotten) + len(missing)
+    not_there = {Path(key).name for key in again.report["not_in_run"]}
+    assert len(not_there) == len(forgotten) + len(missing)
     assert content(tmp_path / "m.run", tmp_path / "m") == before
     assert (again.exit_code, again.report["readings"]) == (first.exit_code, 0.0)
     assert json.loads((tmp_path / "r.json").read_text()) == again.report
@@ -337,7 +331,8 @@ def test_forget_reports_the_rows_of_what_is_named_and_what_is_not_there(way, use
 
 def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(user_rows, tmp_path):
     fit(user_rows.shards("parquet"), tmp_path / "m")
-    words = ("forget", "m", "--key", "user", "--value", "user-3", "--value=user-4", "--report", "r")
+    words = ("forget", "m", "--key", "user", "--value=user-3", "--value=user-4", "--report", "r")
+    words += ("--value=user-3",)
     rows = {f"user = {name}": len(user_rows.numbers(name)) for name in ("user-3", "user-4")}
     left = 800 - sum(rows.values())
     for forgotten in (rows, {}):
@@ -538,38 +533,26 @@ def test_a_shard_is_known_by_its_bytes_and_its_rows_count_twice_only_if_wanted(c
 # --- all or nothing ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cut_off(tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
-    """A place with a run ``m``, a change of which counts and none of which is in place yet; and
-    what the run is when all is."""
+def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(tmp_path):
     place, saved = tmp_path / "place", tmp_path / "saved"
     generate(str(place), rows=800, columns=100, seed=3, shards=4)
     shards = sorted(place.glob("*.svm"))
     fit(shards[:3], place / "m")
     streamtron.forget(place / "m", rows=list_rows(tmp_path / "l", {shards[0].name: [3]}))
     shutil.copy2(place / "m.run" / "checkpoint", place / "m.run" / "checkpoint.before")
-    killed_once_committed("forget", place / "m", shards[0].name)  # of all deletions, too
+    dies = Mock(side_effect=[None, KeyboardInterrupt])  # once it counts
+    with patch.object(transaction, "recover", dies), pytest.raises(KeyboardInterrupt):
+        streamtron.forget(place / "m", shards[0].name)  # of all deletions, too
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
-    with FinishedRun.to_change(locate(place / "m")):
-        pass
-    found = state(place)
-    assert found["m"] == before["model"] != before["m"]
-    assert "deletions" in before.keys() - found.keys()
-    shutil.rmtree(place)
-    saved.rename(place)
-    return place, found
-
-
-def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(cut_off, tmp_path):
-    place, wanted = cut_off
-    shutil.copytree(place, tmp_path / "saved", copy_function=shutil.copy2)
     code, calls = killed_at_call(10**6, "recover", place / "m")
-    assert code == 0
-    assert int(calls) >= 10
+    assert (code, int(calls) >= 10) == (0, True)
+    wanted = state(place)
+    assert wanted["m"] == before["model"] != before["m"]
+    assert "deletions" in before.keys() - wanted.keys()
     for number in range(int(calls)):
         shutil.rmtree(place)
-        shutil.copytree(tmp_path / "saved", place, copy_function=shutil.copy2)
+        shutil.copytree(saved, place, copy_function=shutil.copy2)
         assert killed_at_call(number, "recover", place / "m")[0] == WAS_KILLED, number
         with FinishedRun.to_change(locate(place / "m")):
             pass
@@ -611,26 +594,24 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_p
     assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
 
 
-def test_a_cache_elsewhere_is_cleaned_by_who_names_it_and_told_of_to_others(tmp_path, caplog):
-    generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
-    shards = sorted((tmp_path / "data").glob("*.svm"))
-    machine = streamtron.Machine(cache_dir=str(tmp_path / "cache"))
-    settings = streamtron.Settings(index_base=0)
-    streamtron.run(shards, settings, model=tmp_path / "m", machine=machine)
+def test_no_cache_has_flat_files_of_forgotten_rows_also_if_the_change_does_not_count(
+    user_rows, tmp_path
+):
+    shards = user_rows.shards("svm", tmp_path)
+    elsewhere = streamtron.Machine(cache_dir=str(tmp_path / "n.run" / "cache"))
+    for name in "mn":
+        fit(shards, tmp_path / name)
     manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
-    gone, kept = [shard["fingerprint"] for shard in manifest["shards"]]
-    staged = transaction.begin(tmp_path / "m.run")
-    plan = {"remove": [], "fingerprints": [gone], "used": [], "elsewhere": machine.cache_dir}
-    (staged / transaction.PLAN).write_text(json.dumps(plan))
-    staged.rename(tmp_path / "m.run" / transaction.COMMITTED)
-    shutil.copytree(tmp_path / "m.run", tmp_path / "other.run")
-    shutil.copy(tmp_path / "m", tmp_path / "other")
+    gone, *kept = [shard["fingerprint"] for shard in manifest["shards"]]
 
-    def cached() -> set[str]:
-        return {path.name.split("-")[0] for path in (tmp_path / "cache").glob("*-*")}
+    def cached() -> list[set[str]]:
+        places = [(tmp_path / f"{name}.run" / "cache").glob("*-*") for name in "mn"]
+        return [{path.name.split("-")[0] for path in files} for files in places]
 
-    with FinishedRun.to_change(locate(tmp_path / "other")):
-        assert cached() == {gone, kept}
-    assert f"streamtron cache --clear {tmp_path / 'cache'}" in caplog.text
-    with FinishedRun.to_change(locate(tmp_path / "m"), machine.cache_dir):
-        assert cached() == {kept}
+    assert cached() == [{gone, *kept}] * 2
+    dies = Mock(side_effect=KeyboardInterrupt)
+    with patch.object(transaction, "commit", dies), pytest.raises(KeyboardInterrupt):
+        streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere)
+    assert cached() == [{*kept}] * 2
+    assert streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere).report["rows"] == 600
+    assert cached() == [{*kept}] * 2

@@ -26,7 +26,7 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import certify, running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.stopping import LARGE_DRIFT

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.core.config import Machine, Settings
-from streamtron.runs.outcome import Outcome
+from streamtron.core.config import REGRESSION, Machine, Settings
+from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -70,19 +70,15 @@ class Corpus:
         self.weights = rng.choice([0.0, 0.01, 1.0, 7.0, 300.0], len(self.X))
         if not self.settings.weights_in_label:
             self.weights[:] = 1.0
-        self.shards = [place / f"{number}.svm" for number in range(SHARDS)]
-        for number, path in enumerate(self.shards):
-            chosen = range(number * ROWS, (number + 1) * ROWS)
-            path.write_text("\n".join(map(self.line, chosen)) + "\n")
+        labels = [self.label(k) for k in range(len(self.X))]
+        self.shards = write_shards(place, svm_lines(self.X, labels, 0), SHARDS)
 
-    def line(self, k: int) -> str:
-        """A row as text; with several labels those of class 0 have none, those of class 2 two."""
-        label = f"{self.labels[k]}"
+    def label(self, k: int) -> str:
+        """Of a row as text; with several labels class 0 has none and class 2 has two."""
         if self.settings.multilabel:
-            label = ["", "1", "1,2"][self.labels[k]]
-        elif self.settings.weights_in_label:
-            label += f":{self.weights[k]:g}"
-        return " ".join([label, *(f"{j}:{self.X[k, j]!s}" for j in np.flatnonzero(self.X[k]))])
+            return ["", "1", "1,2"][self.labels[k]]
+        weight = f":{self.weights[k]:g}" if self.settings.weights_in_label else ""
+        return f"{self.labels[k]}{weight}"
 
     def fitted(self, model: Path, shards: slice = slice(None), **how: Any) -> Outcome:
         machine = how.pop("machine", Machine(threads=2))
@@ -138,6 +134,28 @@ def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_
     settings = Settings(loss="log_loss", C=1e9, tol=1e-3)
     assert streamtron.run(shard, settings, model=tmp_path / "m").stop_reason == "certified"
     assert streamtron.certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-3
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", *LOSSES, *REGRESSION])
+@pytest.mark.parametrize("active_set", [10**6, 5_000])
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_first_shard_of_weight_0_leaves_the_problem_as_it_is(parts, active_set, loss, tmp_path):
+    """Also where it does not fit in memory: no stage begins before the first row that counts."""
+    X = np.random.default_rng(7).normal(size=(300, 3)).round(3)
+    labels = [f"{int(x > 0.3)}:{k // 150}" for k, x in enumerate(X.sum(axis=1))]
+    first, second = write_shards(tmp_path, svm_lines(X, labels), 2)
+    settings = Settings(loss=loss, weights_in_label=True, active_set=active_set)
+    certificates = [
+        streamtron.run(shards, settings.but(parts=parts), model=tmp_path / "m", overwrite=True)
+        .report["certificate"]
+        for shards, parts in (((first, second), parts), ((second, first), parts), (second, None))
+    ]  # fmt: skip
+    assert [each["rows_scanned"] for each in certificates] == [150] * 3
+    assert max(each["relative_duality_gap"] for each in certificates) <= 0.03
+    low, high = (
+        [each[f"{bound}_objective"] for each in certificates] for bound in ("dual", "primal")
+    )
+    assert max(low) <= min(high)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamtron.runs import transaction
-from tests.helpers.processes import COMMAND, Process, here, one_sentence
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
 from tests.helpers.runs import at_checkpoint, killed, reached, write_corpus
 
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
@@ -28,9 +28,8 @@ def place(tmp_path: Path) -> Path:
 
 def inspected(place: Path, *words: str) -> dict[str, Any]:
     """What ``inspect --json`` tells of the run, named by its directory or by its model."""
-    named = [here(place, "inspect", name, "--json") for name in words or ("m.run", "m")]
-    for done in named:
-        assert done.returncode == 0, done.stderr
+    names = words or ("m.run", "m")
+    named = [succeeded(here(place, "inspect", name, "--json")) for name in names]
     facts: dict[str, Any] = json.loads(named[0].stdout)
     assert {json.loads(done.stdout)["state"] for done in named} == {facts["state"]}
     return facts

@@ -162,9 +162,6 @@ def test_a_wide_model_of_many_classes_is_a_linear_svc_with_sparse_weights(tmp_pa
     assert theirs.predict(rows).tolist() == model.predict(rows).tolist()
 
 
-"""Shards of which the second has the third class."""
-
-
 CLASSES_OF_SHARDS = {
     "names": {"a.csv": "label,f0,f1\na,1,2\nb,2,1\na,3,4\n", "b.csv": "label,f0,f1\nc,1,5\n"},
     "numbers": {"a.svm": "1 1:1\n2 2:1\n1 1:3 2:4\n", "b.svm": "7 1:1 2:5\n"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ import streamtron
 from streamtron.core.errors import DataError
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
-from streamtron.runs.finished_run import FinishedRun, locate
-from tests.helpers.processes import here
-from tests.helpers.runs import fit, killed_once_committed, state
+from tests.helpers.processes import here, succeeded
+from tests.helpers.runs import fit
 
 PRECIOUS = b"of another user\n"
 
@@ -43,11 +43,8 @@ def last_shard(place: Path) -> Path:
 
 def everything(place: Path) -> dict[str, tuple[int, bytes]]:
     """Every file below a directory, with the time of its last change."""
-    return {
-        str(path.relative_to(place)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(place.rglob("*"))
-        if path.is_file()
-    }
+    files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
+    return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in files.items()}
 
 
 def leave_change(place: Path, plan: object) -> Path:
@@ -59,18 +56,13 @@ def leave_change(place: Path, plan: object) -> Path:
     return staged
 
 
-NOTHING: dict[str, Any] = {"remove": [], "fingerprints": [], "used": [], "elsewhere": None}
+NOTHING: dict[str, Any] = {"remove": []}
 
 PLANS = {
     "another model": lambda at: NOTHING | {"model": str(at)},
-    "another model as it was once named": lambda at: {
-        "model": str(at), "remove": [], "stale": None,
-    },
     "a file to remove by its whole path": lambda at: NOTHING | {"remove": [str(at)]},
     "a file to remove by a way up": lambda _: NOTHING | {"remove": ["../../precious"]},
-    "a flat file by a way up": lambda _: NOTHING | {"used": ["../../precious"]},
-    "a fingerprint that is none": lambda _: NOTHING | {"fingerprints": [7]},
-    "a cache that is none": lambda _: NOTHING | {"elsewhere": 7},
+    "a name that is none": lambda _: {"remove": [7]},
     "no names": lambda _: NOTHING | {"remove": 7},
     "no plan": lambda _: [],
     "nested deep": lambda _: "[" * 100_000,
@@ -112,8 +104,7 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(wor
         checkpoint.write_bytes(checkpoint.read_bytes()[:-1])  # what goes on removes this
         (place / "m.run" / "lock").unlink()
         before = everything(place)
-        done = here(place, *words)
-        assert done.returncode == 0, done.stderr
+        succeeded(here(place, *words))
         assert everything(place) == before
 
 
@@ -136,23 +127,41 @@ def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(
     assert (tmp_path / "precious").read_bytes() == PRECIOUS
 
 
+def test_of_a_run_named_by_its_directory_the_summary_names_its_model_and_errors_say_why(place):
+    shard = last_shard(place)
+    assert "\nmodel              m\n" in here(place, "update", "m.run", shard).stdout
+    assert "of a run give MODEL, not MODEL.run." in here(place, "evaluate", "m.run", shard).stderr
+    for words, told in (((), ""), (("--C", "2"), "C is 2.0, the run has 1.0."), (("--C", "1"), "")):
+        done = here(place, "fit", shard, "--model", "n", "--resume", *words)
+        assert (done.returncode, told in done.stderr) == (2 if told else 0, True)
+    (place / "m.run" / "lock").unlink()
+    (place / "m.run" / "lock").mkdir()
+    assert "m.run: cannot be written (Is a" in here(place, "forget", "m.run", shard).stderr
+
+
 def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named(place, tmp_path):
     (place / "m").rename(tmp_path / "theirs")
     (place / "m").symlink_to(tmp_path / "theirs")
     before = (tmp_path / "theirs").read_bytes()
-    with pytest.raises(DataError, match=r"m: a symbolic link to .* by --run-dir"):
+    with pytest.raises(DataError, match=r"m: a symbolic link to .*/theirs, .* by --run-dir"):
         update(place)
     assert (tmp_path / "theirs").read_bytes() == before
     shard = str(last_shard(place))
-    done = here(place, "update", tmp_path / "theirs", shard, "--run-dir", "m.run")
-    assert done.returncode == 0, done.stderr
+    succeeded(here(place, "update", tmp_path / "theirs", shard, "--run-dir", "m.run"))
     assert (tmp_path / "theirs").read_bytes() != before
 
 
-def test_a_run_directory_of_another_name_is_changed_where_its_model_is_named(place):
+def test_a_run_directory_of_another_name_is_changed_and_proven_where_its_model_is_named(place):
+    proof = streamtron.certify(place / "m")
     (place / "m.run").rename(place / "elsewhere")
-    with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the model"):
-        streamtron.update(place / "elsewhere", last_shard(place))
+    for command in (partial(streamtron.update, shards=last_shard(place)), streamtron.certify):
+        with pytest.raises(DataError, match=r"elsewhere: neither MODEL nor MODEL.run. Name the"):
+            command(place / "elsewhere")
+    for model in (place / "m", streamtron.load(place / "m")):
+        assert streamtron.certify(model, run=place / "elsewhere") == proof
+    assert here(place, "certify", "m", "--run-dir", "elsewhere").returncode == 0
+    assert "or the run directory, --run-dir" in here(place, "certify", "m").stderr
+    assert "m.run/cache: there is no cache. If it is elsewhere" in here(place, "cache", "m").stdout
     machine = streamtron.Machine(run_dir=str(place / "elsewhere"))
     updated = streamtron.update(place / "m", last_shard(place), machine=machine)
     assert updated.report["rows"] == 400
@@ -180,20 +189,6 @@ def test_a_change_of_a_copy_leaves_the_original_as_it_was(place, tmp_path):
         assert updated.report["rows"] == 400, copy
         assert streamtron.load(copy).certificate == updated.model.certificate
         assert original(place) == before, copy
-
-
-def test_a_change_that_was_cut_off_is_ended_where_the_run_was_copied_to(place, tmp_path):
-    """It counted before it was copied, and the original is left as it is."""
-    killed_once_committed("update", place / "m", last_shard(place))
-    copy = Path(shutil.copytree(place, tmp_path / "copy", copy_function=shutil.copy2))
-    before = everything(place)
-    with FinishedRun.to_change(locate(copy / "m")):
-        pass
-    assert everything(place) == before
-    assert streamtron.load(copy / "m").certificate["rows_scanned"] == 400
-    with FinishedRun.to_change(locate(place / "m")):
-        pass
-    assert state(place)["m"] == state(copy)["m"]
 
 
 RELEASES = sorted((Path(__file__).resolve().parents[1] / "files" / "releases").iterdir())

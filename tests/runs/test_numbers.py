@@ -126,7 +126,7 @@ def test_explain_and_inspect_speak_of_no_class(place):
         assert "class" not in text
         assert "label" not in text
     assert "the number predicted" in here(place, "inspect", "huber").stdout
-    assert "cosine" in here(place, "diff", "huber", "squared_error", "--json").stdout
+    assert "\n\ncosine" in here(place, "diff", "huber", "squared_error").stdout, "without a class"
 
 
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):

@@ -20,7 +20,7 @@ from streamtron.runs.convert import convert
 from streamtron.runs.fit import run
 from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
-from tests.helpers.processes import here, one_sentence
+from tests.helpers.processes import here, one_sentence, succeeded
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
@@ -40,11 +40,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def _content(place: Path) -> dict[str, bytes]:
-    return {
-        str(path): path.read_bytes()
-        for path in place.rglob("*")
-        if path.is_file() and path.name != "lock"
-    }
+    files = (path for path in place.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path): path.read_bytes() for path in files}
 
 
 # --- what is read stays --------------------------------------------------------------------------
@@ -218,8 +215,7 @@ def test_a_model_is_never_a_device_but_a_report_and_a_witness_may_be(place):
         one_sentence(here(place, *words.split()), 2, "/dev/null", "Name a file")
     assert not os.path.exists("/dev/null.run")
     words = "fit data --model n --report /dev/null --witness /dev/null"
-    done = here(place, *words.split())
-    assert done.returncode == 0, done.stderr
+    succeeded(here(place, *words.split()))
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 

@@ -22,7 +22,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit, parts
 from streamtron.runs.certify import certify
 from streamtron.runs.forget import forget
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.runs.update import update
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
@@ -263,17 +263,30 @@ def test_parts_refuse_what_they_cannot_train(settings, corpus):
         trained(corpus, **settings)
 
 
-def test_parts_refuse_what_a_reading_of_all_shards_would(corpus, tmp_path):
-    texts = {"a": "1 1:1\n-1 1:2\n", "b": "1 1:1\n", "c": "2 1:1\n-1 1:3\n", "d": "1 1:1\n"}
+@pytest.mark.parametrize(
+    ("names", "settings", "sentence"),
+    [("bh", {}, "all 2 rows have the label 1.0: wanted two labels"),
+     ("bh", {"multiclass": True}, "all 2 rows have the label 1.0: wanted two labels"),
+     ("abd", {}, r"d\.svm: the same bytes as b\.svm"),
+     ("ae", {}, r"e\.svm: the string 'x' as label, where the labels before are numbers"),
+     ("zy", {}, "none of the 4 rows has a label and a weight above 0"),
+     ("zy", {"loss": "huber"}, "none of the 4 rows has a label and a weight above 0"),
+     ("fg", {"multilabel": True}, "none of the 2 rows has a label: wanted one")],
+)  # fmt: skip
+def test_parts_refuse_what_a_reading_of_all_shards_would_before_they_train_together(
+    names, settings, sentence, tmp_path
+):
+    texts = {"a": "1 1:1\n-1 1:2\n", "b": "1 1:1\n", "d": "1 1:1\n",
+             "e": "x 1:1\n", "f": " 1:1\n", "g": " 1:2\n", "h": "1 1:2\n",
+             "y": "1:0 1:1\n-1:0 2:1\n", "z": "1:0 1:2\n-1:0 2:1\n"}  # fmt: skip
     for name, text in texts.items():
         (tmp_path / f"{name}.svm").write_text(text)
-
-    a, b, c, d = sorted(tmp_path.iterdir())
-    assert trained([a, b, c], parts=3).model.classes == (-1.0, 1.0, 2.0)
-    with pytest.raises(DataError, match="1 labels"):
-        trained([b, d], parts=2)
-    with pytest.raises(DataError, match=r"the same bytes as b\.svm"):
-        trained([a, b, d], parts=3)
+    rounds: list[Event] = []
+    weighed = {"weights_in_label": "z" in names}
+    with pytest.raises(DataError, match=sentence):
+        trained([tmp_path / f"{name}.svm" for name in names], parts=2, listen=rounds.append,
+                **weighed | settings)  # fmt: skip
+    assert not any(isinstance(event, ReadingDone) for event in rounds)
 
 
 def test_a_bad_shard_is_named_while_another_part_is_being_read(tmp_path):

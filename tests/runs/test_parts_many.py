@@ -14,7 +14,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import Event, ReadingDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.runs.test_parts import forgetful, no_bit_changes

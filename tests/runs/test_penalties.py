@@ -140,8 +140,7 @@ NEXT_TO_L1 = 1.0 - 1e-9  # its ridge is next to none
 
 
 @pytest.mark.parametrize(
-    ("loss", "ratio"),
-    [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)],
+    ("loss", "ratio"), [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)]
 )
 def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_few_readings(loss, ratio, tmp_path):
     X, signs = wide(1)
@@ -194,13 +193,10 @@ def test_parts_find_the_optimum_of_all_rows(loss, ratio, C, tmp_path, monkeypatc
 @pytest.mark.parametrize("C", [0.05, 1.0])
 def test_objective_and_support_are_those_of_scikit_learn(C):
     X, signs = drawn(2)
+    same: dict[str, Any] = {"C": C, "fit_intercept": False, "tol": 1e-9, "max_iter": 100_000}
     rivals = {
-        ("squared_hinge", 1.0): LinearSVC(
-            penalty="l1", dual=False, C=C, fit_intercept=False, tol=1e-9, max_iter=100_000
-        ),
-        ("log_loss", 0.7): LogisticRegression(
-            l1_ratio=0.7, solver="saga", C=C, fit_intercept=False, tol=1e-9, max_iter=100_000
-        ),
+        ("squared_hinge", 1.0): LinearSVC(penalty="l1", dual=False, **same),
+        ("log_loss", 0.7): LogisticRegression(l1_ratio=0.7, solver="saga", **same),
     }
     for (loss, ratio), rival in rivals.items():
         theirs = rival.fit(X, signs).coef_[0]

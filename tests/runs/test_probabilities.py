@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import scipy.optimize
 from sklearn import metrics
 from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.datasets import make_classification
@@ -101,14 +102,16 @@ def _records(
     return scores.records()
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
-def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale):
+@pytest.mark.parametrize(
+    ("scale", "offset"), [(1e-3, 0), (1.0, 0), (1e5, 0), (1e-6, -1), (1e-7, 3)]
+)
+def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale, offset):
     rng = np.random.default_rng(0)
     decisions = rng.normal(size=500) * scale
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
     weights = rng.exponential(size=500)
-    found = fit_sigmoid(_records(decisions, positive, weights))
-    p = 1 / (1 + np.exp(found["a"] * decisions + found["b"]))
+    found = fit_sigmoid(_records(decisions + offset, positive, weights))
+    p = 1 / (1 + np.exp(found["a"] * (decisions + offset) + found["b"]))
     n = [weights[~positive].sum(), weights[positive].sum()]
     targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
     assert (weights * (p - targets)).sum() == pytest.approx(0.0, abs=1e-6)
@@ -131,12 +134,23 @@ def test_decisions_beyond_memory_calibrate_as_their_neighbours_do():
         assert shares[0] == pytest.approx(shares[1], abs=0.005)
 
 
-def test_equal_decisions_get_the_share_of_their_positives():
-    ones = np.ones(6)
-    records = _records(0.0 * ones, np.arange(6) < 3, ones)
+@pytest.mark.parametrize("decision", [0.0, 0.1])
+def test_equal_decisions_get_the_share_of_their_positives(decision):
+    records = _records(np.full(6, decision), np.arange(6) < 3, np.full(6, 0.7))
     sigmoid, isotonic = fit_sigmoid(records), fit_isotonic(records)
     assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
-    assert isotonic == {"decisions": [0.0], "probabilities": [0.5]}
+    assert isotonic == {"decisions": [decision], "probabilities": [0.5]}
+
+
+def test_a_sigmoid_that_does_not_converge_is_told(monkeypatch, caplog):
+    minimize = scipy.optimize.minimize
+
+    def stop_early(*args: Any, **names: Any) -> Any:
+        return minimize(*args, **names | {"options": {"maxiter": 1}})
+
+    monkeypatch.setattr(scipy.optimize, "minimize", stop_early)
+    fit_sigmoid(_records(np.arange(9.0), np.arange(9) % 4 > 1, np.ones(9)))
+    assert "does not reach the least log loss" in caplog.text
 
 
 def test_probabilities_that_are_all_zero_become_uniform():
@@ -155,6 +169,9 @@ def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path):
     assert [calibration["rows"] for calibration in found] == [2, 3]
     weighted, repeated = (calibration["directions"][0] for calibration in found)
     assert weighted == pytest.approx(repeated, abs=1e-9)
+    (tmp_path / "a.svm").write_text("1:0 1:1\n-1:0 1:-1\n")
+    with pytest.raises(DataError, match=r"need rows of a weight above 0, and there are none"):
+        streamtron.calibrate(model, tmp_path / "a.svm")
 
 
 # --- the model's file ----------------------------------------------------------------------------
@@ -177,6 +194,7 @@ BAD = {
     "too few": {"method": "sigmoid", "directions": []},
     "no list": {"method": "sigmoid", "directions": 3},
     "no numbers": {"method": "sigmoid", "directions": [{"a": "x", "b": 0.0}]},
+    "too large": {"method": "sigmoid", "directions": [{"a": 10**400, "b": 0.0}]},
     "lengths": {"method": "isotonic", "directions": [{"decisions": [0.0], "probabilities": []}]},
     "falling": {
         "method": "isotonic", "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],
@@ -322,6 +340,9 @@ def test_other_losses_have_no_probabilities_and_the_message_says_which_has():
         message = refused(lambda model=model: model.predict_proba(np.eye(3)), SettingsError)
         assert "not calibrated" in message
         assert "--loss log_loss" in message
+    numbers = make_model(classes=(), settings={"loss": "huber"}, certificate=None)
+    message = refused(lambda: numbers.predict_proba(np.eye(3)), SettingsError)
+    assert message == "the model predicts numbers, which have no probabilities."
 
 
 # --- what they are worth -------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof, certify
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import with_places
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.solver.duals import Counts
 from tests.helpers.examples import slow_but
 from tests.helpers.oracle import Oracle, Row, best_scale, primal_value
@@ -107,11 +107,11 @@ def chosen_rows(data: Data, chosen: Sequence[int]) -> Data:
 
 def sound(proof: Proof, optimum: float) -> None:
     """The bounds bracket the optimum, and the gap is what they say."""
-    found = proof.certificate
-    assert found.primal_margin <= optimum * (1 + 1e-9)
-    assert found.upper_bound >= optimum * (1 - 1e-9)
-    gap = 1.0 - (found.primal_margin / found.upper_bound) ** 2
-    assert found.relative_duality_gap == pytest.approx(max(gap, 0.0), abs=1e-12)
+    for found in (proof.certificate, proof.as_given):
+        assert found.primal_margin <= optimum * (1 + 1e-9)
+        assert found.upper_bound >= optimum * (1 - 1e-9)
+        gap = 1.0 - (found.primal_margin / found.upper_bound) ** 2
+        assert found.relative_duality_gap == pytest.approx(max(gap, 0.0), abs=1e-12)
 
 
 def fitted(data: Data, directory: Path, **settings: Any) -> Outcome:
@@ -354,6 +354,8 @@ def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back(data, tmp_pat
     assert proof.readings <= 5  # one and the four allowed
     assert proof.certificate.relative_duality_gap <= 2e-3
     assert proof.weights_scale * factor == pytest.approx(1.0, rel=1e-2)
+    own = objective(data, scaled, 2.0, 1.0, "squared_hinge")
+    assert own * (1 - 1e-9) <= proof.as_given.primal <= own * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("weights", [[0.0] * COLUMNS, [1e-30] * COLUMNS, [-1.0] * COLUMNS])
@@ -485,6 +487,17 @@ def test_liblinears_model_of_another_loss_is_certified_for_it(data, tmp_path, so
     proves(proof, mine, min(mine, least_objective(data, C, rho, loss)))
     assert proof.certificate.relative_duality_gap < 1e-4
     assert (proof.readings == 1.0) is (loss == "log_loss")
+
+
+@pytest.mark.parametrize(("solver", "loss"), [(5, "squared_hinge"), (6, "log_loss")])
+def test_liblinears_model_of_a_1_norm_is_certified_for_it(data, tmp_path, solver, loss):
+    model = liblinears(data, tmp_path, f"-s {solver} -e 1e-8", 0.5, 0.0)
+    proof = certify(model, data.path, C=0.5)
+    square = 0.5 * float(model.weights @ model.weights)
+    mine = objective(data, model, 0.5, 0.0, loss) - square + float(np.abs(model.weights).sum())
+    proves(proof, mine, mine)
+    assert proof.certificate.relative_duality_gap < 1e-3
+    assert proof.problem == {"loss": loss, "penalty": "l1", "C": 0.5}
 
 
 @pytest.mark.parametrize(

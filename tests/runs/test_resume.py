@@ -117,7 +117,7 @@ def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(how,
     streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m")
     cache = tmp_path / "m.run" / "cache"
     complete = set(cache.iterdir())
-    for name in ("tmp123.tmp", ".streamtron-1234-abc"):
+    for name in (".0123abcd.streamtron-cache", ".streamtron-1234-abc"):
         (cache / name).write_text("half")
     streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", **how)
     assert set(cache.iterdir()) == complete

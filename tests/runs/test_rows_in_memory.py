@@ -187,6 +187,8 @@ def test_rows_that_cannot_be_fitted_on_are_refused(rows, y, sentence):
 
 
 def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypatch):
+    with pytest.raises(SettingsError, match="rows in memory, where shards are wanted"):
+        streamtron.evaluate(streamtron.fit(table, label="answer", tol=0.5), table)
     with pytest.raises(SettingsError, match=r"Write it with fit\(…\)\.save\(path\)"):
         streamtron.fit(table, label="answer", model=tmp_path / "m.st")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -230,6 +232,15 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table):
     assert read_twice(table) == read_twice(Stream(table)) == [ROWS, ROWS]
     with pytest.raises(DataError, match="an iterator, which can be read once"):
         read_twice(iter(table.to_batches()))
+
+
+def test_rows_of_other_labels_have_another_fingerprint():
+    fingerprints = set()
+    for labels in ([["a", "b"], ["c"]], [["a"], ["b", "c"]]):
+        rows, reading = pa.table({"label": labels, "f0": [1.0, 2.0]}), ReaderConfig(multilabel=True)
+        with standing(rows, None) as path, open_shards([path], reading, cache_dir=None) as source:
+            fingerprints |= {source.fingerprints()[0][1]}
+    assert len(fingerprints) == 2
 
 
 def test_rows_in_memory_are_not_those_of_another_process(table):

@@ -19,7 +19,8 @@ from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.readers import rows_with
-from tests.helpers.processes import here
+from tests.helpers.layouts import write_table
+from tests.helpers.processes import here, succeeded
 from tests.helpers.svm_text import svm_lines
 from tests.helpers.user_rows import list_rows
 
@@ -53,9 +54,13 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
     held_out, used = (
         np.flatnonzero(in_share("a.svm", np.arange(ROWS), share)) for share in ((0, 0.3), (0.3, 1))
     )
-    gone = list_rows(place / "rows.csv", {"a.svm": [held_out[5], *used[[4, 90]]]})
+    rows = [held_out[5], *used[[4, 90]]]
+    gone = list_rows(place / "rows.csv", {"a.svm": rows, f"{place}/a.svm": rows})
     found = streamtron.forget(place / "m", rows=gone).report
-    assert (found["forgotten"], found["not_in_run"]) == ({"a.svm": 2}, ["1 row(s) of a.svm"])
+    assert found["forgotten"] == {"a.svm": 2}
+    assert found["not_in_run"] == ["1 row(s) of a.svm", f"1 row(s) of {place}/a.svm"]
+    with pytest.raises(DataError, match=r"row 1000 of a.svm, which has fewer rows"):
+        streamtron.forget(place / "m", rows=list_rows(place / "l", {"a.svm": [1000]}))
     streamtron.forget(place / "k", rows=list_rows(place / "k.csv", {"k.svm": [4, 90]}))
     write(place / "b.svm", seed=1)
     write(place / "kept" / "l.svm", in_share("b.svm", np.arange(ROWS), (0.3, 1.0)), seed=1)
@@ -73,9 +78,8 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
 def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, caplog):
     run = partial(here, place)
     (place / "bad.svm").write_text("no row\n")
-    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%")
-    done = run("fit", "a.svm", "bad.svm", "--model", "m", *words)
-    assert done.returncode == 0, done.stderr
+    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%", "--held-out", "0.3")
+    done = succeeded(run("fit", "a.svm", "bad.svm", "--model", "m", *words))
     rows = [
         int(in_share("a.svm", np.arange(ROWS), share).sum()) for share in ((0, 0.2), (0.2, 0.3))
     ]
@@ -86,14 +90,23 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     accuracy = streamtron.evaluate(model, place / "a.svm", share=(0.0, 0.2)).accuracy
     assert f"{accuracy:.4g}\n" in measured
     assert model.calibration["rows"] == rows[1]
+    assert run("report", "m", "-o", "m.html", "--valid", "20%").returncode == 0
+    right = f"Of {rows[0]} held-out rows it gets {100 * float(f'{accuracy:.3g}'):.6g} % right"
+    assert right in (place / "m.html").read_text()
+    assert "the fit held out 30%" in run("report", "m", "-o", "m.html", "--valid", "40%").stderr
     again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
     assert run(*again).returncode == 0
-    assert "held_out is None, the run has 0.3" in run(*again[:-4]).stderr
+    assert "held_out is None, the run has 0.3" in run(*again[:-6]).stderr
     write(place / "c.svm", seed=2)
     assert run("update", "m", "c.svm").returncode == 0
     assert "The model has lost its probabilities" in caplog.text
-    for bad, message in (("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows")):
-        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--calibrate", "10%")
+    (place / "s.toml").write_text("held_out = 0.5\n")
+    for bad, message in (
+        ("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows"),
+        ("20%", "held_out of --config, is 0.5, but --valid and --calibrate hold out 0.3 of the"),
+    ):  # fmt: skip
+        words = ("--valid", bad, "--calibrate", "10%", "--config", "s.toml")
+        done = run("fit", "a.svm", "--model", "x", *words)
         assert (done.returncode, message in done.stderr) == (2, True)
     for bad in ("0.0000001%", "99.9999999%"):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--overwrite")
@@ -101,14 +114,20 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
         assert "a.svm: no row, in 1 shard(s), is in the share of 1e-09 of the rows" in done.stderr
 
 
-def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_the_same_rows(place):
+def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_rows_that_the_model_knows(place):
     run = partial(here, place)
-    streamtron.fit(place / "kept" / "k.svm", model=place / "m")
+    streamtron.fit(place / "kept" / "k.svm", model=place / "m", held_out=0.1)
+    trained = json.loads((place / "m.run" / "manifest.json").read_text())["rows"]
+    (place / "copy.svm").write_bytes((place / "kept" / "k.svm").read_bytes())
     done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")
     assert (done.returncode, done.stdout) == (0, f"m: calibrated on {ROWS} rows\n")
     assert streamtron.load(place / "m").calibration["method"] == "isotonic"
     warned = [run("evaluate", "m", name).stderr for name in ("a.svm", "kept/k.svm")]
     assert ["calibrated on rows of a.svm" in text for text in warned] == [True, False]
+    told = f"trained on {trained} of the rows, in k.svm; it looks better there than on other"
+    warned[0] = run("evaluate", "m", "copy.svm").stderr
+    assert [told in text and "--valid 10%" in text for text in warned] == [True, True]
+    assert "trained on" not in run("evaluate", "m", "a.svm").stderr
     with pytest.raises(SettingsError, match="held-out is 1"):
         streamtron.fit(place / "a.svm", held_out=1.0)
 
@@ -158,8 +177,7 @@ def of_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fit_says_which_columns_became_features_and_which_did_not(of_table, tmp_path):
     words = ("--features", "*", "--C", 1e-3, "--model", tmp_path / "m", "--report", tmp_path / "r")
-    done = here(of_table, "fit", "a.parquet", *words)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(here(of_table, "fit", "a.parquet", *words))
     assert "features           user_id, income\n" in done.stdout
     assert "not used           city (string), note (string)\n" in done.stdout
     report = json.loads((tmp_path / "r").read_text())
@@ -219,18 +237,12 @@ def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_thei
          [1]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrows"])
 def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, tmp_path):
-    table = pa.table({"key": cells})
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        pq.write_table(table, path, row_group_size=2)
-    else:
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            for batch in table.to_batches(max_chunksize=2):
-                writer.write_batch(batch)
+    path = write_table(tmp_path / f"a.{suffix}", {"key": cells}, 2)
     [shard] = find_shards([str(path)])
-    assert rows_with(shard, "key", [value, value])[0].tolist() == rows
+    hits, which, equal_to = rows_with(shard, "key", [value, value])
+    assert (hits.tolist(), {*which}, equal_to.tolist()) == (rows, {0}, [0, 0])
     path.touch()
     with pytest.raises(DataError, match="changed"):
         rows_with(shard, "key", [value])

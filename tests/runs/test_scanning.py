@@ -32,7 +32,7 @@ from streamtron.runs.certify import Proof, certify
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit, run
 from streamtron.runs.inputs import cache_here
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.runs.scan import scan_shard
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but

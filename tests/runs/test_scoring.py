@@ -192,7 +192,7 @@ def test_of_a_multilabel_model_a_line_begins_with_all_labels_above_0(classes, tm
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
     written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
-    assert written == (2, 2, None)
+    assert written == (2, 2, None, ())
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
@@ -328,7 +328,7 @@ def test_a_csv_table_of_predictions_names_its_columns(multilabel, tmp_path):
 def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
     cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
     ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
-    table = pa.table({"id": ids, "f0": np.arange(9000.0) / 7, "day": pa.array(range(9000))})
+    table = pa.table({"id": ids, "decision y": ids, "f0": np.arange(9e3) / 7, "day": range(9000)})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
     reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
     model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
@@ -345,16 +345,21 @@ def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimit
     both = [tmp_path / "rows.parquet", tmp_path / "z.parquet"]
     with pytest.raises(DataError, match="In Parquet each has one type in all shards"):
         write_predictions(model, both, tmp_path / "out.parquet", keep=["id"])
-    for keep, message in ((["label"], "has that name already"), (["nope"], "of the name 'nope'")):
+    taken = "has that name already"
+    for keep, message in (("label", taken), ("decision y", taken), ("nope", "of the name 'nope'")):
         with pytest.raises((SettingsError, DataError), match=message):
-            write_predictions(model, tmp_path / "rows.parquet", name, keep=keep)
+            write_predictions(model, tmp_path / "rows.parquet", name, keep=[keep])
 
 
 def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
     streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
+    (tmp_path / "n.csv").write_text("x,kind\n" + "1,spam\n2,ham\n" * 9)
     streamtron.fit(tmp_path / "rows.svm", model=tmp_path / "svm.model")
+    streamtron.fit(
+        tmp_path / "n.csv", columns=["x:number"], label="kind", model=tmp_path / "number.model"
+    )
 
     def lines(model: str, stdin: str, *words: str) -> list[str]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
@@ -368,7 +373,8 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     assert "standard input: no rows" in lines("svm", "")[0]
     assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
-    assert "the model is not of text alone" in lines("svm", "a\n", "--format", "lines")[0]
+    for model in ("svm", "number"):
+        assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
 
 
 def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(tmp_path):

@@ -18,7 +18,7 @@ import streamtron
 from streamtron.core.files import parse_json
 from streamtron.runs.certify import certify
 from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import WAS_KILLED, content, kept, killed_at_call, state

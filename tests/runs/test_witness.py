@@ -163,6 +163,7 @@ def test_a_sealed_file_of_another_kind_or_version_is_refused(tmp_path, content):
 SHARDS = [
     None, 3, [3], [{"rows": 5}], [{"fingerprint": "a"}], [{"fingerprint": "a", "rows": -1}],
     [{"fingerprint": "a", "rows": "5"}], [{"fingerprint": "a", "rows": 4}],
+    *([{"fingerprint": "a", "rows": rows}] for rows in (2**60, 2**63, 2**80)),
 ]  # fmt: skip
 """Tables of shards that fit no counts."""
 

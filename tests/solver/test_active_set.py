@@ -25,14 +25,14 @@ batches = st.lists(st.tuples(chunks, st.lists(st.integers(0, 7), unique=True)), 
 def held(active: ActiveSet) -> list[Row]:
     """The rows it holds, as lists; whatever was done to it, it knows their squared lengths."""
     rows = plain_rows(active.rows)
-    assert active.squares.tolist() == [sum(value**2 for _, value in row) for row in rows]
+    assert active.targets.squares.tolist() == [sum(value**2 for _, value in row) for row in rows]
     return rows
 
 
 def fill(active: ActiveSet, rows: list[Row], positions: list[int], first: int) -> int:
     """Add the rows at ``positions``; their numbers are ``first`` more, signs and Δ² follow them."""
     chosen = np.array(positions, dtype=np.int64)
-    return active.add(csr(rows), chosen, targets_of(rows, first))
+    return active.add(csr(rows), chosen, targets_of(rows, first).take(chosen))
 
 
 def targets_of(rows: list[Row], first: int) -> Targets:
@@ -49,8 +49,8 @@ def is_of(active: ActiveSet, rows: list[Row], numbers: list[int]) -> None:
     """It holds these rows, with all that belongs to them."""
     assert held(active) == rows
     assert active.numbers.tolist() == numbers
-    assert active.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
-    assert active.delta2.tolist() == [number / 4 for number in numbers]
+    assert active.targets.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
+    assert active.targets.delta2.tolist() == [number / 4 for number in numbers]
 
 
 @prove

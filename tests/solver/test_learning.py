@@ -16,7 +16,7 @@ from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many, run
 from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import DataSize, memory_needed
-from streamtron.runs.outcome import Outcome
+from streamtron.runs.report import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.row_store import Pool
 

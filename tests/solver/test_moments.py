@@ -16,6 +16,7 @@ from streamtron import StreamtronRegressor
 from streamtron.core.config import Machine
 from streamtron.core.events import Event, ReadingDone
 from tests.helpers.examples import examples
+from tests.helpers.svm_text import svm_lines
 
 Floats = NDArray[np.float64]
 
@@ -92,11 +93,7 @@ def test_residuals_that_rounding_hides_are_summed_in_a_second_reading():
 
 
 def _write(path: Path, X: Floats, t: Floats) -> str:
-    lines = (
-        f"{a!r} " + " ".join(f"{j + 1}:{x!r}" for j, x in enumerate(row) if x)
-        for row, a in zip(X.tolist(), t.tolist(), strict=True)
-    )
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("".join(svm_lines(X, t)))
     return str(path)
 
 

@@ -16,16 +16,14 @@ from sklearn.datasets import load_svmlight_file
 from streamtron.core.text import MANY
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.optimum import holds, least_primal
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
 
 
 def printed(*words: object) -> str:
     """What a command prints that ends well."""
-    done = here(Path(), *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return succeeded(here(Path(), *words)).stdout
 
 
 def fitted(place: Path, shard: str, *words: object) -> tuple[LinearModel, dict[str, Any]]:

@@ -74,7 +74,7 @@ def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order():
     assert narrowed.running.w.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0]
     best = BestWeights(also, scale=2.0, bias=3.0)
     assert narrowed.narrow(best).tolist() == [0.0, 0.0, 0.0, 0.0, 0.5, 3.0]
-    assert narrowed.held.squares.tolist() == [5.0, 16.0, 64.0]
+    assert narrowed.held.targets.squares.tolist() == [5.0, 16.0, 64.0]
 
 
 def test_rows_of_few_columns_are_solved_as_they_are():

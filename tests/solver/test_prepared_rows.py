@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.class_weight import compute_class_weight
 
 import streamtron
+from tests.helpers.svm_text import svm_lines, write_shards
 
 SHARDS, ROWS, COLUMNS = 6, 60, 40
 
@@ -45,14 +46,9 @@ def learned(
 ) -> tuple[object, ...]:
     """The bits of a fit of shards that is certified; with ``weights`` each label has that of its
     class behind it."""
-    directory.mkdir()
     behind = {name: f":{weight!r}" for name, weight in (weights or {}).items()}
-    lines = [
-        " ".join([f"{k}{behind.get(str(k), '')}", *(f"{j}:{x[j]:g}" for j in np.flatnonzero(x))])
-        for k, x in zip(drawn.labels, drawn.X, strict=True)
-    ]
-    for number, some in enumerate(np.array_split(np.array(lines), SHARDS)):
-        (directory / f"{number}.svm").write_text("\n".join(some) + "\n")
+    labels = [f"{k}{behind.get(str(k), '')}" for k in drawn.labels]
+    write_shards(directory, svm_lines(drawn.X, labels, 0), SHARDS)
     chosen = streamtron.Settings.from_dict({"C": 2.0, "index_base": 0, **settings})
     outcome = streamtron.run(directory, chosen, model=directory.with_suffix(".model"))
     assert outcome.stop_reason == "certified"

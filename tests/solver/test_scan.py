@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +24,6 @@ from streamtron.solver.scan import (
     BlockScan,
     Frozen,
     ScanRequest,
-    Violators,
     counts_of_slacks,
     scan_blocks,
 )
@@ -60,12 +59,10 @@ def data() -> Data:
     return Data(*random_rows(0, ROWS, COLUMNS))
 
 
-def violators(blocks: Sequence[BlockScan], place: int, borders: Sequence[int]) -> Violators:
-    """Those of all blocks, their positions in the whole data."""
+def violators(blocks: Sequence[BlockScan], place: int) -> tuple[int, list[Targets]]:
+    """How many all blocks have, and the targets of those that came."""
     parts = [block.seen[place].violators for block in blocks]
-    positions = [f + part.positions for f, part in zip(borders, parts, strict=False)]
-    arrays = (np.concatenate([part[n] for part in parts]) for n in (2, 3, 4))
-    return Violators(sum(part.rows for part in parts), np.concatenate(positions), *arrays)
+    return sum(part.rows for part in parts), [part.targets for part in parts]
 
 
 def view(seed: int = 0, **changes: object) -> ScanRequest:
@@ -88,6 +85,8 @@ def plain(value: object) -> object:
     """Tuples of arrays as something that ``==`` compares to the bit."""
     if isinstance(value, np.ndarray):
         return value.tolist()
+    if isinstance(value, Targets):
+        value = astuple(value)
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 
@@ -215,10 +214,10 @@ def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, bord
         violating = np.flatnonzero(np.array(margins(data, request)) <= request.threshold).tolist()
         sizes = [NONZERO_BYTES * len(data.rows[k]) + ROW_BYTES for k in violating]
         fitting = violating[: int((np.cumsum(sizes) <= limit).sum())]
-        called = violators(blocks, place, borders)
-        assert (called.rows, called.positions.tolist()) == (len(violating), fitting)
-        assert called.signs.tolist() == [data.labels[k] for k in fitting]
-        assert set(called.delta2.tolist()) <= {DELTA2}
+        number, called = violators(blocks, place)
+        rows = [row for t in called for row in zip(t.numbers, t.signs, t.delta2, strict=True)]
+        assert number == len(violating)
+        assert rows == [(k, data.labels[k], DELTA2) for k in fitting]
         asked |= set(fitting)
     held = []
     for first, block in zip(borders, blocks, strict=False):
@@ -231,8 +230,8 @@ def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, bord
 def test_a_room_may_be_filled_to_the_byte_and_behind_a_row_without_none_does(room, fitting):
     rows: list[Row] = [[(0, 1.0)], [(0, 1.0), (1, 1.0)], [(0, 1.0)]]  # 32, 40 and 32 bytes
     blocks = scanned(Data(rows, [1, 1, 1]), [view(threshold=math.inf)], [0, 3], [room])
-    called = violators(blocks, 0, [0, 3])
-    assert (called.positions.tolist(), called.rows) == (fitting, 3)
+    number, [called] = violators(blocks, 0)
+    assert (called.numbers.tolist(), number) == (fitting, 3)
 
 
 def test_without_a_room_no_row_comes(data):

@@ -107,7 +107,7 @@ def scene(
     dual.settle(a[:-1].copy(), float(a[-1]), extension, int(start.sum(dtype=np.int64)))
     active, held_rows, calls = ActiveSet(10**6), csr(rows), itertools.count()
     targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
-    active.add(held_rows, np.arange(held), targets)
+    active.add(held_rows, np.arange(held), targets.take(slice(held)))
     rule = Rule(chosen_b, 1.0, False, True, RHO)
     problem = Subproblem(
         active, start[:held].copy(), dual, rule, lambda: Turn(0, 0, next(calls)), whole=held == ROWS

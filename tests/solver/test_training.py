@@ -10,9 +10,10 @@ import pytest
 from streamtron.core import kernels
 from streamtron.core.config import Settings, mini_epoch_limit
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import ChunkDone, Event, ReadingDone
+from streamtron.core.events import ChunkDone, Event, Problem, ReadingDone
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.solver.learner import Learner
+from streamtron.solver.reading import problem_of
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import bits, drawn_source, plain_rows
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
@@ -310,6 +311,11 @@ def test_every_reading_and_its_certificate_are_told(settings):
     assert source.nonzeros_read == len(readings) * nonzeros
     assert sum(event.mini_epochs for event in readings) == learner.progress.mini_epochs
     assert readings[-1].certificate == learner.certificate
+
+
+def test_events_name_the_price_that_was_given_and_a_rho_of_0_without_an_intercept():
+    learner = Learner(Settings(C=123.456, intercept="none"), [0, 1])
+    assert problem_of(learner) == Problem(123.456, 0.0)
 
 
 def test_a_learner_is_sound_only_while_its_counts_sum_to_t():

@@ -21,7 +21,7 @@ from streamtron.core.threads import open_threads
 from streamtron.solver import batched
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
-from streamtron.solver.one_vs_rest import CandidateClasses, Classes
+from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.row_store import Pool
 from streamtron.solver.scan import Frozen
 from tests.helpers.examples import slow_but
@@ -203,10 +203,10 @@ def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_
     labels = classes_that_come_late()
     settings = Settings.from_dict({"C": 2.0, **plan})
     source = GrowingSource(source_of(labels).rows, labels, block_rows=16)
-    classes = Classes(settings, source.labels, weights, Pool())
-    train(source, [], settings, new_classes=CandidateClasses([classes]), threads=2)
-    assert [learner.targets.positive for learner in classes.learners] == ["b", "a", "d", "c"]
-    for learner in classes.learners:
+    classes = Classes([(settings, weights)], source.labels, Pool())
+    train(source, [], settings, new_classes=classes, threads=2)
+    assert [learner.targets.positive for learner in classes.learners[0]] == ["b", "a", "d", "c"]
+    for learner in classes.learners[0]:
         name = learner.targets.positive
         chosen = None if weights is None else {name: weights.get(name, 1.0)}
         known = trained(source_of(labels), settings, class_weights=chosen, positive=name)
@@ -237,13 +237,13 @@ def test_all_rows_that_fit_are_held_once_for_all():
 def test_memory_is_asked_for_new_classes_before_their_learners_are_made():
     labels = classes_that_come_late()
     source, settings = GrowingSource(source_of(labels).rows, labels, block_rows=16), Settings()
-    classes, questions = Classes(settings, source.labels, None, Pool()), []
+    classes, questions = Classes([(settings, None)], source.labels, Pool()), []
 
     def has_room(learners: int, chunk: Chunk) -> bool:
-        questions.append((learners, len(classes.learners)))
+        questions.append((learners, len(classes.learners[0])))
         return True
 
-    train(source, [], settings, new_classes=CandidateClasses([classes]), has_room=has_room)
+    train(source, [], settings, new_classes=classes, has_room=has_room)
     assert questions[0][1] == 0
     for (learners, existing), (_, later) in pairwise(questions):
         assert learners == later + 1, "all classes met so far, and the placeholder"

@@ -26,7 +26,7 @@ from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.sweep import Sweep
-from tests.helpers.processes import here
+from tests.helpers.processes import here, succeeded
 from tests.helpers.sweep_rows import lasting, run_files, table
 
 GRID: dict[str, Any] = {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
@@ -271,6 +271,8 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, 
     ({"metric": "f1"}, "metric is f1"),
     ({"stage": "ascent"}, "there is one, ascent"),
     ({"faithful": True}, "faithful"),
+    ({"stage": "auto", "penalty": "elasticnet", "l1_ratio": [0.0, 0.5]},
+     "the penalty l2, and it is elasticnet"),
     ({"multiclass": True, "metric": "accuracy"}, "multiclass"),
 ])  # fmt: skip
 def test_what_has_no_two_stages_is_refused_before_anything_is_read(tmp_path, how, part):
@@ -281,7 +283,6 @@ def test_what_has_no_two_stages_is_refused_before_anything_is_read(tmp_path, how
 def test_the_command_says_who_was_dropped_and_its_table_is_that_of_python(place, found):
     words = ["train", "--valid", "held-out", "--C", "1e-6,1e-5,1", "--rho", "0,10", "--two-stage"]
     more = ["--stage", "1,0.1", "--tol", "1e-4", "--table", "t.csv"]
-    done = here(place, "sweep", *words, *more)
-    assert done.returncode == 0
+    done = succeeded(here(place, "sweep", *words, *more))
     assert done.stdout.count("pruned by bound after stage 1\n") == 2
     assert lasting(table(place / "t.csv")) == lasting(found)

@@ -1,18 +1,18 @@
 """Find and write the flat files of shards in a cache directory.
 
 A flat file is named by the shard's fingerprint and a digest of what else shaped it: the contract
-(how shards are read), the rows that are left out, and where blocks end. ``sources.sealed`` beside
-them remembers which fingerprint a path had at which size and time, so that a later run need not
-open the shards at all.
+(how shards are read), the rows that are left out, and where blocks end. An empty file beside it has
+the name of a source: which fingerprint a path had at which size and time, so that a later run need
+not open the shards at all.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import xxhash
@@ -21,7 +21,7 @@ from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import reading_from, writing_to
 from streamtron.core.rows import Label
-from streamtron.core.sealed import canonical, read_sealed, write_sealed
+from streamtron.core.sealed import canonical
 from streamtron.data.cache.flat_file import (
     TEMPORARY,
     CachedShard,
@@ -30,23 +30,34 @@ from streamtron.data.cache.flat_file import (
     remove_abandoned,
     writing_cache,
 )
-from streamtron.data.discover import ShardFile
+from streamtron.data.discover import ROWS_GIVEN, ShardFile
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
 
-ENDING = ".cache"
-_LIST = "sources.sealed"
+_SOURCE = re.compile(r"([0-9a-f]{16})_([0-9]+)_(-?[0-9]+)_([0-9a-f]{16}|)_([0-9a-f]{32})\.source")
+_FLAT_FILE = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.cache")
+_FORMER_LIST = re.compile(r"sources\.sealed")
 
 _log = logging.getLogger("streamtron")
 
 
 class Source(NamedTuple):
-    """A shard as it was when it was cached; see ``Stamp``."""
+    """A shard as it was when it was cached: digests of its path and of its stamp's tag."""
 
-    size: int
-    mtime_ns: int
+    path: str
+    stamp: Stamp
     fingerprint: str
-    tag: str = ""
+
+    @classmethod
+    def of(cls, shard: ShardFile, fingerprint: str) -> Source:
+        """Make that of a shard."""
+        tag = _digest(shard.tag) if shard.tag else ""
+        return cls(_digest(shard.path), shard.stamp._replace(tag=tag), fingerprint)
+
+    @property
+    def name(self) -> str:
+        """The name of the file that stands for it."""
+        return "_".join(map(str, (self.path, *self.stamp, self.fingerprint))) + ".source"
 
 
 class Cache:
@@ -62,21 +73,18 @@ class Cache:
         with writing_cache(self.directory):
             os.makedirs(self.directory, exist_ok=True)
             remove_abandoned(self.directory)
-        self._sources = _load_sources(self.directory)
-        self._new: dict[str, Source] = {}
+        self._sources = {source.path: source for source in _sources(self.directory)}
 
     def knows(self, shard: ShardFile) -> bool:
-        """Tell whether the shard was cached as it is now."""
-        known = self._sources.get(shard.path)
-        return known is not None and shard.stamp.may_be(Stamp(*known[:2], known.tag))
+        """Tell whether there is a flat file of the shard as it is now."""
+        return self._flat_file(shard) is not None
 
     def find(self, shard: ShardFile) -> CachedShard | None:
         """Find the flat file of the shard as it is now, if it is intact."""
-        if not self.knows(shard):
+        flat_file = self._flat_file(shard)
+        if flat_file is None:
             return None
-        path, key = self._place(shard, self._sources[shard.path].fingerprint)
-        if not os.path.exists(path):
-            return None
+        path, key = flat_file
         try:
             contents = read_contents(path)
             if contents.key != key:
@@ -92,18 +100,17 @@ class Cache:
         """Complete a shard's flat file and remember the source it stands for."""
         path, key = self._place(shard, fingerprint)
         contents = writer.finish(path, key, labels)
-        self._remember(shard, fingerprint)
+        if shard.name != ROWS_GIVEN:  # whose path is another one each time
+            self._remember(shard, fingerprint)
         return CachedShard(path, shard.name, contents)
 
-    def save(self) -> None:
-        """Write down what has been remembered since the last time."""
-        if not self._new:
-            return
-        with writing_cache(self.directory), _locked(self.directory):
-            # others may have written meanwhile
-            sources = _load_sources(self.directory) | self._new
-            write_sealed(os.path.join(self.directory, _LIST), {"sources": sources}, {})
-        self._new = {}
+    def _flat_file(self, shard: ShardFile) -> tuple[str, dict[str, Any]] | None:
+        """Return the path of the flat file of the shard as it is now, and what shaped it."""
+        known = self._sources.get(_digest(shard.path))
+        if known is None or not Source.of(shard, "").stamp.may_be(known.stamp):
+            return None
+        path, key = self._place(shard, known.fingerprint)
+        return (path, key) if os.path.exists(path) else None
 
     def _place(self, shard: ShardFile, fingerprint: str) -> tuple[str, dict[str, Any]]:
         """Return the path of a shard's flat file, and what shaped it."""
@@ -115,17 +122,20 @@ class Cache:
             key["name"] = os.path.basename(shard.name)
         if shard.without is not None:
             key["without"] = shard.without.digest
-        name = f"{fingerprint}-{xxhash.xxh3_64_hexdigest(canonical(key).encode())}{ENDING}"
+        name = f"{fingerprint}-{_digest(canonical(key))}.cache"
         return os.path.join(self.directory, name), key
 
     def _remember(self, shard: ShardFile, fingerprint: str) -> None:
-        earlier = self._sources.get(shard.path)
-        known = Source(shard.size, shard.mtime_ns, fingerprint, shard.tag)
-        self._sources[shard.path] = self._new[shard.path] = known
-        if earlier and earlier.fingerprint not in {s.fingerprint for s in self._sources.values()}:
-            _unlink(_flat_files(self.directory, {earlier.fingerprint}))
-        if len(self._new) > len(self._sources) // 8:  # seldom enough for ten thousand shards
-            self.save()
+        """Let a source stand for the shard; remove what stands for what the shard was before."""
+        source = Source.of(shard, fingerprint)
+        earlier = self._sources.get(source.path)
+        self._sources[source.path] = source
+        with writing_cache(self.directory):
+            open(os.path.join(self.directory, source.name), "wb").close()
+            if earlier and earlier != source:
+                _unlink(os.path.join(self.directory, earlier.name))
+                if earlier.fingerprint not in {s.fingerprint for s in self._sources.values()}:
+                    drop_cached(self.directory, {earlier.fingerprint}, ())
 
 
 def cache_files(directory: str) -> list[str]:
@@ -134,8 +144,9 @@ def cache_files(directory: str) -> list[str]:
         return []
     with reading_from(directory):
         names = sorted(os.listdir(directory))
-    ours = [name for name in names if name.endswith((ENDING, TEMPORARY)) or name == _LIST]
-    return [os.path.join(directory, name) for name in ours]
+    ours = (_FLAT_FILE, _SOURCE, TEMPORARY, _FORMER_LIST)
+    names = [name for name in names if any(kind.fullmatch(name) for kind in ours)]
+    return [os.path.join(directory, name) for name in names]
 
 
 def clear_cache(directory: str) -> int:
@@ -149,56 +160,35 @@ def clear_cache(directory: str) -> int:
 
 
 def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]) -> None:
-    """Remove the flat files of shards, but for those that are ``used`` (by their paths), and what
-    is remembered of shards that are not used at all."""
+    """Remove the flat files of shards, but for those that are ``used`` (by their paths), and the
+    sources of shards that are not used at all."""
     gone, paths_in_use = set(fingerprints), set(used)
+    unused = gone - set(map(_fingerprint, paths_in_use))
     with writing_cache(directory):
-        _unlink(path for path in _flat_files(directory, gone) if path not in paths_in_use)
-        unused = gone - set(map(_fingerprint, paths_in_use))
-        with _locked(directory):
-            sources = _load_sources(directory)
-            remaining = {path: s for path, s in sources.items() if s.fingerprint not in unused}
-            if remaining != sources:
-                write_sealed(os.path.join(directory, _LIST), {"sources": remaining}, {})
+        for path in cache_files(directory):
+            fingerprints_gone = unused if _SOURCE.fullmatch(os.path.basename(path)) else gone
+            if _fingerprint(path) in fingerprints_gone and path not in paths_in_use:
+                _unlink(path)
 
 
-def _flat_files(directory: str, fingerprints: Collection[str]) -> list[str]:
-    """List the flat files of the shards with these fingerprints, which begin their names."""
-    paths = [path for path in cache_files(directory) if path.endswith(ENDING)]
-    return [path for path in paths if _fingerprint(path) in fingerprints]
+def _sources(directory: str) -> Iterator[Source]:
+    """Yield the sources of the flat files in a directory."""
+    for file in cache_files(directory):
+        if match := _SOURCE.fullmatch(os.path.basename(file)):
+            path, size, time, tag, fingerprint = match.groups()
+            yield Source(path, Stamp(int(size), int(time), tag), fingerprint)
 
 
 def _fingerprint(path: str) -> str:
-    return os.path.basename(path).split("-")[0]
+    """Return the fingerprint in the name of a flat file or of a source."""
+    match = re.search("[0-9a-f]{32}", os.path.basename(path))
+    return match[0] if match else ""
 
 
-def _unlink(paths: Iterable[str]) -> None:
-    for path in paths:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(os.fsencode(text))
 
 
-@contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    """Let one process at a time write the list of sources anew. Where a network file system has no
-    locks, what another one remembers may be lost, and is then read once more."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _load_sources(directory: str) -> dict[str, Source]:
-    """Load what is remembered of shards, by their paths."""
-    path = os.path.join(directory, _LIST)
-    if not os.path.exists(path):
-        return {}
-    try:
-        content, _ = read_sealed(path, "list of cached shards")
-        return {path: Source(*known) for path, known in content["sources"].items()}
-    except (FileDamaged, TypeError, KeyError, AttributeError):
-        _log.warning("%s: damaged; the cache is rebuilt.", path)
-        return {}
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -26,6 +26,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,7 +46,8 @@ from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
 from streamtron.data.row_batch import RowBatch, offsets_of
 
 FORMAT_VERSION = 5
-TEMPORARY = ".tmp"
+TEMPORARY = re.compile(r"\.[a-z0-9_]{8}\.streamtron-cache")
+"""Names of files that are being written."""
 
 _HEAD = b"streamtron cache"
 _END = b"end of the cache"
@@ -179,7 +181,7 @@ def _first_of_dense(block: RowBatch) -> int | None:
 def _locked_temporary(directory: str) -> tuple[BinaryIO, str]:
     """Open a new file, locked against ``remove_abandoned``; return it with its path."""
     while True:
-        descriptor, path = tempfile.mkstemp(TEMPORARY, dir=directory)
+        descriptor, path = tempfile.mkstemp(".streamtron-cache", ".", directory)
         file = open(descriptor, "wb")  # noqa: SIM115
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.path.exists(path):
@@ -190,7 +192,7 @@ def _locked_temporary(directory: str) -> tuple[BinaryIO, str]:
 def remove_abandoned(directory: str) -> None:
     """Remove the temporary files of writers that were killed."""
     for name in os.listdir(directory):
-        if name.endswith(TEMPORARY):
+        if TEMPORARY.fullmatch(name):
             with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(file.name)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from streamtron.core.errors import DataError
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.tables import Part, TableReader, batch_rows
 
@@ -18,6 +19,7 @@ BATCH_BYTES = 1 << 23
 """Bytes of a batch: those of 2²⁰ nonzeros."""
 
 _MAGIC = b"ARROW1"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class ArrowReader(TableReader):
@@ -49,6 +51,19 @@ class ArrowReader(TableReader):
                     yield reader.get_batch(number), (number + 1) / count
             else:
                 yield from ((batch, file.tell() / file.size()) for batch in reader)
+                self._check_end(file)
+
+    def _check_end(self, file: pa.NativeFile) -> None:
+        """Note that a stream may have been cut between record batches; refuse what is behind it."""
+        end = file.tell()
+        if behind := file.size() - end:
+            raise DataError(
+                f"{self.name}: {behind:,} bytes behind the end of its stream, as of streams that "
+                "were joined as bytes. Write each to a file of its own."
+            )
+        file.seek(end - len(_END))
+        if file.read(len(_END)) != _END:
+            self.note_end("the stream ends without the mark of its end")
 
     def _schema(self, file: pa.NativeFile) -> pa.Schema:
         with _open(file) as reader:

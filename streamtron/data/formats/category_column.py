@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -13,23 +14,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.layouts import Spot, decoded, is_string
+from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, hashed, one_hot
 
 MOST = 1 << 20
 """Categories of a column that are counted."""
 
 
+BOOLEANS = {word: word.lower() for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
+"""How text has a boolean → the category that it is."""
+
+
 class Categories(NamedTuple):
-    """How often each category occurs, and whether all are whole numbers."""
+    """How often each category occurs, and whether some are of CSV, where a boolean is a word."""
 
     counts: Counter[str]
-    are_numbers: bool
+    of_csv: bool = False
 
     def plus(self, other: Categories) -> Categories:
         """Both together; the first one is changed."""
         self.counts.update(other.counts)
-        return Categories(self.counts, self.are_numbers and other.are_numbers)
+        return Categories(self.counts, self.of_csv or other.of_csv)
 
 
 @dataclass(frozen=True)
@@ -83,16 +88,33 @@ class CategoryColumn(Column):
         strings = array.dictionary.cast(pa.large_string())
         return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int64()), strings)
 
-    def values_in(self, array: pa.Array) -> pa.Array:
-        """Return the categories of some rows as strings, one after the other."""
-        return decoded(array).drop_null().cast(pa.large_string())
-
     def _cells(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Cells:
-        values = array.dictionary.to_pylist()
+        values = list(map(self.as_counted, array.dictionary.to_pylist()))
         places = np.append(self.codes(values), self.width - 1 if self.null == "column" else -1)
         codes = places[array.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
         unseen = (codes < 0) & ~missing
         return Cells(one_hot(codes, self.width), unseen if unseen.any() else None)
+
+    @cached_property
+    def _booleans(self) -> dict[str, str]:
+        """How a boolean may be written → as it was counted, each in one way and nothing else."""
+        names = {BOOLEANS[name]: name for name in self._places if name in BOOLEANS}
+        if len(names) < len(self._places):
+            return {}
+        return {way: names[word] for way, word in BOOLEANS.items() if word in names}
+
+    @cached_property
+    def _are_whole(self) -> bool:
+        return bool(self._places) and all(map(is_whole, self._places))
+
+    def as_counted(self, value: str) -> str:
+        """Return a category as it was written when categories were counted: one of true and false
+        may be ``True``, and one of whole numbers ``7.0``, as pandas has 7 beside a null."""
+        if value in self._places:
+            return value
+        if self._are_whole and value.endswith(".0"):
+            return value.removesuffix(".0")
+        return self._booleans.get(value, value)
 
     def codes(self, values: Iterable[str]) -> NDArray[np.int64]:
         """Return the feature of each category, below 0 if it was not counted."""
@@ -103,8 +125,7 @@ class CategoryColumn(Column):
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
         values, codes = array.dictionary.to_pylist(), array.indices.drop_null().to_numpy()
         times = zip(values, np.bincount(codes, minlength=len(values)).tolist(), strict=True)
-        counts = Counter({value: count for value, count in times if count})
-        return Categories(counts, all(map(is_whole, counts)))
+        return Categories(Counter({value: count for value, count in times if count}))
 
     def fitted(self, tally: Categories) -> Self:
         """Return the column with its categories."""
@@ -113,13 +134,20 @@ class CategoryColumn(Column):
                 f"column {self.name!r} has more than {MOST:,} categories. Is it an identifier? "
                 f"Leave it out, or hash it: '{self.name}:{self.KIND},hash_bits=20'."
             )
-        known = sorted(tally.counts, key=int if tally.are_numbers else str)
-        often = [value for value in known if tally.counts[value] >= self.min_count]
-        rare = [value for value in known if tally.counts[value] < self.min_count]
+        counts = tally.counts
+        if tally.of_csv and counts.keys() <= BOOLEANS.keys():
+            counts = Counter()
+            for word, count in tally.counts.items():
+                counts[BOOLEANS[word]] += count
+        known = sorted(counts, key=int if all(map(is_whole, counts)) else str)
+        often = [value for value in known if counts[value] >= self.min_count]
+        rare = [value for value in known if counts[value] < self.min_count]
         return replace(self, categories=tuple(often), rare=tuple(rare))
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether a text is a whole number as Arrow writes it."""
+    """Tell whether a text is a whole number as Arrow writes it, and Python reads it."""
     digits = text.removeprefix("-")
+    if len(digits) > sys.int_info.default_max_str_digits:
+        return False
     return digits.isascii() and digits.isdigit() and (digits == "0" or digits[0] != "0")

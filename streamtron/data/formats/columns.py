@@ -108,8 +108,9 @@ class _Table(NamedTuple):
             self._find("weight", weight)
         taken = {label, reading.weight_column}
         features = self._features(taken)
+        self._check_apart(features, label, weight)
         layout = self._layout(features)
-        columns = Columns(label, layout, features, None, weight, self._unknown(taken))
+        columns = Columns(label, layout, features, None, weight, self._unknown(taken), lengths=[])
         self._check_pair(columns)
         if layout.startswith("lists"):
             columns = columns._replace(values=self._values(columns))
@@ -125,21 +126,32 @@ class _Table(NamedTuple):
             weight = self._find("weight", recipe.weight or reading.weight_column)
         if reading.settled is None:
             recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
+            self._check_apart(recipe.names, label, weight)
         for column in recipe.columns:
             if (times := self.schema.names.count(column.name)) != 1:
+                known = "the model reads" if reading.settled else "--columns or --text names"
                 raise DataError(
-                    f"{self.name}: {times} columns {column.name!r}, which --columns or --text "
-                    f"names. Name those that are there once ({self._there()})."
+                    f"{self.name}: {times} columns {column.name!r}, which {known}. Wanted is one, "
+                    f"called exactly so ({self._there()})."
                 )
             if not column.takes(type_ := self.schema.field(column.name).type):
                 raise DataError(
                     f"{self.name}: column {column.name!r} of type {type_} cannot be a "
-                    f"{column.KIND}: wanted {column.TYPES}. Name another kind, or write the column "
-                    "alike in all shards."
+                    f"{column.KIND}: wanted {column.TYPES}. Write the column alike in all shards, "
+                    "or name another kind when you fit."
                 )
         counts = reading.unknown_features == "out_of_range"
-        names, new = tuple(recipe.names), None if counts else set[str]()
-        return Columns(label, "recipe", names, None, weight, (), recipe, counts, new)
+        names, new = tuple(recipe.names), None if counts else Counter[str]()
+        return Columns(label, "recipe", names, None, weight, (), recipe, new)
+
+    def _check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
+        """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
+        for role, column in (("label", label), ("weight", weight)):
+            if column in features and self.reading.settled is None:
+                raise SettingsError(
+                    f"{self.name}: {column!r} is both the {role} and a feature. Leave it out of "
+                    f"the features, or name another column by --{role}."
+                )
 
     def _check_recipe(self) -> None:
         """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""

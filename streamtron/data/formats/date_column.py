@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -32,6 +33,8 @@ _NUMBERS = {
 }  # fmt: skip
 """Part of a date → the function that gives its place among these."""
 
+_DATE = re.compile("-?[0-9]{4,}-[0-9]{2}-[0-9]{2}")
+
 
 @dataclass(frozen=True)
 class DateColumn(ScaledColumn):
@@ -58,6 +61,8 @@ class DateColumn(ScaledColumn):
         super()._check()
         for date in filter(None, (self.at, self.last)):
             try:
+                if not _DATE.fullmatch(date):  # numpy knows today, now, NaT, months and years too
+                    raise ValueError
                 np.datetime64(date, "D")
             except ValueError:
                 self.refuse(f"at={date:.40}: wanted a date such as 2026-01-31")

@@ -100,11 +100,12 @@ def standing(rows: Any, y: Any) -> Iterator[str]:
 class GivenReader(ArrowReader):
     """Read rows where they are, by the path of the file that stands for them."""
 
-    def batches(self) -> Iterator[RowBatch]:
+    def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the rows in their order, checked; then they have their fingerprint."""
         digest = xxhash.xxh3_128()
-        for batch in super().batches():
-            for part in (batch.indptr, batch.indices, batch.values, batch.codes, batch.weights):
+        for batch in super()._batches_of_all():
+            codes = batch.codes, batch.code_offsets
+            for part in (batch.indptr, batch.indices, batch.values, *codes, batch.weights):
                 if part is not None:
                     digest.update(np.ascontiguousarray(part).data)
             digest.update(repr(batch.classes).encode())
@@ -114,7 +115,7 @@ class GivenReader(ArrowReader):
     def fingerprint(self) -> str:
         """Compute xxh3-128 of the rows as they are read, 32 hex digits."""
         if self._fingerprint is None:
-            for _ in self.batches():
+            for _ in self._batches_of_all():
                 pass
         return super().fingerprint()
 
@@ -173,6 +174,8 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
             f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
             "are a matrix, (rows, columns), and one label a row."
         )
+    if np.ma.is_masked(X) or np.ma.is_masked(y):
+        raise DataError("the rows to fit on: values that are masked. Remove or fill them.")
     # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
         matrix = canonical(sparse.csr_array(X))

@@ -6,6 +6,7 @@ A new layout is a function in ``LAYOUTS``; ``table_rows`` checks the columns for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
@@ -106,10 +107,10 @@ class Columns(NamedTuple):
     """columns of numbers that are counted and weigh 0; see ``ReaderConfig.unknown_features``"""
     recipe: Recipe | None = None
     """how columns become features, in the layout ``recipe``"""
-    counts_unseen: bool = False
-    """whether what a recipe has not seen is out of range; see ``Recipe.rows_of``"""
-    new: set[str] | None = None
-    """takes the columns in which a recipe meets what it has not seen, where that is not counted"""
+    new: Counter[str] | None = None
+    """see ``Recipe.rows_of``; None where what a recipe has not counted is out of range"""
+    lengths: list[int] | None = None
+    """takes the length of the first list of numbers in the file, in the layout ``dense``"""
 
     @property
     def all(self) -> list[str]:
@@ -238,7 +239,9 @@ def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     [column] = columns.features
     indptr, items = _items(batch.column(column), column, spot)
     lengths = np.diff(indptr)
-    width = int(lengths[0]) if len(batch) else 0
+    first_lengths = [] if columns.lengths is None else columns.lengths
+    first_lengths += [] if first_lengths else lengths[:1].tolist()
+    width = first_lengths[0] if first_lengths else 0
     if (odd := lengths != width).any():
         row = first(odd)
         what = f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}"
@@ -277,7 +280,7 @@ def by_recipe(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     if not columns.features:  # only rows are counted
         nothing = np.zeros(0, np.int64)
         return Entries(np.zeros(len(batch) + 1, np.int64), nothing, None)
-    rows = columns.recipe.rows_of(batch, spot, columns.counts_unseen, columns.new)
+    rows = columns.recipe.rows_of(batch, spot, columns.new)
     return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
+from streamtron.data.deletions import Deletions
 from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
@@ -47,14 +48,12 @@ class LibsvmReader(FileReader):
 
     def __init__(
         self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1, batch_bytes: int = 1 << 20,
+        threads: int = 1, without: Deletions | None = None, batch_bytes: int = 1 << 20,
     ) -> None:  # fmt: skip
-        super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS))
+        super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS), without)
         self._batch_bytes = batch_bytes
-        self.note = ""
-        """What is odd about the file, once it has been read."""
 
-    def batches(self) -> Iterator[RowBatch]:
+    def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
         stream = TextStream(self.path, self.name)
@@ -109,7 +108,7 @@ class LibsvmReader(FileReader):
         """Drop a byte order mark, end the last line; refuse other formats, and a row cut off."""
         for number, (text, taken) in enumerate(texts):
             for signature, sentence in _SIGNATURES.items() if number == 0 else ():
-                if text.startswith(signature):
+                if re.match(signature, text):
                     raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
             if number == 0:
                 text = text.removeprefix(b"\xef\xbb\xbf")
@@ -121,10 +120,7 @@ class LibsvmReader(FileReader):
                 raise BadLine(0, f"{what} Copy or write it again.")
             if end < len(text):
                 text += b"\n"
-                self.note = (
-                    f"{self.name}: the last line ends without a newline, and was read as it is. "
-                    "If the file was cut off, copy or write it again."
-                )
+                self.note_end("the last line ends without a newline")
             yield text, taken
 
 
@@ -318,13 +314,13 @@ _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""
 
 _SIGNATURES = {
-    b"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
-    b"BZh": "bzip2 data. Give the file a name that ends in .bz2",
-    b"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
-    b"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
-    b"PAR1": "a Parquet file. Give it a name that ends in .parquet",
-    b"ARROW1": "an Arrow file. Give it a name that ends in .arrow",
-    b"PK\x03\x04": "a zip archive. Unpack it",
-    b"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
-    b"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
+    rb"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": "bzip2 data. Give the file a name that ends in .bz2",
+    rb"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
+    rb"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
+    rb"PAR1\x15": "a Parquet file. Give it a name that ends in .parquet",
+    rb"ARROW1\0\0": "an Arrow file. Give it a name that ends in .arrow",
+    rb"PK\x03\x04": "a zip archive. Unpack it",
+    rb"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
+    rb"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
 }

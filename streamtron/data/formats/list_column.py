@@ -48,10 +48,6 @@ class ListColumn(CategoryColumn):
     def _decoded(self, array: pa.Array) -> pa.Array:
         return decoded(array)
 
-    def values_in(self, array: pa.Array) -> pa.Array:
-        """Return the names in some rows as strings, one after the other."""
-        return self._items(decoded(array), Spot("X", "", 0))[1].dictionary_decode()
-
     def _items(
         self, array: pa.Array, spot: Spot
     ) -> tuple[Offsets, pa.DictionaryArray, NDArray[np.float32]]:
@@ -137,7 +133,7 @@ class VectorColumn(Column):
 
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Categories:
         rows, length = self._vectors(array, missing, spot).shape
-        return Categories(Counter({str(length): rows} if rows else {}), True)
+        return Categories(Counter({str(length): rows} if rows else {}))
 
     def fitted(self, tally: Categories) -> Self:
         """Return the column with the length of its lists."""

@@ -212,6 +212,6 @@ class NumberColumn(ScaledColumn):
         """Return the column with scale, mean and edges."""
         mean = tally.mean if self.null == "mean" else None
         filled = tally.filled(mean or 0.0) if self.null in ("0", "mean") else tally
-        scaling = self._scaling(filled)
+        scaling = self._scaling(tally if self.bins else filled)  # edges are between numbers
         edges = None if self.bins is None else tally.edges(self.bins)
         return replace(self, mean=mean, edges=edges, **scaling)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -17,12 +19,16 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
+from streamtron.core.text import some
+from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.formats.list_column import ListColumn
 from streamtron.data.formats.recipe_column import Column
 from streamtron.data.formats.recipe_words import column_from, column_of, given_fields, spec_of
 from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.formats.words import strings_of
+
+_log = logging.getLogger(__name__)
 
 _NO_RECIPE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, zlib.error)
 
@@ -94,17 +100,23 @@ class Recipe:
         """The number of features."""
         return self.starts[-1]
 
-    def name_of(self, feature: int) -> str | None:
+    def name_of(
+        self, feature: int, *, several: bool | None = None, hashes: bool = False
+    ) -> str | None:
         """Return the name of a feature: ``city=Paris``; a word, after the name of its column where
-        there are others; None where it is hashed, or there is none."""
+        there are ``several``, by default where this recipe has; None where it is hashed, unless
+        ``hashes`` are called by their number, or there is none."""
         at = int(np.searchsorted(self.starts, feature, side="right")) - 1
         if not 0 <= at < len(self.columns):
             return None
         column = self.columns[at]
         place = feature - self.starts[at] - column.hashes
         if place < 0:
-            return None
-        is_word = isinstance(column, TextColumn) and len(self.columns) > 1
+            place += column.hashes
+            hashed = f"{column.name}:{column.KIND}, hash {place:,} of {column.hashes:,}"
+            return hashed if hashes else None
+        several = len(self.columns) > 1 if several is None else several
+        is_word = isinstance(column, TextColumn) and several
         return column.features[place] if not is_word else f"{column.name}:{column.features[place]}"
 
     @property
@@ -112,9 +124,9 @@ class Recipe:
         """The columns, each with the number of its features where that is not 1."""
         lines = []
         for column in self.columns:
-            many = f" ({column.width:,} features)" if column.width != 1 else ""
-            rare = getattr(column, "left_out", False) * ", rarer words left out)"
-            lines.append(f"{column.name}{many[:-1] + rare if rare else many}")
+            notes = [f"{column.width:,} features"] if column.width != 1 else []
+            notes += ["rarer words left out"] if getattr(column, "left_out", False) else []
+            lines.append(f"{column.name} ({', '.join(notes)})" if notes else column.name)
         return lines
 
     def settled(self, schema: pa.Schema, name: str, taken: Iterable[str | None]) -> Recipe:
@@ -138,17 +150,17 @@ class Recipe:
         return replace(self, columns=tuple(columns))
 
     def rows_of(
-        self, table: pa.RecordBatch, spot: Spot, unseen: bool = False, new: set[str] | None = None
+        self, table: pa.RecordBatch, spot: Spot, new: Counter[str] | None
     ) -> sparse.csr_array:
-        """Return the rows of a table, float32, without zeros, columns rising. What is ``unseen`` in
-        the column k, as a category that was not counted, is left out, or has the feature
-        width + k, which no model has. ``new`` : takes the names of columns in which there is."""
+        """Return the rows of a table, float32, without zeros, columns rising. ``new`` : counts the
+        rows with what was not counted, as a category may be, by column, and leaves that out; None =
+        in the column k it has the feature width + k, which no model has."""
         cells = [column.cells(table.column(column.name), spot) for column in self.columns]
         blocks = [made.rows for made in cells]
         marked = {k: made.unseen for k, made in enumerate(cells) if made.unseen is not None}
         if new is not None:
-            new.update(self.columns[k].name for k in marked)
-        if unseen and marked:
+            new.update({self.columns[k].name: int(rows.sum()) for k, rows in marked.items()})
+        elif marked:
             marks = np.zeros((len(table), len(cells)), np.float32)
             for k, rows in marked.items():
                 marks[:, k] = rows
@@ -159,8 +171,9 @@ class Recipe:
 
     def rows(self, given: Mapping[str, Any]) -> sparse.csr_array:
         """Return the rows of columns, each by its name as a sequence; others are ignored.
-        DataError: a value that is missing or of another kind."""
-        arrays = []
+        A warning names a column in which no category is known. DataError: a value that is missing
+        or of another kind."""
+        arrays, new = [], Counter[str]()
         for column in self.columns:
             try:
                 array = _array_of(given[column.name], isinstance(column, ListColumn))
@@ -171,7 +184,14 @@ class Recipe:
                 raise DataError(f"X: {column.name!r} is {array.type}. Wanted are {column.TYPES}.")
             arrays.append(array)
         batch = pa.RecordBatch.from_arrays(arrays, self.names)
-        return self.rows_of(batch, Spot("X", "", 0))
+        rows = self.rows_of(batch, Spot("X", "", 0), new)
+        for column in self.columns:
+            present = len(batch) - batch.column(column.name).null_count
+            if type(column) is CategoryColumn and new[column.name] == present > 0:
+                known = some(column.categories or column.rare, most=2)
+                what = "none of the categories that the model knows"
+                _log.warning("X: %r holds %s (%s), and weighs 0.", column.name, what, known)
+        return rows
 
     def tallies(self, table: pa.RecordBatch, spot: Spot) -> list[Any]:
         """Count, in some rows, what must be known of each column that is not fitted."""

@@ -132,7 +132,8 @@ class Column(ABC):
             ways = " or ".join(f"null={way}" for way in self.NULLS if way != REFUSED)
             spec = f"{self.name}:{self.KIND},null={self.NULLS[-1]}"
             what = f"null in column {self.name!r}. Say what a null is: {ways}"
-            spot.refuse(first(missing), f"{what}, as in --columns '{spec}'.")
+            later = "a model that is fitted refuses it: fill it in, or fit again"
+            spot.refuse(first(missing), f"{what}, as in fit --columns '{spec}'; {later}.")
         return array, missing
 
     def _decoded(self, array: pa.Array) -> pa.Array:

@@ -38,18 +38,19 @@ def column_of(spec: str) -> Column:
     if (match := _SPEC.fullmatch(spec)) is None:
         raise SettingsError(
             f"columns: {spec!r:.80}. Wanted is NAME:KIND,OPTION=VALUE,…, with KIND one of "
-            f"{', '.join(KINDS)}, as in 'age:number,null=mean'."
+            f"{', '.join(KINDS)}, as in 'age:number,null=mean'; or auto, alone."
         )
     name, kind, options = match[1], KINDS[match[2]], match[3] or ""
     known = {entry.name: str(entry.type) for entry in _options(kind)}
     given: dict[str, str] = {}
     last = None
     while options:
-        word, _, options = options.partition(",")
+        word, _, later = options.partition(",")
         option, equals, value = word.partition("=")
         option = ALIASES.get(option.strip(), option.strip())
         if option == "token_pattern":  # which may have commas, and is the last one
-            value, options = ",".join(filter(None, (value, options))), ""
+            value, later = options.partition("=")[2], ""
+        options = later
         if option in known and (equals or known[option] == "bool"):
             given[option], last = value if equals else "true", option
         elif last is not None and not equals:
@@ -81,7 +82,7 @@ def likely_spec(name: str, type_: pa.DataType) -> str | None:
 
 
 def spec_of(column: Column) -> str:
-    """Return a column in words, as ``column_of`` reads them."""
+    """Return a column in words, as ``column_of`` reads them. SettingsError: there are none."""
     given, options = given_fields(column), [f"{column.name}:{column.KIND}"]
     names = [entry.name for entry in _options(type(column)) if entry.name in given]
     for name in sorted(names, key="token_pattern".__eq__):
@@ -92,7 +93,13 @@ def spec_of(column: Column) -> str:
             value = ",".join(value)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         options.append(name if value is True else f"{name}={text}")
-    return ",".join(options)
+    spec = ",".join(options)
+    if given_fields(column_of(spec)) != {name: given[name] for name in ("name", *names)}:
+        column.refuse(
+            f"no words say this. {spec!r:.80} is read as another column: no stop word may have a "
+            "comma, or be called as an option"
+        )
+    return spec
 
 
 def _options(kind: type[Column]) -> list[Any]:
@@ -148,7 +155,7 @@ _VALUES: dict[str, _Values] = {
     "int": _NUMBER,
     "int | None": _NUMBER,
     "int | float": _Values(
-        (int, float), (), lambda text: (float if "." in text else int)(digits(text)),
+        (int, float), (), lambda text: (float if {*".e"} & {*text} else int)(digits(text)),
         "a number of documents, or a share such as 0.5",
     ),
     "float | None": _Values((float,), (), float, "a number"),

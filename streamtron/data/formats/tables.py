@@ -47,10 +47,8 @@ class TableReader(FileReader, ABC):
 
     KIND: ClassVar[str]
     """What the file should be, in messages: ``"a Parquet file"``."""
-    note = ""
-    """What there is to say of the rows, once they have been read."""
 
-    def batches(self) -> Iterator[RowBatch]:
+    def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
         self.bytes_read = 0
         make = partial(make_batch, reading=self.reading)
@@ -77,7 +75,7 @@ class TableReader(FileReader, ABC):
             with closing(in_order(made, parts, threads)) as results:
                 yield from results
             if columns.new:
-                self.note = (
+                self.notes.add(
                     f"Some values in {some(sorted(columns.new))} are none of the categories that "
                     "were counted: they weigh 0. Fit again to count them."
                 )

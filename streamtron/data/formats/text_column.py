@@ -25,7 +25,7 @@ from streamtron.core.feature_names import murmur_hash
 from streamtron.data.formats import is_few, word_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
-from streamtron.data.formats.words import TOKEN_PATTERN, Grams, Reading, grams_of
+from streamtron.data.formats.words import TOKEN_PATTERN, Grams, grams_of
 
 COUNTED_BITS = 26
 """Hash bits with tf-idf, at most: it takes some 24 bytes a column while documents are counted."""
@@ -34,8 +34,9 @@ LONGEST_PATTERN = 1000
 """Characters of a pattern of words, which may come with a model from anywhere."""
 
 MOST_WORDS = 1 << 19
-"""Words of a vocabulary, unless ``most_features`` says another number. While they are counted, up
-to twice as many are in memory; of more the rarest are dropped as they come."""
+"""Words of a vocabulary, unless ``most_features`` says another number. While words are counted, up
+to twice as many are in memory, or twice ``most_features`` if that is more; of more the rarest so
+far are dropped, and are counted anew if they come again."""
 
 
 class WordCounts(NamedTuple):
@@ -55,7 +56,8 @@ class WordCounts(NamedTuple):
         self.times.update(other.times)
         self.occurs_in.update(other.occurs_in)
         counts = self._replace(documents=self.documents + other.documents)
-        return counts.frequent(self.most) if len(self.times) > 2 * self.most else counts
+        most = max(self.most, MOST_WORDS)
+        return counts.frequent(most) if len(self.times) > 2 * most else counts
 
     def frequent(self, most: int) -> WordCounts:
         """Return the same with the words that occur most often, the first of equals first."""
@@ -163,13 +165,6 @@ class TextColumn(Column):
     def _names(self) -> Iterable[str]:
         return self.vocabulary or ()
 
-    @property
-    def _reading(self) -> Reading:
-        return Reading(
-            self.analyzer, self.ngram_range, self.lowercase, self.strip_accents == "unicode",
-            self.token_pattern, self.stop_words,
-        )  # fmt: skip
-
     def _decoded(self, array: pa.Array) -> pa.Array:
         array = super()._decoded(array)
         return array.fill_null("") if self.null == "empty" and array.null_count else array
@@ -179,14 +174,14 @@ class TextColumn(Column):
 
     def rows(self, documents: Sequence[str] | pa.Array) -> sparse.csr_array:
         """Return the rows of documents, float32, without zeros, columns rising in every row."""
-        counts = self.counts(grams_of(documents, self._reading))
+        counts = self.counts(grams_of(documents, self))
         rows = sparse.csr_array(self._weighted(counts), dtype=np.float32)
         rows.eliminate_zeros()
         return rows
 
-    def words(self, documents: pa.Array) -> pa.Array:
+    def words(self, array: pa.Array, spot: Spot) -> pa.Array:
         """Return the words of documents, n-grams with blanks, each as often as it occurs."""
-        return grams_of(documents, self._reading).strings()
+        return grams_of(self._present(array, spot)[0], self).strings()
 
     def counts(self, grams: Grams) -> sparse.csr_array:
         """Return how often each column occurs in each document, float64, with its sign; entries
@@ -245,7 +240,7 @@ class TextColumn(Column):
         return np.log(factors) + 1.0
 
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> WordCounts:
-        grams = grams_of(array, self._reading)
+        grams = grams_of(array, self)
         none = np.zeros(0, np.int64)
         if self.hash_bits is not None:
             present = replace(self, alternate_sign=False).counts(grams).indices

@@ -38,6 +38,9 @@ MOST_NESTED = 64
 MOST_COLUMNS = 100_000
 """Columns of a CSV file, at most."""
 
+MISSING = ("na", "n/a", "nan", "null", "none", "-", "?")
+"""Words, in small letters, that often stand for what is missing."""
+
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
 _ROUNDED = 2.0**53  # from here on floats skip whole numbers
@@ -82,15 +85,20 @@ class TextTableReader(TableReader):
 
     @cached_property
     def _first_schema(self) -> pa.Schema:
+        schema = self._first_rows(None).schema
+        return pa.schema([self._settled(field) for field in schema])
+
+    def _first_rows(self, schema: pa.Schema | None) -> pa.Table:
+        """Parse the rows by which the types of columns are told."""
         with closing(self._cuts(TextStream(self.path, self.name))) as cuts:
             first = next(cuts, None)
         if first is None:
-            return pa.schema([])
+            return pa.table({})
         with self._place(first):
-            schema = self._table(first, None).schema
-            if pa.binary() in schema.types:
+            table = self._table(first, schema)
+            if pa.binary() in table.schema.types:
                 self._check_utf8(first)
-        return pa.schema([self._settled(field) for field in schema])
+        return table
 
     def _settled(self, field: pa.Field) -> pa.Field:
         """Return a column of the type that it is read as: what looks like a date, or is empty, is a
@@ -168,6 +176,8 @@ class TextTableReader(TableReader):
                 if line == 1 and text.startswith(_MARK):
                     del text[: len(_MARK)]
                 if not text.endswith(b"\n"):
+                    if not text.rstrip().endswith(b"}"):  # which ends a row of JSON
+                        self.note_end("the last line ends without a newline")
                     text += b"\n"
                 if line == 1 or not text.isspace():
                     yield Cut(text, line, bytes_read)
@@ -195,9 +205,12 @@ class TextTableReader(TableReader):
             reason = " ".join(str(error).split()).rstrip(".")
             line = self._line_of(cut, reason)
             place = f"from line {cut.line} on" if line is None else f"line {line}"
+            word = re.search(r"invalid value '(.*)'", reason)
+            is_null = word is not None and word[1].strip().lower() in MISSING
+            remedy = "Leave a field empty that is a null" if is_null else "Correct the rows"
             raise DataError(
                 f"{self.name}, {place}: not {self.KIND} with the columns of its "
-                f"first rows ({reason}). Correct the rows, or remove them."
+                f"first rows ({reason}). {remedy}, or remove the rows."
             ) from error
 
     def _line_of(self, cut: Cut, reason: str) -> int | None:
@@ -212,6 +225,10 @@ class CsvReader(TextTableReader):
 
     KIND = "a CSV table"
     QUOTED = True
+
+    def as_written(self, names: list[str]) -> pa.Table:
+        """Return columns of the first rows as text."""
+        return self._first_rows(pa.schema([(name, pa.string()) for name in names]))
 
     def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
         separator = self._separator
@@ -263,11 +280,12 @@ class CsvReader(TextTableReader):
     def _line_of(self, cut: Cut, reason: str) -> int | None:
         match = re.search(r"CSV column #(\d+): .*invalid value '(.*)'", reason)
         rows = python_csv.reader(io.StringIO(cut.text.decode()), delimiter=self._separator)
-        for row in rows if match else ():
-            if match and row and row[int(match[1])].strip() == match[2].strip():
-                if cut.line > 1 and row == self._first_schema.names:
-                    self._refuse_header(cut.line + rows.line_num - 1)
-                return cut.line + rows.line_num - 1
+        with suppress(python_csv.Error):  # long fields, and rows that end in a carriage return
+            for row in rows if match else ():
+                if match and row and row[int(match[1])].strip() == match[2].strip():
+                    if cut.line > 1 and row == self._first_schema.names:
+                        self._refuse_header(cut.line + rows.line_num - 1)
+                    return cut.line + rows.line_num - 1
         return None
 
     def _check_names(self, names: list[str]) -> None:

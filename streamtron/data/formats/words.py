@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, MachineError
 from streamtron.data.formats import is_few, word_kernels
 from streamtron.data.row_batch import offsets_of
+
+if TYPE_CHECKING:
+    from streamtron.data.formats.text_column import TextColumn
 
 TOKEN_PATTERN = r"(?u)\b\w\w+\b"
 """scikit-learn's own: two or more word letters."""
@@ -44,17 +47,6 @@ _BLANKS = re.compile(r"\s\s+")
 _CODE_POINTS = 0x110000
 _BY_NEIGHBOURS = "İΣ"
 """The letters that ``str.lower`` turns into two, or into one that depends on where it stands."""
-
-
-class Reading(NamedTuple):
-    """How documents are read; see ``TextColumn``."""
-
-    analyzer: str
-    ngram_range: tuple[int, int]
-    lowercase: bool
-    strip_accents: bool
-    pattern: str
-    stop_words: tuple[str, ...]
 
 
 class Words(NamedTuple):
@@ -96,25 +88,26 @@ def strings_of(texts: Sequence[str]) -> pa.Array:
     return pa.LargeStringArray.from_buffers(len(encoded), *buffers)
 
 
-def grams_of(documents: Sequence[str] | pa.Array, reading: Reading) -> Grams:
-    """Find the n-grams of documents."""
+def grams_of(documents: Sequence[str] | pa.Array, column: TextColumn) -> Grams:
+    """Find the n-grams of documents as a column wants them."""
     array = documents if isinstance(documents, pa.Array) else pa.array(documents, pa.large_string())
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    array, lowercase = array.cast(pa.large_string()), reading.lowercase
-    if reading.strip_accents or reading.analyzer != "word":
+    array, lowercase = array.cast(pa.large_string()), column.lowercase
+    if column.strip_accents == "unicode" or column.analyzer != "word":
         texts = [text.lower() if lowercase else text for text in array.to_pylist()]
-        texts = list(map(_without_accents, texts)) if reading.strip_accents else texts
+        if column.strip_accents == "unicode":
+            texts = list(map(_without_accents, texts))
         array, lowercase = pa.array(texts, pa.large_string()), False
-    low, high = reading.ngram_range
+    low, high = column.ngram_range
     document = np.arange(len(array))
-    if reading.analyzer == "word":
-        words = _without(split(array, lowercase, reading.pattern), reading.stop_words)
+    if column.analyzer == "word":
+        words = _without(split(array, lowercase, column.token_pattern), column.stop_words)
         short = np.zeros(0, np.int64)
     else:
-        words, document = _characters(texts, reading.analyzer == "char_wb")
+        words, document = _characters(texts, column.analyzer == "char_wb")
         # of a word that is shorter than any n-gram, scikit-learn takes the whole
-        short = np.flatnonzero((np.diff(words.indptr) < low) & (reading.analyzer == "char_wb"))
+        short = np.flatnonzero((np.diff(words.indptr) < low) & (column.analyzer == "char_wb"))
     run = np.repeat(np.arange(len(document)), np.diff(words.indptr))
     starts, stops = [words.starts[words.indptr[short]]], [words.stops[words.indptr[short + 1] - 1]]
     runs = [short]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
 from streamtron.core.text import cells_of, down, label_text, up
 
@@ -50,7 +51,13 @@ def text_predictions(
     """
     for number, rows in enumerate(predictions):
         if number == 0 and form.header:
-            yield f"{_line(_names(rows, classes), form.delimiter)}\n".encode()
+            names = [*_names(rows, classes)]
+            if clash := [name for name in rows.kept if names.count(name) > 1]:
+                raise SettingsError(
+                    f"{clash[0]!r} cannot be kept: the output has that name already. Keep other "
+                    "columns of tables."
+                )
+            yield f"{_line(names, form.delimiter)}\n".encode()
         yield _lines(rows, form)
 
 

@@ -29,6 +29,7 @@ from streamtron.core.text import (
     MANY,
     PROVEN,
     and_more,
+    bracket_text,
     down,
     feature_text,
     format_size,
@@ -82,7 +83,8 @@ class Measured:
 class Facts:
     """Content of a page. ``report`` : of the run, as its JSON file has it. ``training``,
     ``validation`` : None if not measured. ``notes`` : why something is not shown. ``names`` : of
-    columns, where ``convert`` kept them."""
+    columns, where ``convert`` kept them. ``known_rows`` : how many rows of the shards given for
+    validation were trained on."""
 
     name: str
     model: LinearModel
@@ -92,13 +94,19 @@ class Facts:
     validation: Measured | None
     notes: Sequence[str] = ()
     names: ColumnNames | None = None
+    known_rows: int = 0
+
+    @property
+    def measured(self) -> str:
+        """What the rows of the validation are called."""
+        return "given" if self.known_rows else "held-out"
 
 
 def render(facts: Facts) -> str:
     """Return the page."""
     single = isinstance(facts.model.bias, float)
     sections = {
-        "Held-out rows": _held_out,
+        f"{facts.measured.capitalize()} rows": _held_out,
         "Margins": _margins,
         "Residuals": _residuals,
         "Ranking and probabilities": _curves,
@@ -135,7 +143,10 @@ def _head(facts: Facts) -> Iterator[str]:
     trained = f"Trained on {number(report['rows'])} rows {of_what}."
     worth = "How good it is on other rows is not known: give held-out ones with --valid."
     if facts.validation is not None:
-        worth = worth_of(facts.model, facts.validation.evaluation.to_dict())
+        worth = worth_of(facts.model, facts.validation.evaluation.to_dict(), facts.measured)
+        if facts.known_rows:
+            known = number(facts.known_rows)
+            worth += f" It was trained on {known} of them, and looks better there."
     yield paragraph(f"{trained} {worth}", "verdict")
     gap, tol = report["certificate"]["relative_duality_gap"], report["settings"]["tol"]
     good = meets(report["settings"], gap, report["stop_reason"])
@@ -152,7 +163,10 @@ def _held_out(facts: Facts) -> Iterator[str]:
     if facts.validation is None:
         return
     metrics = facts.validation.evaluation.to_dict()
-    values = {metric_words(name): shown(metrics[name]) for name in metrics_shown(metrics)}
+    values = {
+        metric_words(name): bracket_text(metrics, name) or shown(metrics[name])
+        for name in metrics_shown(metrics)
+    }
     yield tiles({"rows": number(metrics["rows"]), **values})
     classes = facts.model.classes
     if "confusions" not in metrics or len(classes) > MANY:
@@ -178,15 +192,15 @@ def _margins(facts: Facts) -> Iterator[str]:
     yield grid(
         histogram(f"Margins of the {name} rows", EDGES.tolist(), measured.margins.tolist(), colours,
                   "margin", legend, note)
-        for name, measured in (("held-out", facts.validation), ("training", facts.training))
+        for name, measured in ((facts.measured, facts.validation), ("training", facts.training))
         if measured is not None and measured.margins is not None
     )  # fmt: skip
 
 
 def _residuals(facts: Facts) -> Iterator[str]:
-    known = {"held-out": facts.validation, "training": facts.training}
+    known = {facts.measured: facts.validation, "training": facts.training}
     of_rows = {name: m.residuals for name, m in known.items() if m and m.residuals}
-    yield from residuals_section(of_rows, "held-out")
+    yield from residuals_section(of_rows, facts.measured)
 
 
 def _curves(facts: Facts) -> Iterator[str]:
@@ -221,7 +235,7 @@ def _features(facts: Facts) -> Iterator[str]:
 
 def _classes(facts: Facts) -> Iterator[str]:
     yield paragraph("A click on a heading sorts the table.", "soft")
-    measured = facts.validation and facts.validation.evaluation.to_dict()["classes"]
+    measured = (facts.validation and facts.validation.evaluation.to_dict()["classes"]) or []
     metrics = ("support", "precision", "recall", "f1", "roc_auc") if measured else ()
     heads = ["class", *map(metric_words, metrics), "speak for it", "gap", "full epochs",
              "Newton steps", "ended because"]  # fmt: skip
@@ -232,7 +246,9 @@ def _classes(facts: Facts) -> Iterator[str]:
         names = [f"{feature_text(f)} {f['weight']:+.2g}" for f in features if f["weight"] > 0.0]
         rows.append([
             label_text(direction.positive),
-            *(numeric((measured or [])[k][name]) for name in metrics), wide(", ".join(names[:8])),
+            *(numeric(measured[k][name], bracket_text(measured[k], name) or None)
+              for name in metrics),
+            wide(", ".join(names[:8])),
             gap_cell(report["certificate"]["relative_duality_gap"]),
             numeric(report["full_epochs"]), numeric(report["newton_steps"]), report["stop_reason"],
         ])  # fmt: skip
@@ -335,8 +351,11 @@ def _sweep(facts: Facts) -> Iterator[str]:
 
 def _settings(facts: Facts) -> Iterator[str]:
     settings = dict(facts.report["settings"])
-    changed = {k: v for k, v in settings.items() if v not in (None, Settings().to_dict().get(k))}
-    words = [f"--{name.replace('_', '-')}{_option(value)}" for name, value in changed.items()]
+    default = Settings()
+    defaults = Settings(loss=settings["loss"], rho=settings["rho"]).to_dict()
+    defaults |= {"loss": default.loss, "rho": default.rho}
+    changed = {k: v for k, v in settings.items() if v not in (None, defaults.get(k))}
+    words = [_options(name, value) for name, value in changed.items()]
     command = ["streamtron fit SHARDS --model", shlex.quote(facts.name), *words]
     yield table(["made by", "value"], [
         ["command", wide(" ".join(command))],
@@ -347,12 +366,16 @@ def _settings(facts: Facts) -> Iterator[str]:
     yield table(["setting", "value"], rows)
 
 
-def _option(value: Any) -> str:
-    """Return the value of an option as the command line takes it, after a blank."""
+def _options(name: str, value: Any) -> str:
+    """Return a setting as the command line takes it: columns are an option each."""
     if isinstance(value, Mapping):
-        value = [f"{name}={weight}" for name, weight in value.items()]
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return "" if value is True else f" {shlex.quote(text)}"
+        value = [f"{label}={weight}" for label, weight in value.items()]
+    if isinstance(value, list) and name != "columns":
+        value = ",".join(map(str, value))
+    option = f"--{name.replace('_', '-')}"
+    values = value if isinstance(value, list) else [value]
+    words = ("" if text is True else f" {shlex.quote(str(text))}" for text in values)
+    return " ".join(option + word for word in words)
 
 
 def _data(facts: Facts) -> Iterator[str]:
