@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_899,
-    "test lines": 34_965,
+    "test lines": 34_982,
     "solver lines": 8_685,
     "solver modules": 33,
     "solver circles": 0,
