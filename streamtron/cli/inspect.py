@@ -24,6 +24,7 @@ from streamtron.core.text import (
     label_text,
     left_out,
     number,
+    quoted,
     up,
     within,
 )
@@ -160,7 +161,7 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
     if facts["features"] is not None:
         yield from aligned([("features", f"{_brief(facts['features'])} ({facts['layout']})")])
     labels = sorted(facts["labels"].items(), key=lambda item: -item[1])
-    yield from aligned([(f"label {_quoted(label)}", rows) for label, rows in labels[:MANY]])
+    yield from aligned([(f"label {quoted(label)}", rows) for label, rows in labels[:MANY]])
     yield from and_more(labels)
     yield from aligned([(f"label {name}", x) for name, x in (facts["targets"] or {}).items()])
     if facts["remark"]:
@@ -250,11 +251,6 @@ def _key(name: str) -> str:
 def _cut(text: str, most: int) -> str:
     plain = " ".join(text.split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
-
-
-def _quoted(label: str) -> str:
-    """Quote a label where a blank at its end would not be seen."""
-    return label if label == label.strip() else repr(label)
 
 
 _LINES = {"model": _model, "witness": _witness, "run": _run, "shards": _shards, "table": _table}

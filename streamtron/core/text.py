@@ -169,12 +169,17 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
         yield f"{'not used':<18} {with_types(unused)}"
 
 
+def quoted(name: str) -> str:
+    """Quote a name where a blank at its end would not be seen."""
+    return name if name == name.strip() else repr(name)
+
+
 def feature_text(feature: Mapping[str, Any]) -> str:
     """Return the name of a feature, quoted where a blank would not be seen, or its column."""
     if "name" not in feature:
         return f"column {feature['column']}"
     name = str(feature["name"])
-    return repr(name) if name != name.strip() or "= " in name else name
+    return repr(name) if "= " in name else quoted(name)
 
 
 def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:

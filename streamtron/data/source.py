@@ -205,8 +205,6 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         """Take labels and width from others that have read this source's shards, consecutive ones
         each, and return the width. Raises as the first reading of all would for labels, duplicates,
         or no rows at all."""
-        self.labels[:] = dict.fromkeys(label for fact in facts for label in fact.labels)
-        self.width = max(fact.width for fact in facts)
         self._join(facts)
         return self.width
 
@@ -215,10 +213,11 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         are not in this source's cache."""
         self.nonzeros_read += sum(fact.nonzeros_read for fact in facts)
         self.bytes_read += sum(fact.bytes_read for fact in facts)
-        self.meet(facts)
         self._learn(self._join(facts))
 
     def _join(self, facts: Sequence[SourceFacts]) -> DatasetInfo:
+        self.labels[:] = dict.fromkeys(label for fact in facts for label in fact.labels)
+        self.width = max(fact.width for fact in facts)
         return joined_info(self._plan, [(fact.labels, fact.info) for fact in facts])
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:

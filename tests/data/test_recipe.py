@@ -461,7 +461,7 @@ def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
         assert Recipe.of(*Recipe((column,)).specs) == Recipe((column,))
     for words in (("the", "binary"), ("the,of",), ("a=b", "norm=l1")):
         recipe = Recipe((TextColumn("t", stop_words=words),))
-        assert "no words say this" in refused(lambda: recipe.specs, SettingsError)  # noqa: B023
+        assert "no words say this" in refused(lambda recipe=recipe: recipe.specs, SettingsError)
     pattern = Recipe.of("*:number,null=mean", "clicks:category")
     names = pattern.settled(TABLE.schema, "t", ("label",)).names
     assert names == ["user_id", "age", "income", "premium", "clicks"]
