@@ -455,10 +455,8 @@ def pairs(**values: Any) -> pa.Array:
 
 def refusal_of_later(directory: Path, first: Table, second: Table, **reading: Any) -> str:
     """The sentence on the second of two shards; the first one alone is read."""
-    paths = [
-        write_table(directory / name, table)
-        for name, table in (("0.parquet", first), ("1.parquet", second))
-    ]
+    tables = enumerate((first, second))
+    paths = [write_table(directory / f"{k}.parquet", table) for k, table in tables]
     config = ReaderConfig(**reading)
     assert sum(map(len, chunks_in(paths[0], reading=config))) == 4
     sentence = refused(lambda: chunks_in(*paths, reading=config))
@@ -471,8 +469,7 @@ def refusal_of_later(directory: Path, first: Table, second: Table, **reading: An
     ("first", "more", "words"),
     [
         (LISTS, {"values": VALUES}, "'values' may hold the values of the features, and there is no "
-         "such column in 0."),
-        (LISTS, {"values": VALUES}, "all values are 1. Add the values there, remove the column"),
+         "such column in 0.parquet, where all values are 1. Add the values there, remove the col"),
         (LISTS, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
         (LISTS, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
         (COLUMNS, {f"f{k}": [9.0] * 4 for k in range(2, 30)}, "'f5', 'f6', … 23 more would be"),
@@ -498,14 +495,7 @@ def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
         )
 
 
-def test_values_are_all_1_in_every_shard_where_that_was_said(tmp_path):
-    plain = write_table(tmp_path / "0.parquet", LISTS)
-    valued = write_table(tmp_path / "1.parquet", LISTS | {"values": VALUES})
-    chunks = chunks_in(plain, valued, reading=ReaderConfig(values_column=""))
-    assert [set(chunk.rows.values.tolist()) for chunk in chunks] == [{1.0}, {1.0}]
-
-
-def test_a_model_of_ones_does_not_score_shards_with_values(tmp_path):
+def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_path):
     ones = write_table(tmp_path / "ones.parquet", LISTS)
     new = write_table(tmp_path / "new.parquet", LISTS | {"values": VALUES})
     model = fit(ones)
@@ -513,6 +503,8 @@ def test_a_model_of_ones_does_not_score_shards_with_values(tmp_path):
         with pytest.raises(DataError, match=r"^new\.parquet: 'values' may hold .* the model, wher"):
             score()
     assert sum(len(s.decisions) for s in predict(fit(ones, values=""), new)) == 4
+    chunks = chunks_in(ones, new, reading=ReaderConfig(values_column=""))
+    assert [set(chunk.rows.values.tolist()) for chunk in chunks] == [{1.0}, {1.0}]
 
 
 @pytest.mark.parametrize(
