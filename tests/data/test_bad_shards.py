@@ -280,22 +280,6 @@ def test_a_shard_that_does_not_stay_as_it_is_ends_the_fit_by_name(tmp_path, kind
     assert not (tmp_path / "m").exists()
 
 
-def test_a_later_reading_from_the_cache_looks_at_every_shard_first(tmp_path):
-    write_good(tmp_path / "data")
-    with opened(tmp_path / "data", tmp_path / "cache") as source:
-        list(source.chunks())
-        (tmp_path / "data" / "a.svm").touch()
-        with pytest.raises(DataError, match=r"a\.svm: changed while the run was going"):
-            next(source.chunks([[0]]))
-
-
-@pytest.mark.parametrize("options", [(), ("--order", "sequential"), ("--on-bad-shard", "skip")])
-def test_a_shard_without_a_last_newline_is_read_and_named_once(options, tmp_path, caplog):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1")
-    assert here(tmp_path, "fit", "a.svm", "--model", "m", *options).returncode == 0
-    assert caplog.text.count("a.svm: the last line ends without a newline") == 1
-
-
 @pytest.mark.parametrize("bad", ["label", "when"])
 def test_of_a_shard_that_is_left_out_nothing_is_counted_for_the_recipe(bad, tmp_path):
     rows = {"city": ["a", "b"] * 10, "age": [*range(20)], "when": ["2026-01-02"] * 20}

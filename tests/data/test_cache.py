@@ -24,7 +24,6 @@ from streamtron.data import ReaderConfig, cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
-from streamtron.data.row_batch import slice_batch
 from streamtron.solver.learner import Learner
 from tests.helpers.shard_rows import (
     ListReader,
@@ -36,8 +35,6 @@ from tests.helpers.shard_rows import (
     write_shard,
 )
 from tests.helpers.sources import train
-
-Caplog = pytest.LogCaptureFixture
 
 
 @pytest.fixture(autouse=True)
@@ -132,20 +129,6 @@ def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, mo
     assert caplog.text.count("another version") == 3
 
 
-def test_the_bytes_of_a_cache_file_do_not_depend_on_how_the_reader_cuts(shards, cache):
-    class Crumbs(ListReader):
-        def batches(self):
-            for batch in super().batches():
-                for k in range(batch.rows):
-                    crumb = slice_batch(batch, k, k + 1)
-                    yield crumb._replace(weights=np.ones(1)) if crumb.weights is None else crumb
-
-    other = cache.with_name("crumbs")
-    assert read(shards, cache) == read(shards, other, open_reader=Crumbs)
-    files, crumbs = ([(f.name, f.read_bytes()) for f in flat_files(d)] for d in (cache, other))
-    assert files == crumbs
-
-
 def test_values_and_weights_that_are_all_one_take_no_room(shards, cache):
     read(shards, cache)
     sizes = {}
@@ -197,11 +180,6 @@ def test_a_bit_flipped_anywhere_or_a_file_cut_off_anywhere_is_damaged(shards, ca
             read_all(path)
 
 
-def told(caplog: Caplog) -> list[str]:
-    """What was warned of, each time one sentence or two."""
-    return [record.getMessage() for record in caplog.records]
-
-
 def second_block(cache: Path, rows: int = 9) -> tuple[Path, int]:
     """The file of the one shard that has so many rows, and where its second block begins."""
     [path] = [f for f in flat_files(cache) if sum(len(p.codes) for p in read_all(f)) == rows]
@@ -223,7 +201,7 @@ def test_damage_found_later_costs_a_warning(shards, cache, opened, caplog, is_kn
         for order in (None, [[0], [1], [2], [3], [4], [5]]):
             assert [bits(chunk) for chunk in source.chunks(order)] == first
     assert opened == ["b.svm"], "made afresh once, and whole from then on"
-    [warning] = told(caplog)
+    [warning] = caplog.messages
     assert warning.startswith(f"{path}, {'it is cut off' if is_cut else 'block 1: the checksum'}")
     assert warning.endswith("It is rebuilt from b.svm.")
     assert path.stat().st_size == size
@@ -242,7 +220,7 @@ def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, ca
     opened.clear()
     assert read(shards, cache) == first
     assert opened == ["b.svm"]
-    [warning] = told(caplog)
+    [warning] = caplog.messages
     assert str(path) in warning
     assert "It is rebuilt from b.svm." in warning
     assert [(path, path.read_bytes()) for path in flat_files(cache)] == files
@@ -414,15 +392,3 @@ def test_training_holds_no_chunk_while_it_waits_for_the_next(shards, cache, monk
         train(source, learners, settings, threads=2)
         assert source.readings > 2
     assert len(reader.buffers) == 1, "reading ahead would need one more"
-
-
-def test_a_buffer_is_used_again_when_no_array_in_it_is_alive(shards, cache):
-    with source_of(shards, cache) as source:
-        list(source.chunks())
-        slots, reader = source.info.slots, GroupReader()
-    columns = reader.chunk(slots[:1], ((0, 5),)).rows.indices
-    at = columns.ctypes.data
-    other = reader.chunk(slots[2:3], ((7, 12),))
-    assert other.rows.indices.ctypes.data != at, "the columns of the first are still held"
-    del columns, other
-    assert reader.chunk(slots[:1], ((0, 5),)).rows.indices.ctypes.data == at

@@ -171,7 +171,7 @@ def test_the_weight_shown_is_what_a_word_counts_whatever_its_sign_in_the_rows(tm
         assert feature["contribution"] == feature["value"] * feature["weight"]
 
 
-def test_names_of_another_recipe_are_refused_with_what_differs(tmp_path):
+def test_names_of_another_recipe_and_other_files_are_refused_with_what_differs(tmp_path):
     mail = write_table(tmp_path / "mail.jsonl", ROWS)
     convert(mail, tmp_path / "own", text="text,hash_bits=5", label="y", keep_names=True)
     model = streamtron.fit(tmp_path / "own")
@@ -189,6 +189,8 @@ def test_names_of_another_recipe_are_refused_with_what_differs(tmp_path):
         message = refused(partial(explained, str(k), *columns))
         assert f"another recipe: recipe is {[*columns]}, the m"[:70] in message
     assert explained("norm", "text:text,hash_bits=5,norm=none,binary") == explained("own")
+    for path in (mail, next((tmp_path / "own").glob("part*"))):
+        assert "not the names that convert keeps" in refused(partial(explained, path))
 
 
 def test_names_of_another_hash_vocabulary_or_first_column_are_refused(tmp_path):
@@ -228,15 +230,6 @@ def test_a_small_file_of_names_that_takes_much_memory_is_refused(tmp_path, rows,
     pq.write_table(table, tmp_path / "names.parquet", compression="zstd")
     message = refused(lambda: column_names.ColumnNames([str(tmp_path / "names.parquet")]))
     assert refusal in message
-
-
-def test_other_files_than_names_are_refused(tmp_path):
-    mail, recipe = write_table(tmp_path / "mail.jsonl", ROWS), "text,hash_bits=5"
-    convert(mail, tmp_path / "5", text=recipe, label="y", keep_names=True)
-    model = streamtron.fit(tmp_path / "5")
-    for path in (mail, next((tmp_path / "5").glob("part*"))):
-        message = refused(partial(streamtron.explain, model, names=path))
-        assert "not the names that convert keeps" in message
 
 
 def test_names_of_an_earlier_conversion_go_with_its_shards(tmp_path):

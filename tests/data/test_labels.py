@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,11 @@ import pytest
 
 from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.rows import Chunk, Label, make_rows
+from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, RowBatch, open_shards
 from streamtron.data.cache.flat_file import read_contents
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import slice_batch
 from streamtron.runs.convert import convert
@@ -29,6 +27,7 @@ from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.targets import TargetRule
 from tests.helpers import shard_rows
 from tests.helpers.layouts import write_table
+from tests.helpers.libsvm_rows import batches
 from tests.helpers.models import refused
 from tests.helpers.processes import here
 from tests.helpers.shard_rows import chunks_in, small_blocks
@@ -49,16 +48,8 @@ def rows_of(batch: RowBatch) -> list[Row]:
     ]
 
 
-def read_text(
-    directory: Path, text: str | bytes, reading: ReaderConfig = SEVERAL, batch_bytes: int = 1 << 20
-) -> list[RowBatch]:
-    path = directory / "x.svm"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return list(LibsvmReader(str(path), "x.svm", reading, batch_bytes=batch_bytes).batches())
-
-
-def text_rows(*given: Any, **more: Any) -> list[Row]:
-    return [row for batch in read_text(*given, **more) for row in rows_of(batch)]
+def text_rows(text: bytes, reading: ReaderConfig = SEVERAL) -> list[Row]:
+    return [row for batch in batches(text, reading) for row in rows_of(batch)]
 
 
 LISTS: list[list[Any]] = [[7, 1, 5], [], [5]]
@@ -90,9 +81,9 @@ def read(request, tmp_path, monkeypatch):
         given = labels if isinstance(labels, pa.Table) else table(labels)
         path = write_table(tmp_path / f"x.{request.param}", given)
         config = ReaderConfig(**{"multilabel": True, **reading})
-        batches = list(kind(str(path), path.name, config).batches())
-        assert not config.multilabel or all(b.code_offsets is not None for b in batches)
-        return [own for batch in batches for own, _ in rows_of(batch)]
+        parts = list(kind(str(path), path.name, config).batches())
+        assert not config.multilabel or all(part.code_offsets is not None for part in parts)
+        return [own for part in parts for own, _ in rows_of(part)]
 
     return read
 
@@ -160,7 +151,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path):
-    rows = [([["a", "b", "c"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
+    rows = [([["b", "c", "a"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
     cache = str(tmp_path / "_cache")
@@ -188,25 +179,18 @@ def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(tmp_path, l
 
 
 def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
-    [batch] = read_text(tmp_path, "a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n")
+    [batch] = batches("a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n", SEVERAL)
     for start, stop in itertools.combinations(range(5), 2):
         cut = slice_batch(batch, start, stop)
         assert rows_of(cut) == rows_of(batch)[start:stop]
         assert not len(cut.codes) or np.shares_memory(cut.codes, batch.codes)
 
 
-@pytest.mark.parametrize(
-    ("reading", "text", "size"),
-    [
-        (SEVERAL, "1,2 1:1\n 2:1\n2,1,3 3:1\n", 3 * 8 + 5 * 4 + 3 * 4),
-        (NAMED, "1 1:1\n1 2:1\n2 3:1\n", 3 * 8 + 3 * 4),
-    ],
-)
-def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path, reading, text, size):
-    (tmp_path / "a.svm").write_text(text)
-    chunks_in(tmp_path, reading=reading, cache_dir=str(tmp_path / "_c"), most_labels=None)
+def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path):
+    (tmp_path / "a.svm").write_text("1,2 1:1\n 2:1\n2,1,3 3:1\n")
+    chunks_in(tmp_path, reading=SEVERAL, cache_dir=str(tmp_path / "_c"), most_labels=None)
     [file] = (tmp_path / "_c").glob("*.cache")
-    assert read_contents(str(file)).bytes == size
+    assert read_contents(str(file)).bytes == 3 * 8 + 5 * 4 + 3 * 4
 
 
 @pytest.mark.parametrize(
@@ -215,9 +199,10 @@ def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path, rea
         ([["a"], ["a", "b"], []], [0.0, 0.5, 1.0], {"a": 4.0}, "a", [0, 1, -1], [2.0, 1.0, 2.0]),
         ([["a"], [], ["b"]], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
         ([[], [], []], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
+        ([[], [], []], None, {"b": 2.0}, None, [-1, -1, -1], [2.0] * 3),
         ([[], ["b", "a"], ["a"]], None, {"b": 2.0, "a": 8.0}, None, [-1, 1, -1], [2.0, 1.0, 2.0]),
     ],
-    ids=["weight 0 is left out", "label not met", "no label at all", "the first label met"],
+    ids=["weight 0 is left out", "label not met", "no label", "none named", "the first label met"],
 )
 def test_signs_and_prices_follow_labels_and_weights(
     labels, row_weights, class_weights, positive, signs, delta2
@@ -226,12 +211,6 @@ def test_signs_and_prices_follow_labels_and_weights(
     [chunk] = source.chunks()
     found = TargetRule(2.0, source.labels, class_weights, positive)(chunk)
     assert (found.signs.tolist(), found.delta2.tolist()) == (signs, delta2)
-
-
-def test_a_row_is_negative_where_no_label_was_met_and_none_is_named():
-    empty = make_rows(np.zeros(2, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32))
-    chunk = Chunk(empty, np.zeros(0, np.int32), ((0, 1),), np.zeros(1), np.zeros(2, np.int64))
-    assert TargetRule(2.0, [], {"b": 2.0}, None)(chunk).signs.tolist() == [-1]
 
 
 @pytest.mark.parametrize("other", ["multiclass", "weights_in_label"])
@@ -267,7 +246,7 @@ def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path, names):
     assert label == pa.list_(pa.string() if names else pa.float64())
     convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(multilabel=True))
     text = (tmp_path / "t" / "part-00000.svm").read_bytes()
-    assert text_rows(tmp_path, text) == rows
+    assert text_rows(text) == rows
 
 
 def test_single_names_are_converted_to_text_that_is_read_as_multiclass(tmp_path):
@@ -277,7 +256,7 @@ def test_single_names_are_converted_to_text_that_is_read_as_multiclass(tmp_path)
     given = Settings(multiclass=True)
     convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm", settings=given)
     text = (tmp_path / "t" / "part-00000.svm").read_bytes()
-    assert text_rows(tmp_path, text, NAMED) == [(["C11"], {1: 0.5}), (["CCAT"], {2: 0.5})]
+    assert text_rows(text, NAMED) == [(["C11"], {1: 0.5}), (["CCAT"], {2: 0.5})]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The layouts of features in tables: the same rows in all of them, what they refuse, how found."""
+"""The layouts of features in tables: the same rows in all of them, what they refuse, how found; and
+the shards behind the first."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -26,12 +26,12 @@ from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
-from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
+from streamtron.runs.update import update
 from tests.helpers.examples import examples, slow_but
 from tests.helpers.layouts import (
     LAYOUTS,
@@ -137,21 +137,20 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
     assert len({value for _, [value] in rows}) == 1
 
 
-def test_a_list_of_names_counts_how_often_each_occurs(tmp_path):
-    tokens = pa.array([["b", "a", "b", "b"], [], ["a"]])
-    reading = ReaderConfig(labels="optional", names=Vocabulary(("a", "b")))
-    wanted = [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]
-    assert rows_in(tmp_path, {"tokens": tokens}, reading) == wanted
-
-
-def test_columns_of_numbers_take_integers_booleans_and_floats_and_store_no_zeros(tmp_path):
-    columns = {
-        "a": pa.array([1, 0, -3], pa.int64()), "b": pa.array([True, False, True]),
-        "c": pa.array([0.0, -0.0, 0.1], pa.float16()),
-    }  # fmt: skip
-    reading = ReaderConfig(labels="optional", features=("c", "a", "b"))
-    wanted = [([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [float(np.float16(0.1)), -3.0, 1.0])]
-    assert rows_in(tmp_path, columns, reading) == wanted
+@pytest.mark.parametrize(
+    ("columns", "reading", "wanted"),
+    [
+        ({"tokens": pa.array([["b", "a", "b", "b"], [], ["a"]])}, {"names": Vocabulary(("a", "b"))},
+         [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]),
+        ({"a": pa.array([1, 0, -3], pa.int64()), "b": pa.array([True, False, True]),
+          "c": pa.array([0.0, -0.0, 0.1], pa.float16())}, {"features": ("c", "a", "b")},
+         [([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [float(np.float16(0.1)), -3.0, 1.0])]),
+    ],
+)  # fmt: skip
+def test_names_in_a_list_are_counted_and_zeros_in_columns_of_any_numbers_are_left_out(
+    tmp_path, columns, reading, wanted
+):
+    assert rows_in(tmp_path, columns, ReaderConfig(labels="optional", **reading)) == wanted
 
 
 # How they are found ------------------------------------------------------------------------------
@@ -333,72 +332,6 @@ def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(
 # A data set and its model ------------------------------------------------------------------------
 
 
-def corpus(directory: Path, layout: str, shards: int = 2) -> list[Path]:
-    """Rows of two separable classes in shards of a layout."""
-    directory.mkdir(exist_ok=True)
-    random = np.random.default_rng(0)
-    paths = []
-    for shard in range(shards):
-        labels = [1 - 2 * (k % 2) for k in range(20)]
-        rows = [
-            {0: float(l), 1 + k % 5: float(random.integers(1, 9))} for k, l in enumerate(labels)
-        ]
-        paths.append(directory / f"part-{shard}.parquet")
-        pq.write_table(pa.table({"label": labels} | LAYOUTS[layout](rows)), paths[-1])
-    return paths
-
-
-def settings_for(layout: str, directory: Path) -> dict[str, Any]:
-    if "names" not in layout:
-        return {}
-    (directory / "names.txt").write_text("\n".join(NAMES))
-    return {"vocabulary": str(directory / "names.txt")}
-
-
-@pytest.mark.parametrize("layout", slow_but(LAYOUTS, *FAST))
-def test_the_same_rows_in_any_layout_give_the_same_weights_and_predictions(layout, tmp_path):
-    plain = fit(corpus(tmp_path / "plain", "lists"), C=1.0)
-    shards = corpus(tmp_path / "shards", layout)
-    fit(shards, model=tmp_path / "model", C=1.0, **settings_for(layout, tmp_path))
-    model = LinearModel.load(tmp_path / "model")
-    assert model.weights.tobytes() == plain.weights.tobytes()
-    assert model.certificate == plain.certificate
-    ours, theirs = (
-        np.concatenate([scores.decisions for scores in predict(*given)])
-        for given in ((model, shards), (plain, tmp_path / "plain"))
-    )
-    assert ours.tobytes() == theirs.tobytes()
-    assert evaluate(model, shards).accuracy == evaluate(plain, tmp_path / "plain").accuracy
-    assert str(tmp_path) not in (tmp_path / "model").read_bytes().decode("latin-1")
-
-
-def test_the_models_contract_names_layout_columns_and_names(tmp_path):
-    shards = corpus(tmp_path / "shards", "map of names")
-    model = fit(shards, **settings_for("map of names", tmp_path))
-    assert {name: value for name, value in model.reading.items() if value is not None} == {
-        "columns": 6, "index_base": 0, "weights_in_label": False, "multiclass": False,
-        "multilabel": False, "label": "label",
-        "layout": "map of names", "features": ["features"], "values": "", "hash_seed": 0,
-        "vocabulary": list(NAMES),
-    }  # fmt: skip
-    reading = reading_from_model(model)
-    assert reading.contract() == {k: v for k, v in model.reading.items() if k != "columns"}
-
-
-def test_a_model_reads_the_columns_it_was_fitted_on_though_others_have_usual_names(tmp_path):
-    rows = [{0: 1.0}, {0: -1.0}] * 4
-    bags = LAYOUTS["map"](rows)["features"]
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"bag": bags, "spam": [1, -1] * 4}), path)
-    model = fit(path, features=("bag",), label="spam")
-    decoys = LAYOUTS["lists"](rows[1:] + rows[:1]) | {"label": [-1, 1] * 4}
-    pq.write_table(pa.table(decoys | {"bag": bags, "spam": [1, -1] * 4}), path)
-    assert evaluate(model, path).accuracy == 1
-    pq.write_table(pa.table(decoys), path)
-    with pytest.raises(DataError, match="looked for 'bag'"):
-        list(predict(model, path))
-
-
 def test_hash_bits_and_seed_are_the_models(tmp_path):
     path = tmp_path / "a.parquet"
     tokens = [["spam", "pills"], ["ham", "eggs"]] * 4
@@ -430,33 +363,6 @@ def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit
         list(open_shards([str(path)], reading_from_model(model), cache_dir=None).chunks())
 
 
-def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
-    model = fit(corpus(tmp_path / "data", "map", 2))
-    vectors = corpus(tmp_path / "b", "sparse vectors")
-    shutil.copy(vectors[1], tmp_path / "data" / "part-1.parquet")
-    for read, place in (
-        (lambda: chunks_in(tmp_path / "data"), "part-0.parquet"),
-        (lambda: list(predict(model, vectors[1:])), "the model"),
-    ):
-        assert refused(read).startswith(
-            "part-1.parquet: 'features' of type struct<type: int8, size: int32, indices: "
-            "list<element: int32>, values: list<element: double>> holds Spark vectors, and the "
-            f"features are maps from column numbers to values in {place}. All shards need "
-        )
-
-
-def test_columns_named_alike_in_another_order_of_the_file_are_the_same_features(tmp_path):
-    rows = [{0: 1.0, 2: 0.5}, {1: -1.0}] * 3
-    columns = LAYOUTS["columns of numbers"](rows) | {"y": pa.array([1, -1] * 3)}
-    paths = [
-        write_table(tmp_path / "a.parquet", columns),
-        write_table(tmp_path / "b.parquet", dict(reversed(columns.items()))),
-    ]
-    first, second = chunks_in(*paths, allow_duplicate=True)
-    for mine, other in zip(first.rows, second.rows, strict=True):
-        assert mine.tolist() == other.tolist()
-
-
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
     reading = ReaderConfig(names=Vocabulary(("a", "b")))
     settled = [replace(reading, settled=Settled("map of names", by=name)) for name in "ab"]
@@ -478,16 +384,6 @@ def test_text_with_a_hash_or_named_columns_is_refused(tmp_path):
     for names in ({"hash_bits": 3}, {"columns": ["f:number"]}, *named):
         with pytest.raises(SettingsError, match=r"a\.svm: libsvm text has column numbers"):
             fit(path, **names)
-
-
-def test_converted_shards_are_the_same_rows_by_number(tmp_path):
-    shards = corpus(tmp_path / "shards", "map of names")
-    reading = Settings(**settings_for("map of names", tmp_path))
-    for to in ("parquet", "libsvm"):
-        convert(shards, tmp_path / to, to=to, settings=reading)
-    plain = fit(corpus(tmp_path / "plain", "lists"))
-    assert fit(tmp_path / "parquet").weights.tolist() == plain.weights.tolist()
-    assert fit(tmp_path / "libsvm").weights.tolist() == plain.weights.tolist()
 
 
 @pytest.mark.parametrize(
@@ -512,8 +408,6 @@ def test_features_are_names_between_commas_or_a_list_of_them():
 
 # Parquet that Spark itself wrote: tests/files/write_with_spark.py says how ----------------------
 
-DATA = Path(__file__).parents[1] / "files"
-
 AGE, HEIGHT, WEIGHT = range(3)
 BUY, NOW, SEE, YOU = Hashing(20).columns(["buy", "now", "see", "you"]).tolist()
 SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
@@ -535,24 +429,159 @@ SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
 @pytest.mark.parametrize("kind", SPARK)
 def test_vectors_maps_and_lists_of_spark_are_the_rows_that_it_was_given(kind, form):
     names, rows = SPARK[kind]
-    path = DATA / f"spark-{kind}{form}.parquet"
+    path = Path(__file__).parents[1] / "files" / f"spark-{kind}{form}.parquet"
     batches = list(ParquetReader(str(path), path.name, ReaderConfig(names=names)).batches())
     for (label, columns, values, _), (wanted, row) in zip(rows_of(batches), rows, strict=True):
         assert label == wanted
         assert dict(zip(columns, values, strict=True)) == {c: np.float32(x) for c, x in row.items()}
 
 
-def test_a_fit_on_a_directory_of_spark_gives_the_model_of_the_rows_in_text(tmp_path):
-    directory, text = tmp_path / "table", tmp_path / "rows.svm"
-    directory.mkdir()
-    (directory / "_SUCCESS").touch()
-    (directory / ".part-00000.snappy.parquet.crc").write_bytes(b"crc")
-    shutil.copy(DATA / "spark-vectors.parquet", directory / "part-00000.snappy.parquet")
-    text.write_text("".join(
-        f"{label:g} {' '.join(f'{c}:{x!r}' for c, x in row.items())}\n"
-        for label, row in SPARK["vectors"][1]
-    ))  # fmt: skip
-    ours, theirs = fit(str(directory)), fit(str(text), index_base=0)
-    assert ours.weights.tobytes() == theirs.weights.tobytes()
-    assert ours.bias == theirs.bias
-    assert np.count_nonzero(ours.weights) > 0
+# Shards behind the first: what it has no place for is refused, never dropped ---------------------
+
+Table = dict[str, Any]
+
+LABELS = [1, -1, 1, -1]
+LISTS: Table = {"indices": [[0], [1], [0, 2], [1, 2]], "label": LABELS}
+VALUES = [[2.0], [3.0], [4.0, 5.0], [6.0, 7.0]]
+COLUMNS: Table = {"f0": [1.0, 0.0, 2.0, 0.0], "f1": [0.0, 1.0, 0.0, 3.0], "label": LABELS}
+
+
+def pairs(**values: Any) -> pa.Array:
+    """A pair of these fields, in their order, in each of four rows."""
+    fields = {name: pa.array(column).type for name, column in values.items()}
+    rows = [[dict(zip(values, row, strict=True))] for row in zip(*values.values(), strict=True)]
+    return pa.array(rows, pa.list_(pa.struct(fields)))
+
+
+def refusal_of_later(directory: Path, first: Table, second: Table, **reading: Any) -> str:
+    """The sentence on the second of two shards; the first one alone is read."""
+    tables = enumerate((first, second))
+    paths = [write_table(directory / f"{k}.parquet", table) for k, table in tables]
+    config = ReaderConfig(**reading)
+    assert sum(map(len, chunks_in(paths[0], reading=config))) == 4
+    sentence = refused(lambda: chunks_in(*paths, reading=config))
+    assert sentence.startswith("1.parquet: ")
+    assert "0.parquet" in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "words"),
+    [
+        (LISTS, {"values": VALUES}, "'values' may hold the values of the features, and there is no "
+         "such column in 0.parquet, where all values are 1. Add the values there, remove the col"),
+        (LISTS, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
+        (LISTS, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
+        (COLUMNS, {f"f{k}": [9.0] * 4 for k in range(2, 30)}, "'f5', 'f6', … 23 more would be"),
+    ],
+)  # fmt: skip
+def test_a_column_that_the_first_shard_has_not_is_not_dropped(first, more, words, tmp_path):
+    assert words in refusal_of_later(tmp_path, first, first | more)
+
+
+def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
+    first, second = (
+        write_table(tmp_path / name, LAYOUTS[layout]([{0: 1.0}, {1: 2.0}] * 2) | {"label": LABELS})
+        for name, layout in (("0.parquet", "map"), ("1.parquet", "sparse vectors"))
+    )
+    for read, place in (
+        (lambda: chunks_in(first, second), "0.parquet"),
+        (lambda: list(predict(fit(first), second)), "the model"),
+    ):
+        assert refused(read).startswith(
+            "1.parquet: 'features' of type struct<type: int8, size: int32, indices: "
+            "list<element: int32>, values: list<element: double>> holds Spark vectors, and the "
+            f"features are maps from column numbers to values in {place}. All shards need "
+        )
+
+
+def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_path):
+    ones = write_table(tmp_path / "ones.parquet", LISTS)
+    new = write_table(tmp_path / "new.parquet", LISTS | {"values": VALUES})
+    model = fit(ones)
+    for score in (lambda: list(predict(model, new)), lambda: evaluate(model, new)):
+        with pytest.raises(DataError, match=r"^new\.parquet: 'values' may hold .* the model, wher"):
+            score()
+    assert sum(len(s.decisions) for s in predict(fit(ones, values=""), new)) == 4
+    chunks = chunks_in(ones, new, reading=ReaderConfig(values_column=""))
+    assert [set(chunk.rows.values.tolist()) for chunk in chunks] == [{1.0}, {1.0}]
+
+
+@pytest.mark.parametrize(
+    ("features", "more"),
+    [(None, ["f2"]), (("f*",), ["f2"]), (("*",), ["age"]), (("f0", "f[1-9]"), ["f2", "f7"])],
+)
+def test_more_columns_of_numbers_in_a_later_shard_are_not_dropped(features, more, tmp_path):
+    second = COLUMNS | {name: [9.0] * 4 for name in more}
+    sentence = refusal_of_later(tmp_path, COLUMNS, second, features=features)
+    assert f"{', '.join(map(repr, more))} would be features too" in sentence
+    assert "name those to read with --features NAME,NAME,…" in sentence
+
+
+def test_columns_that_were_not_asked_for_are_no_features_in_any_shard(tmp_path):
+    first = write_table(tmp_path / "0.parquet", COLUMNS)
+    extra = {"f2": [9.0] * 4, "g0": [1.0] * 4, "f3": list("abcd")}
+    second = write_table(tmp_path / "1.parquet", COLUMNS | extra)
+    for features in (("f0", "f1"), ("f[01]",)):
+        reading = ReaderConfig(features=features)
+        chunks = chunks_in(first, second, reading=reading, allow_duplicate=True)
+        assert [(len(chunk), chunk.width) for chunk in chunks] == [(4, 2)] * 2
+
+
+def test_columns_that_the_model_does_not_know_are_counted_and_weigh_0_in_prediction(tmp_path):
+    known = COLUMNS | {"w": [1.0, 1.0, 2.0, 2.0]}
+    more = {"age": [0.0, 7.0, None, 9.0], "huge": [2**24 + 1, 0, 0, 0], "new": [True] * 4}
+    unlabelled = {name: known[name] for name in ("f0", "f1")} | {"w": [None] * 3 + [-1.0]}
+    old = write_table(tmp_path / "old.parquet", known)
+    new = write_table(tmp_path / "new.parquet", unlabelled | more)
+    for features, unknown in (("*", 2 + 1 + 4), ("f0,f1", 0)):
+        model = fit(old, features=features, weight="w")
+        [before], [after] = predict(model, old), predict(model, new)
+        assert after.decisions.tolist() == before.decisions.tolist()
+        assert (before.out_of_range, after.out_of_range) == (0, unknown)
+        assert write_predictions(model, new, tmp_path / "out").out_of_range == unknown
+    assert evaluate(model, write_table(tmp_path / "b.parquet", known | more)).rows == 4
+
+
+PAIRS: Table = {"features": pairs(word=[0, 1, 0, 1], often=[2, 3, 4, 5]), "label": LABELS}
+
+
+def test_pairs_told_by_their_order_are_not_read_the_other_way_round(tmp_path):
+    second = PAIRS | {"features": pairs(often=[2, 3, 4, 5], word=[0, 1, 0, 1])}
+    sentence = refusal_of_later(tmp_path, PAIRS, second)
+    assert "the pairs in 'features' are of 'often', 'word', in 0." in sentence
+    assert "they are 'word', 'often'. All shards need the same names in one order" in sentence
+    usual = PAIRS | {"features": pairs(value=[2, 3, 4, 5], index=[0, 1, 0, 1])}
+    assert "told by their names" in refusal_of_later(tmp_path, usual, PAIRS)
+
+
+def test_pairs_told_by_their_names_may_come_in_any_order(tmp_path):
+    tables = (PAIRS, PAIRS | {"features": pairs(v=[3] * 4, i=[1] * 4)},
+              PAIRS | {"features": pairs(i=[1] * 4, v=[4] * 4)})  # fmt: skip
+    paths = [str(write_table(tmp_path / f"{k}.parquet", table)) for k, table in enumerate(tables)]
+    with open_shards(paths, cache_dir=None) as source:
+        chunks = list(source.chunks())
+        reading = ReaderConfig.from_contract(source.reading.contract())
+    assert reading.settled.pair == ("word", "often")
+    assert [chunk.rows.indices.tolist() for chunk in chunks] == [[0, 1, 0, 1], [1] * 4, [1] * 4]
+    values = [chunk.rows.values.tolist() for chunk in chunks]
+    assert values == [[2.0, 3.0, 4.0, 5.0], [3.0] * 4, [4.0] * 4]
+
+
+def test_a_conversion_and_an_update_lose_no_column_either(tmp_path):
+    fit(write_table(tmp_path / "data" / "0.parquet", COLUMNS), model=tmp_path / "m")
+    later = write_table(tmp_path / "data" / "1.parquet", COLUMNS | {"f2": [9.0] * 4})
+    for change in (
+        lambda: convert(tmp_path / "data", tmp_path / "out", to="libsvm"),
+        lambda: update(tmp_path / "m", later),
+    ):
+        assert "'f2' would be features too" in refused(change)
+
+
+def test_a_cached_shard_is_no_way_around_the_check(tmp_path):
+    cache = str(tmp_path / "cache")
+    first = write_table(tmp_path / "0.parquet", COLUMNS)
+    second = write_table(tmp_path / "1.parquet", COLUMNS | {"f2": [9.0] * 4})
+    chunks_in(second, reading=ReaderConfig(features=("f0", "f1")), cache_dir=cache)
+    message = refused(lambda: chunks_in(first, second, cache_dir=cache))
+    assert "'f2' would be features too" in message

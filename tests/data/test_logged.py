@@ -75,14 +75,6 @@ def test_what_is_beside_a_table_and_its_files_one_by_one_are_read(lake):
         assert names(f"{where}/{root}") == wanted
 
 
-def test_a_command_that_is_given_a_table_says_one_sentence_and_exits_3(tmp_path):
-    (tmp_path / "t" / "_delta_log").mkdir(parents=True)
-    (tmp_path / "t" / "a.svm").write_text(ROWS)
-    for words in (("fit", "t", "--model", "m"), ("convert", "t", "out", "--format", "parquet")):
-        one_sentence(here(tmp_path, *words), 3, "t: a table of Delta Lake (_delta_log)")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
-
-
 def content(directory: Path) -> dict[str, bytes]:
     """What a reader finds there."""
     return {shard.name: Path(shard.path).read_bytes() for shard in find_shards([str(directory)])}
@@ -134,20 +126,3 @@ def test_an_unfinished_data_set_is_refused_however_it_is_named(tmp_path):
     for name in ("out", "out/*.parquet", "out/part-00000.parquet", "."):
         done = here(tmp_path, "fit", name, "--model", "m")
         one_sentence(done, 3, "out: a part of a data set", f"({UNFINISHED}). Write it again.\n")
-
-
-@pytest.mark.slow
-def test_a_corpus_whose_writer_was_killed_is_refused_and_written_again(tmp_path):
-    words = {"rows": 40, "columns": 100, "seed": 1, "shards": 3}
-    streamtron.generate(str(tmp_path / "wanted"), **words)
-    wanted, met = content(tmp_path / "wanted"), set()
-    for moment in count():
-        out = tmp_path / str(moment)
-        code, _ = killed_at_call(moment, "generate", out, words)
-        if code == 0:
-            break
-        assert code == WAS_KILLED
-        met.add(state := what_is_there(out, None, wanted))
-        streamtron.generate(str(out), overwrite=state == "new", **words)
-        assert content(out) == wanted
-    assert met == {"none", "unfinished", "new"}

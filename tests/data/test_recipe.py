@@ -385,20 +385,6 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     assert mixed.recipe.columns[0].categories == (*sorted({*written, "NA", "True"}),)
 
 
-def test_a_shard_may_have_nothing_but_nulls_in_a_column(place, tmp_path):
-    for name, column in (("a", "city"), ("b", "age"), ("c", "label")):
-        at = TABLE.schema.names.index(column)
-        nulls = pa.nulls(9, TABLE.schema.field(column).type), pa.nulls(9)
-        decisions = []
-        for typed in nulls:
-            pq.write_table(TABLE[:9].set_column(at, column, typed), tmp_path / f"{name}.parquet")
-            [scores] = streamtron.predict(place / "m", tmp_path / f"{name}.parquet")
-            decisions.append(scores.decisions.tolist())
-        assert decisions[0] == decisions[1]
-    message = refused(lambda: streamtron.evaluate(place / "m", tmp_path / "c.parquet"), DataError)
-    assert "row 0: null in column 'label'" in message
-
-
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [

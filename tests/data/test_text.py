@@ -25,7 +25,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import ReaderConfig, find_shards, open_reader, resolve_reading
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.text_column import TextColumn
-from streamtron.data.formats.words import TOKEN_PATTERN
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
@@ -122,10 +121,8 @@ MAIL = [
 ]
 
 
-FORMATS = ("mail.jsonl", "mail.csv", "mail.parquet", "mail.arrow")
 HASHED = "text,hash_bits=20,alternate_sign"
 BESIDE = ("text:text,hash_bits=12,alternate_sign", "length:number", "lang:category")
-TFIDF = ("text:text,tfidf,hash_bits=12,alternate_sign", *BESIDE[1:])
 SPAM = Settings(columns=BESIDE, label="spam")
 
 
@@ -140,22 +137,6 @@ def test_threads_and_the_size_of_shards_change_no_row(tmp_path):
     convert(tmp_path / "a.jsonl", tmp_path / "rows", text=HASHED, label="y", rows_per_shard=1499)
     assert len(list((tmp_path / "rows").iterdir())) == 5
     assert equal(rows, read(tmp_path / "rows"))
-
-
-def test_a_model_of_documents_reads_documents_and_their_rows_alike(tmp_path):
-    for name in FORMATS:
-        write_table(tmp_path / name, MAIL, 7)
-    convert(tmp_path / "mail.jsonl", tmp_path / "rows", columns=TFIDF, label="spam")
-    model = fit(tmp_path / "rows")
-    [rows] = predict(model, tmp_path / "rows")
-    for name in FORMATS:
-        [scores] = predict(model, tmp_path / name)
-        assert scores.decisions.tolist() == rows.decisions.tolist()
-        assert evaluate(model, tmp_path / name) == evaluate(model, tmp_path / "rows")
-    write_table(
-        tmp_path / "new.csv", [{"text": r["text"], "length": 1, "lang": "de"} for r in MAIL]
-    )
-    assert sum(len(scores.decisions) for scores in predict(model, tmp_path / "new.csv")) == 60
 
 
 def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_is_empty(tmp_path):
@@ -246,10 +227,6 @@ def test_a_damaged_recipe_is_refused(damage, sentence):
     message = refused(lambda: Recipe.from_dict(whole), DataError)
     assert message.startswith("the recipe of the columns is damaged (")
     assert sentence in message
-
-
-def test_the_default_pattern_is_scikit_learns():
-    assert HashingVectorizer().token_pattern == TOKEN_PATTERN
 
 
 def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strings(tmp_path):

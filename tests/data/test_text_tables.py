@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import ReaderConfig, find_shards, open_reader, resolve_reading
+from streamtron.data import ReaderConfig
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.text_tables import CsvReader
@@ -42,14 +42,13 @@ def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
     if path.suffix == ".parquet":
         return write_table(path, table)
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    if "json" in path.name:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-    else:
-        sign = "\t" if ".tsv" in path.name else ","
-        lines = [table, *([str(x).lower() for x in row.values()] for row in rows)]
-        text = "\ufeff" + "\r\n".join(map(sign.join, lines))  # without a last end of line
+    plain = write_table(path.with_name("plain.jsonl" if "json" in path.name else "plain.csv"), rows)
+    text = plain.read_bytes()
+    if plain.suffix == ".csv":  # without a last end of line
+        sign = b"\t" if ".tsv" in path.name else b","
+        text = "\ufeff".encode() + text.removesuffix(b"\r\n").replace(b",", sign)
     packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
-    path.write_bytes(packed(text.encode()))
+    path.write_bytes(packed(text))
     return path
 
 
@@ -65,18 +64,6 @@ def test_a_model_is_that_of_the_same_table_in_parquet(name, tmp_path):
     [scores] = predict(model, tmp_path / name)
     [others] = predict(model, tmp_path / "a.parquet")
     assert scores.decisions.tolist() == others.decisions.tolist()
-
-
-def test_lists_in_json_lines_are_read(tmp_path):
-    (tmp_path / "a.jsonl").write_text(
-        '{"label": 1, "indices": [0, 7], "values": [1, 0.5]}\n'
-        '{"label": 2, "indices": [], "values": []}\n{"label": 1, "indices": [3], "values": [2]}'
-    )
-    [shard] = find_shards([str(tmp_path / "a.jsonl")])
-    [batch] = open_reader(shard, resolve_reading(shard, ReaderConfig())).batches()
-    assert batch.indptr.tolist() == [0, 2, 2, 3]
-    assert (batch.indices.tolist(), batch.values.tolist()) == ([0, 7, 3], [1.0, 0.5, 2.0])
-    assert [batch.place(row) for row in range(3)] == [f"a.jsonl, line {n}" for n in (1, 2, 3)]
 
 
 fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
@@ -122,9 +109,6 @@ NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
         ("a.csv", 'y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
         ("a.csv", "y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
         ("a.csv", "y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
-        ("a.csv", "y,f1\n1,2\n2,16777217\n", "line 3: value 16777217 in column 'f1' is an integer"),
-        ("a.csv", "y,f1\n1,2\n9007199254740993,1\n", "line 3: label 9007199254740993"),
-        ("a.csv", "y,f1,f1\n1,2,3\n", "2 columns 'f1' could all be the features"),
         ("a.csv", f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
          r"line 1: 300,001 columns; .* libsvm text, or as lists"),
         ("a.csv", "y,f1\n1,2\n0,café\n", NOT_UTF_8),
@@ -251,12 +235,3 @@ def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
     for (_, columns, values, _), named in zip(rows, NAMED, strict=True):
         wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
         assert dict(zip(columns, values, strict=True)) == wanted
-
-
-def test_vowpal_wabbits_text_is_fitted_and_predicted_without_labels(tmp_path):
-    lines = [f"{(-1) ** k} |w {'good' if k % 2 else 'bad'} the:{k}" for k in range(40)]
-    (tmp_path / "a.vw").write_text("\n".join(lines))
-    model = fit(tmp_path / "a.vw", hash_bits=12)
-    (tmp_path / "new.vw").write_text("|w bad\n|w good\n")
-    [scores] = predict(model, tmp_path / "new.vw")
-    assert scores.labels.tolist() == [1.0, -1.0]
