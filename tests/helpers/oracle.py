@@ -104,7 +104,7 @@ class Oracle:
         self.w = [0.0] * (columns if width is None else width)
         self.bias = 0.0
         self.counts = [0] * len(rows)
-        self.t = 0
+        self.t = self.clipped = 0
         self.sq_norm = 0.0
 
     # --- one row ---
@@ -149,12 +149,14 @@ class Oracle:
         self.t += m
 
     def visit(self, k: int) -> bool:
-        """a ← a + y if y·a ≤ threshold; whether it was."""
+        """a ← a + y if y·a ≤ threshold, and the count can be higher; whether it was."""
         extended = self.extended_margin(k)
         mistake = extended <= self.threshold()
-        if mistake:
+        full = mistake and self.counts[k] == LARGEST_COUNT
+        self.clipped += full
+        if mistake and not full:
             self._add(k, 1, extended, self.sq_length(k))
-        return mistake
+        return mistake and not full
 
     def visit_ascent(self, k: int, b: float | None = None) -> int:
         """a ← a + m y, m = max(⌊(b − y·a)/q + ½⌋, −c), clipped to what a count can hold."""
@@ -163,7 +165,9 @@ class Oracle:
             return 0
         extended = self.extended_margin(k)
         m = math.floor(((self.b if b is None else b) - extended) / q + 0.5)
-        m = min(max(m, -self.counts[k]), LARGEST_COUNT - self.counts[k])
+        most = LARGEST_COUNT - self.counts[k]
+        self.clipped += m > most
+        m = min(max(m, -self.counts[k]), most)
         if m != 0:
             self._add(k, m, extended, q)
         return m
