@@ -2,7 +2,6 @@
 
 import math
 import operator
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import cycle, pairwise
@@ -14,11 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from streamtron.core import certificate, kernels
+from streamtron.core import kernels
 from streamtron.core.certificate import certificate_of, primal_of
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
-from streamtron.core.kernels import UNIT_ROUNDOFF
 from streamtron.core.losses import HINGE, LOG_LOSS, SQUARED_HINGE, Loss
 from streamtron.core.rows import Chunk, make_rows
 from streamtron.core.scan_sums import ScanSums
@@ -95,7 +93,7 @@ def sums_of(drawn: Drawn, seed: int) -> ScanSums:
     counts, support, b, loss = Counts(), np.flatnonzero(drawn.counts), drawn.b, drawn.loss
     counts.put(support, drawn.counts[support])
     at = drawn.w, drawn.bias, drawn.rho, drawn.scale
-    request = ScanRequest(targets, *at, b=b, loss=loss)
+    request = ScanRequest(targets, *at, b=b, loss=loss, ratio=drawn.ratio)
     blocks = [b.seen[0].sums for b in scan_blocks((c for c in chunks), [request], [counts])]
     leaves = [
         ScanSums(drawn.scale, len(drawn.w), loss, b, ratio=drawn.ratio)
@@ -244,17 +242,22 @@ def exact_dual(drawn: Drawn, cost: Fractions, sums: Fractions, claimed: float) -
 def said(drawn: Drawn, cost: Fractions, seed: int) -> Said:
     """Scan a drawn set, and hold what that proves to exact arithmetic."""
     try:
-        proof = certificate_of(sums_of(drawn, seed), drawn.w, drawn.bias, hard=False)
+        sums = sums_of(drawn, seed)
+        proof = certificate_of(sums, drawn.w, drawn.bias, hard=False)
     except InternalError:
         return Said(["a lower bound above the upper one"])
-    v, margins, sums = exact_sums(drawn, proof.scale)
+    v, margins, a = exact_sums(drawn, proof.scale)
     primal = exact_primal(drawn, cost, v, margins)
-    dual = exact_dual(drawn, cost, sums, proof.dual)
+    dual = exact_dual(drawn, cost, a, proof.dual)
     claims = {
         "P is below that of the weights": proof.primal < primal,
         "D is above that of the counts": proof.dual > dual,
         "D is below that of no counts": proof.dual < 0.0,
     }
+    if sums.sq_columns is not None:
+        squares = (0.5 / drawn.price) @ drawn.X.astype(float) ** 2
+        off = abs(sums.sq_columns - squares) > 1e-12 * squares
+        claims["Σ C_k x_kj² is not that of the columns"] = bool(off.any())
     if proof.has_margins:
         margin = mpmath.mpf(max(proof.primal_margin, 0.0))
         upper = mpmath.mpf(proof.upper_bound or math.inf)
@@ -265,37 +268,27 @@ def said(drawn: Drawn, cost: Fractions, seed: int) -> Said:
     return Said(false, float(proof.primal / primal - 1), off_dual)
 
 
-Draw = Callable[[Loss, int], tuple[Drawn, Fractions]]
-
-TABLE: list[tuple[Draw, Loss, int, float]] = [
-    (draw_priced, SQUARED_HINGE, SCANS, math.inf),
-    (draw_priced, LOG_LOSS, SCANS // 15, 1e-13),
-    (draw_priced, HINGE, SCANS // 15, 1e-13),
-    (draw_penalised, SQUARED_HINGE, 300, math.inf),
-    (draw_penalised, LOG_LOSS, 60, math.inf),
-]
-"""How to draw, the loss, how many; and how far off bounds may be of those that no scale is chosen
-for."""
-
-
 @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("drawer", "loss", "number", "off"), TABLE)
+@pytest.mark.parametrize(
+    ("drawer", "loss", "number", "off"),
+    [
+        (draw_priced, SQUARED_HINGE, SCANS, math.inf),
+        (draw_priced, LOG_LOSS, SCANS // 15, 1e-13),
+        (draw_priced, HINGE, SCANS // 15, 1e-13),
+        (draw_penalised, SQUARED_HINGE, 300, math.inf),
+        (draw_penalised, LOG_LOSS, 60, math.inf),
+    ],
+)
 def test_no_bound_of_scans_made_to_cancel_is_false_in_exact_arithmetic(
     drawer, loss, number, off, many
 ):
-    """And none is looser than it need be."""
+    """And where no scale is chosen for them they are ``off`` by no more than they need be."""
     with mpmath.workdps(80):
         seeds = range(SCANS, SCANS + 10_000) if many else range(number)
         found = {seed: said(*drawer(loss, seed), seed) for seed in seeds}
     assert {seed: claims.false for seed, claims in found.items() if claims.false} == {}
     assert np.median([claims.off_primal for claims in found.values()]) <= off
     assert np.median([claims.off_dual for claims in found.values()]) <= off
-
-
-def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch):
-    monkeypatch.setattr(certificate, "FEW", UNIT_ROUNDOFF)
-    with mpmath.workdps(80):
-        assert any(said(*draw_priced(SQUARED_HINGE, k), k).false for k in range(SCANS // 10))
 
 
 @pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=lambda loss: loss.name)

@@ -8,20 +8,15 @@ import numpy as np
 import pytest
 
 from streamtron import Settings
-from streamtron.core import kernels, penalty
-from streamtron.core.certificate import dual_of, zero_columns
+from streamtron.core import kernels
+from streamtron.core.certificate import zero_columns
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
-from streamtron.core.penalty import Penalty, radius
-from streamtron.core.scan_sums import ScanSums
+from streamtron.core.penalty import Penalty
 from streamtron.solver.proximal_newton import by_column
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets, round_counts
 from tests.helpers.sources import csr, dense, random_rows
-
-SCANS = 300
-
-SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
 
 
 class Column(NamedTuple):
@@ -75,11 +70,6 @@ def scan_column(loss: Loss, seed: int) -> Column:
     return Column(at_zero, ratio, int(zeros.sum()))
 
 
-SMOOTH = pytest.mark.parametrize(
-    "loss", [SQUARED_HINGE, LOG_LOSS, SQUARED_ERROR], ids=lambda loss: loss.name
-)
-
-
 def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
     """The seeds of columns that are said to weigh 0 and do not, and how many are said to."""
     columns = {seed: scan_column(loss, seed) for seed in seeds}
@@ -87,19 +77,16 @@ def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
     return [k for k, c in said.items() if abs(c.at_zero) > Fraction(c.ratio)], len(said)
 
 
-@SMOOTH
-@pytest.mark.parametrize("many", SLOW)
-def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss, many):
-    fewer = 2 * SCANS
-    false, said = false_zeros(loss, range(fewer, fewer + 10_000) if many else range(fewer))
+@pytest.mark.parametrize(
+    "loss", [SQUARED_HINGE, LOG_LOSS, SQUARED_ERROR], ids=lambda loss: loss.name
+)
+@pytest.mark.parametrize(
+    "seeds", [range(600), pytest.param(range(600, 10_600), marks=pytest.mark.slow)]
+)
+def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss, seeds):
+    false, said = false_zeros(loss, seeds)
     assert false == []
-    assert said > SCANS // 10
-
-
-@SMOOTH
-def test_those_tests_notice_a_radius_that_is_too_short(loss, monkeypatch):
-    monkeypatch.setattr(penalty, "radius", lambda steepest, gap: 0.9 * radius(steepest, gap))
-    assert false_zeros(loss, range(2 * SCANS))[0]
+    assert said > 30
 
 
 def sweep_of_python(
@@ -174,9 +161,3 @@ def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge(
     frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
     frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
     assert frozen.certificate(hard=False).dual == pytest.approx(0.75 / v, rel=1e-6)
-
-
-def test_nothing_is_proven_where_the_dual_point_is_no_number():
-    sums = ScanSums(1.0, 1, LOG_LOSS, ratio=1.0)
-    sums.totals[kernels.STEPS_SCANNED], sums.sums[kernels.GAINS] = 1, -math.inf
-    assert dual_of(sums)[0] == 0.0

@@ -4,7 +4,6 @@ import math
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,49 +23,24 @@ SLACK = 1e-9
 prove = settings(max_examples=examples(150), deadline=None, derandomize=True)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Rows with values in quarters, so that sums of updates are exact in floating point."""
-
-    rows: tuple[tuple[tuple[int, float], ...], ...]
-    labels: tuple[int, ...]
-    delta2: tuple[float, ...]
-    rho: float
-
-    @property
-    def R(self) -> float:
-        return math.sqrt(max(Oracle(*self.data).sq_length(k) for k in range(len(self.rows))))
-
-    @property
-    def data(self) -> tuple[list[Row], list[int], list[float], float]:
-        return list(self.rows), list(self.labels), list(self.delta2), self.rho
-
-    @property
-    def gamma(self) -> tuple[float, float]:
-        return gamma_d(*self.data)
-
-    def oracle(self, b: float, epsilon: float, variant: str) -> Oracle:
-        return Oracle(*self.data, b=b, epsilon=epsilon, variant=variant)
-
-
 quarters = st.integers(-8, 8).map(lambda n: n / 4)
 
 
 @st.composite
-def problems(draw: st.DrawFn, soft: bool | None = None) -> Problem:
-    """Extended rows (Δ > 0, any labels) or rows that column 0 separates with margin ≥ ½."""
-    extended = draw(st.booleans()) if soft is None else soft
-    width, many = draw(st.integers(1, 4)), draw(st.integers(1, 7))
-    labels = tuple(draw(st.sampled_from([-1, 1])) for _ in range(many))
-    rows = []
+def problems(draw: st.DrawFn) -> tuple[list[Row], list[int], list[float], float]:
+    """Rows, labels, Δ² and ρ: extended rows (Δ > 0, any labels) or rows that column 0 separates
+    with margin ≥ ½. Values are quarters, so that sums of updates are exact in floating point."""
+    extended, width, many = draw(st.booleans()), draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    labels = [draw(st.sampled_from([-1, 1])) for _ in range(many)]
+    rows: list[Row] = []
     for label in labels:
         values = [draw(quarters) for _ in range(width)]
         if not extended:
             values[0] = label * draw(st.sampled_from([0.5, 1.0, 2.0]))
-        rows.append(tuple((j, v) for j, v in enumerate(values) if v))
+        rows.append([(j, v) for j, v in enumerate(values) if v])
     delta = st.sampled_from([0.25, 0.5, 1.0, 2.0]) if extended else st.just(0.0)
-    delta2 = tuple(draw(delta) ** 2 for _ in range(many))
-    return Problem(tuple(rows), labels, delta2, draw(st.sampled_from([0.0, 0.5, 1.0])))
+    delta2 = [draw(delta) ** 2 for _ in range(many)]
+    return rows, labels, delta2, draw(st.sampled_from([0.0, 0.5, 1.0]))
 
 
 epsilons = st.one_of(st.sampled_from([0.05, 0.1, 0.5, 1.0, 1.8]), st.floats(0.05, 1.8))
@@ -74,9 +48,8 @@ epsilons_to_one = st.one_of(st.sampled_from([0.05, 0.1, 0.5, 1.0]), st.floats(0.
 deltas = st.sampled_from([0.1, 0.3, 1.0, 5.0])
 
 
-def affordable_b(problem: Problem, epsilon: float, variant: str, delta: float) -> float:
+def affordable_b(R: float, gamma: float, epsilon: float, variant: str, delta: float) -> float:
     """A b of the size the paper would take, so that a run in plain lists is short."""
-    R, gamma = problem.R, problem.gamma[1]
     if variant == "length" and epsilon <= 1.0:
         return theory.b_length(R, epsilon, delta, gamma)
     exponent = 2.0 if variant == "steps" else 1.0 + epsilon
@@ -113,11 +86,13 @@ def finished(
     draw: st.DrawFn, variant: str, epsilon: st.SearchStrategy[float] = epsilons
 ) -> Finished:
     problem, eps = draw(problems()), draw(epsilon)
-    b = affordable_b(problem, eps, variant, draw(deltas))
-    oracle = problem.oracle(b, eps, variant)
-    assert oracle.run(draw(orders), n_ep=draw(st.sampled_from([1, 50]))).converged
+    oracle = Oracle(*problem, epsilon=eps, variant=variant)
+    R = math.sqrt(max(map(oracle.sq_length, range(len(oracle.rows)))))
+    low, high = gamma_d(*problem)
+    oracle.b = affordable_b(R, high, eps, variant, draw(deltas))
+    oracle.run(draw(orders), n_ep=draw(st.sampled_from([1, 50])))
     margin, _, _, _, length = oracle.certificate()
-    return Finished((problem.R, b, eps), oracle.t, problem.gamma[0], margin, length)
+    return Finished((R, oracle.b, eps), oracle.t, low, margin, length)
 
 
 DIRECT = {"steps": theory.direct_fraction_steps, "length": theory.direct_fraction_length}

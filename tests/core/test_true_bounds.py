@@ -30,7 +30,6 @@ from tests.helpers.exact import (
     ONE,
     Objective,
     Problem,
-    Vector,
     checked,
     draw,
     false_claims,
@@ -41,8 +40,6 @@ from tests.helpers.examples import examples, slow_but
 from tests.helpers.svm_text import svm_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-EVERYTHING_HOLDS: list[str] = []
 
 
 SEEDS = [
@@ -100,7 +97,7 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
             scaled = [Decimal(proof.weights_scale) * x for x in weights]
         claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
         claims += false_claims(problem, proof.as_given.to_dict(), weights, math.inf)
-        assert claims == EVERYTHING_HOLDS, seed
+        assert claims == [], seed
         checked_models += 1
     assert checked_models >= 20
 
@@ -108,7 +105,7 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
 def test_no_more_is_claimed_than_is_true_of_the_largest_values_there_are():
     X = np.array([[3e38], [-3e38]], np.float32)
     largest = Problem(X, np.array([1, -1]), np.ones(2), 1.0, 0.0, 0.01, 9)
-    assert false_claims(largest, *fitted(largest)) == EVERYTHING_HOLDS
+    assert false_claims(largest, *fitted(largest)) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -190,22 +187,6 @@ def test_rows_beyond_what_their_numbers_can_count_are_refused(last):
         counts.take_ranges([(last - 10, last)])
 
 
-def test_the_total_of_counts_never_wraps_however_often_rows_of_other_weights_are_added():
-    model = StreamtronClassifier(C=1.0, fit_intercept=False)
-    rng = np.random.default_rng(0)
-    rows: list[Problem] = []
-    for call in range(8):
-        X = rng.normal(size=(4, 2)).astype(np.float32)
-        y, weights = np.array([1, -1, 1, -1]), np.full(4, 10.0 ** (12 - 4 * call))
-        rows.append(Problem(X, y, weights, 1.0, 0.0, 0.0, 1))
-        model.partial_fit(X, y, classes=[-1, 1], sample_weight=weights)
-        names = ("X", "y", "weights")
-        joined = {name: np.concatenate([getattr(some, name) for some in rows]) for name in names}
-        all_ = replace(rows[0], **joined)
-        with localcontext(DIGITS):
-            assert 2 * optimum(all_).primal * Decimal(model.certificate_["upper_bound"]) ** 2 >= 1
-
-
 @pytest.mark.parametrize("seed", range(300))
 def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(seed):
     rng = np.random.default_rng(seed)
@@ -232,16 +213,6 @@ def test_the_radius_is_no_smaller_than_that_of_the_very_bounds_that_it_is_given(
 
 
 FEWER_DIGITS = Context(prec=120, Emin=-99999, Emax=99999)
-
-
-def least(exact: Objective, v: Vector) -> Decimal:
-    """The least of P, by Newton's method from v."""
-    for _ in range(200):
-        there = exact.lower(v)
-        if not exact.primal(there) < exact.primal(v) * (1 - Decimal(10) ** -100):
-            break
-        v = there
-    return exact.primal(v)
 
 
 def scale_of(rng: np.random.Generator) -> float:
@@ -281,7 +252,7 @@ def false_of_numbers(loss: str, seed: int) -> list[str]:
         numbers = [*map(Decimal, t[counting].tolist())]
         exact = Objective(rows, numbers, costs, penalties, loss, Decimal(epsilon))
         v = [*map(Decimal, np.ravel(model.coef_).tolist()), *[Decimal(model.intercept_)] * has_bias]
-        primal, best = exact.primal(v), least(exact, v)
+        primal, best = exact.primal(v), exact.primal(exact.least(v))
         claims = {
             "P is below that of the weights": Decimal(proven["primal_objective"]) < primal,
             "D is above the least P": Decimal(proven["dual_objective"] or 0.0) > best,
