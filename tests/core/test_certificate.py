@@ -2,7 +2,6 @@
 
 import math
 import operator
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,91 +18,18 @@ from streamtron.core.certificate import (
     primal_of,
     upper_bound_of,
 )
-from streamtron.core.config import Settings
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
-from streamtron.core.rows import freeze
 from streamtron.core.scan_sums import ScanSums
 from streamtron.data.blocks import squares_of
-from streamtron.solver import train as training
-from streamtron.solver.learner import Learner
-from streamtron.solver.reading import Solve, begin_reading, finish_reading
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.examples import slow_but
 from tests.helpers.kernel_cases import prove
 from tests.helpers.optimum import of_margins
-from tests.helpers.oracle import Oracle, Row, best_scale, gamma_d, primal_value
-from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
-
-ROUNDING = 1e-9
-"""Relative room for the rounding of the reference solver and of sums of a few terms."""
+from tests.helpers.oracle import Oracle, best_scale, primal_value
+from tests.helpers.sources import csr, random_rows
 
 COLUMNS = 5
-
-
-class Trained(Oracle):
-    """A small set in the state that some updates have left."""
-
-    def scan_sums(self, scale: float) -> ScanSums:
-        """A scan of the rows."""
-        signs, delta2 = np.array(self.labels, dtype=np.int8), np.array(self.delta2)
-        counts, w, rows = np.array(self.counts, np.int32), np.array(self.w), csr(self.rows)
-        targets = Targets(np.arange(len(signs)), signs, delta2, squares_of(*rows))
-        freeze(signs, delta2, counts, w)
-        frozen = Frozen(w, self.bias, scale, 0.0)
-        frozen.scan(rows, targets, counts, self.rho)
-        return frozen.scan_sums
-
-    @property
-    def objective(self) -> tuple[float, list[float], Sequence[float]]:
-        """What P(s) is of: ‖(w, w_bias)‖², the margins and Δ²."""
-        square = math.fsum([*(x * x for x in self.w), self.bias * self.bias])
-        return square, self.margins(self.w, self.bias), self.delta2
-
-
-quarters = st.integers(-8, 8).filter(bool).map(lambda n: n / 4)
-
-
-@st.composite
-def trained_sets(draw: st.DrawFn, hard: bool = False) -> Trained:
-    """Rows after some visits in any order; where ``hard``, column 0 separates them."""
-    n = draw(st.integers(2, 7))
-    columns = st.integers(1 if hard else 0, COLUMNS - 1)
-    rows: list[Row] = []
-    signs = [draw(st.sampled_from([-1, 1])) for _ in range(n)]
-    for sign in signs:
-        row = draw(st.dictionaries(columns, quarters, max_size=4))
-        if hard:
-            row[0] = sign * draw(st.sampled_from([0.5, 1.0, 2.0]))
-        rows.append(sorted(row.items()))
-    delta2 = [0.0 if hard else draw(st.sampled_from([0.25, 1.0, 1.0, 4.0])) for _ in range(n)]
-    rho = draw(st.sampled_from([0.0, 0.5, 1.0]))
-    oracle = Trained(
-        rows, signs, delta2, rho, width=COLUMNS,
-        b=draw(st.floats(0.1, 200.0)), epsilon=draw(st.sampled_from([0.1, 0.5, 1.0, 1.5])),
-        variant=draw(st.sampled_from(["steps", "length"])),
-    )  # fmt: skip
-    for k in draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=60)):
-        if draw(st.booleans()):
-            oracle.visit(k)
-        else:
-            oracle.visit_ascent(k)
-    assume(oracle.t > 0)
-    return oracle
-
-
-@prove
-@given(trained_sets(hard=True))
-def test_hard_margin_bounds_bracket_the_best_margin_and_the_primal_is_the_directional(case):
-    low, high = gamma_d(case.rows, case.labels, case.delta2, case.rho)
-    found = certificate_of(case.scan_sums(1.0), np.array(case.w), case.bias, hard=True)
-    assert found.primal_margin <= found.directional_margin <= high * (1 + ROUNDING)
-    assert found.primal_margin == pytest.approx(found.directional_margin, rel=1e-14)
-    assert found.upper_bound >= low * (1 - ROUNDING)
-    if found.directional_margin > 0:
-        assert found.scale * min(case.margins(case.w, case.bias)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("margins", [(0.5, 1.0 + 1e-15), (1.1, 0.9), (0.5, math.nan)])
@@ -121,45 +47,39 @@ def test_without_an_upper_bound_or_a_positive_margin_nothing_is_proven(found):
 
 
 @prove
-@given(trained_sets())
-def test_a_scan_without_counts_gives_no_upper_bound(case):
-    case.counts = [0] * len(case.rows)
-    assert upper_bound_of(case.scan_sums(1.0)) == (None, 0.0)
-
-
-@prove
-@given(trained_sets(), st.integers(0, COLUMNS + 2))
-def test_weights_of_any_width_weigh_nothing_in_the_columns_that_they_lack(case, width):
-    scan_sums = case.scan_sums(1.0)
-    assume(scan_sums.fresh.any())
-    w = np.array([*case.w, 1.0, 1.0][:width]) + 0.5
+@given(
+    st.lists(st.integers(-8, 8), min_size=COLUMNS, max_size=COLUMNS).filter(any),
+    st.integers(0, COLUMNS + 2),
+)
+def test_weights_of_any_width_weigh_nothing_in_the_columns_that_they_lack(fresh, width):
+    scan_sums = ScanSums(1.0, COLUMNS)
+    scan_sums.fresh[:] = fresh
+    w = np.array([*fresh, 1.0, 1.0][:width]) + 0.5
     off = np.zeros(COLUMNS + 2)
     off[:width] = w
-    off[:COLUMNS] -= scan_sums.fresh
+    off[:COLUMNS] -= fresh
     wanted = math.sqrt(math.fsum(off**2) / math.fsum(scan_sums.fresh**2))
     assert scan_sums.distance(w) == pytest.approx(wanted, rel=1e-12)
-    drift = certificate_of(scan_sums, np.array(case.w), case.bias, hard=False, running=w).drift
+    drift = certificate_of(scan_sums, np.zeros(COLUMNS), 0.0, hard=False, running=w).drift
     assert drift == scan_sums.distance(w)
 
 
-@prove
-@given(trained_sets())
-def test_least_primal_is_exact_at_the_best_scale(case):
-    assume((scale := best_scale(*case.objective)) > 0)
-    primal, _ = primal_of(case.scan_sums(scale), case.objective[0])
-    assert primal == pytest.approx(primal_value(scale, *case.objective), rel=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("factor", [0.5, 0.8, 1.3, 2.0])
-def test_least_primal_is_within_1e_5_of_the_least_at_half_or_twice_the_scale(seed, factor):
-    rows, signs = random_rows(seed, 400, COLUMNS)
-    case = Trained(rows, signs, [1.0] * 400, 1.0, width=COLUMNS)
-    case.w, case.bias = np.random.default_rng(seed).normal(size=COLUMNS).tolist(), 0.1
-    best = best_scale(*case.objective)
-    least = primal_value(best, *case.objective)
-    primal, _ = primal_of(case.scan_sums(factor * best), case.objective[0])
-    assert least * (1 - 1e-12) <= primal <= least * (1 + 1e-5)
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.3, 2.0])
+def test_least_primal_is_exact_at_the_best_scale_and_nearly_so_at_half_or_twice_it(seed, factor):
+    rows, labels = random_rows(seed, 400, COLUMNS)
+    signs, ones = np.array(labels, np.int8), np.ones(400)
+    w = np.random.default_rng(seed).normal(size=COLUMNS)
+    margins = Oracle(rows, labels, ones.tolist(), 1.0).margins(w.tolist(), 0.1)
+    objective = math.fsum([*w**2, 0.1 * 0.1]), margins, ones.tolist()
+    best = best_scale(*objective)
+    least = primal_value(best, *objective)
+    frozen = Frozen(w, 0.1, factor * best, 0.0)
+    targets = Targets(np.arange(400), signs, ones, squares_of(*csr(rows)))
+    frozen.scan(csr(rows), targets, np.zeros(400, np.int32), 1.0)
+    primal, _ = primal_of(frozen.scan_sums, objective[0])
+    off = 1e-12 if factor == 1.0 else 1e-5
+    assert least * (1 - 1e-12) <= primal <= least * (1 + off)
 
 
 def of_numbers(norm: float, lengths: float, rows: int) -> ScanSums:
@@ -174,15 +94,15 @@ def of_numbers(norm: float, lengths: float, rows: int) -> ScanSums:
 @given(st.floats(1e-3, 1e3))
 def test_the_dual_is_never_above_what_the_upper_bound_says(norm):
     scan_sums = of_numbers(norm, norm, 1)
-    upper, _ = upper_bound_of(scan_sums)
-    dual, _ = dual_of(scan_sums)
+    upper, dual = upper_bound_of(scan_sums)[0], dual_of(scan_sums)[0]
     assert 2 * Fraction(dual) * Fraction(upper) ** 2 <= 1
 
 
-def test_the_allowance_for_rounding_counts_the_rows_of_long_sums():
-    rows, u = 2**31, kernels.UNIT_ROUNDOFF
+@pytest.mark.parametrize("rows", [200_000, 2**31])
+def test_the_allowance_for_rounding_counts_the_rows_of_long_sums_and_is_no_larger(rows):
+    u = kernels.UNIT_ROUNDOFF
     _, rounding = upper_bound_of(of_numbers(1.0, float(rows), rows))
-    assert rounding >= (4.0 + 4.0 * rows**2 * u) * u
+    assert 0.0 <= rounding / (4.0 + 4.0 * rows**2 * u) / u - 1.0 <= 5.0
 
 
 @prove
@@ -194,57 +114,6 @@ def test_the_directional_margin_is_rounded_down(w, least, negative):
     bound = certificate_of(scan_sums, np.array(w), 0.0, hard=True).directional_margin
     square = Fraction(bound) ** 2 * sum(Fraction(value) ** 2 for value in w)
     assert square >= Fraction(least) ** 2 if negative else square <= Fraction(least) ** 2
-
-
-AT_REST = [
-    *((120, 8, {"stage": stage, "active_set": active_set, "max_epochs": 12, "mini_epochs": 5})
-      for stage in ("auto", "1,0.1", "ascent") for active_set in (0, 500, 2_000, 10**9)),
-    *((60, 1, {"b": (5.0, 1e-3), "active_set": active_set, "max_epochs": 4})
-      for active_set in (40, 100, 300, 1_000)),
-]  # fmt: skip
-"""Rows, rows a block, settings: blocks of one row and tiny active sets too."""
-
-
-@pytest.mark.parametrize(("rows", "block_rows", "chosen"), AT_REST)
-@pytest.mark.parametrize("seed", slow_but(range(3), 0))
-def test_only_weights_that_rest_for_a_reading_are_certified_with_its_counts(
-    seed, rows, block_rows, chosen, monkeypatch
-):
-    """What is certified is compared with what there was at the begin of the reading, and with the
-    truth at the end."""
-    drawn, labels = random_rows(seed, rows, 6)
-    X, begun, proven = dense(drawn, 6) * np.array(labels)[:, None], {}, []
-
-    def begin(learner: Learner, reading: int, scale: float | None = None) -> None:
-        begin_reading(learner, reading, scale)
-        w = b"" if learner.frozen is None else learner.frozen.w.tobytes()
-        begun.update(counts=learner.counts.dense(rows), w=w)
-
-    def finish(learner: Learner) -> Solve:
-        before, frozen, counts = learner.certificate, learner.frozen, begun["counts"]
-        if learner.regime == Regime.FEW_COLUMNS:  # the scan has made the counts that it has summed
-            counts = learner.counts.dense(rows)
-        at_rest = frozen is not None and frozen.w.tobytes() == begun["w"]
-        seen = None if frozen is None else frozen.scan_sums.fresh.copy()  # training takes it over
-        yield from finish_reading(learner)
-        proven.append(learner.certificate is not before and frozen is not None)
-        if proven[-1]:
-            assert at_rest, "the weights moved while they were scanned"
-            assert learner.certificate.rows_scanned == rows
-            assert frozen.scan_sums.steps == counts.sum(dtype=np.int64)
-            off, size = np.abs(seen[:6] - (X.T @ counts)[: len(seen)]), abs(X).T @ counts
-            assert off.max() <= 1e-12 * size.max()
-
-    monkeypatch.setattr(training, "begin_reading", begin)
-    monkeypatch.setattr(training, "finish_reading", finish)
-    source = ListSource(csr(drawn), labels, block_rows=block_rows)
-    settings = Settings(tol=1e-4, **chosen)
-    proof = trained(source, settings, positive=1).certificate
-    low, high = gamma_d(drawn, labels, [settings.delta2] * rows, settings.rho)
-    assert proof.primal_margin <= high * (1 + ROUNDING)
-    assert proof.upper_bound >= low * (1 - ROUNDING)
-    assert not all(proven)  # the first reading proves nothing, at least
-    assert any(proven) or rows == 60
 
 
 @prove

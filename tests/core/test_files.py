@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 
 from streamtron.core.errors import MachineError
 from streamtron.core.files import scratch_directory, write_atomically
-from streamtron.data.writers.corpus import generate
-from tests.helpers.processes import COMMAND, Process, command, succeeded, until
+from tests.helpers.processes import Process, until
 
 
 def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(tmp_path, monkeypatch):
@@ -65,18 +63,6 @@ def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(tmp_p
     with scratch_directory("some-", str(tmp_path)) as directory:
         left = {path.name for path in tmp_path.iterdir()}
         assert left == {"some-of-mine", os.path.basename(directory)}
-
-
-def test_a_sweep_clears_up_after_one_that_was_killed(tmp_path):
-    generate(str(tmp_path / "shards"), rows=20_000, columns=2000, seed=0, shards=2)
-    words = ["sweep", "shards", "--folds", 2, "--C", "1,2", "--cache-dir", "cache"]
-    killed = Process(COMMAND, *words, cwd=tmp_path)
-    until(lambda: [*tmp_path.glob("cache/sweep-*/fold-*/*")])
-    killed.kill()
-    assert killed.end().returncode == -signal.SIGKILL
-    assert [*tmp_path.glob("cache/sweep-*/fold-*/*")], "it was killed too late to leave anything"
-    succeeded(command(tmp_path, *words))
-    assert [*tmp_path.glob("cache/sweep-*")] == []
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -78,25 +78,6 @@ def test_a_small_active_set_certifies_the_hard_margin_or_says_that_it_stopped(se
     brackets(fitted(source, tol=0.02, active_set=active_set, max_epochs=40), rows, labels)
 
 
-def test_rows_of_weight_0_are_left_out_and_other_weights_do_not_matter():
-    """With Δ = 0 a slack has no price, so that no weight can change it."""
-    rows, labels = separable(1, 0.5)
-    contradicting: list[Row] = [*rows, *rows[:20]]
-    turned = [*labels, *(-l for l in labels[:20])]
-    weights = [1.0 + k % 3 for k in range(ROWS)] + [0.0] * 20
-    learner = fitted(ListSource(csr(contradicting), turned, weights, block_rows=32))
-    brackets(learner, rows, labels)
-    assert not learner.counts.dense(ROWS + 20)[ROWS:].any()
-
-
-def test_one_long_row_does_not_take_the_margin_from_separable_rows():
-    rows, labels = separable(1, 0.3)
-    rows[7] = [(COLUMNS, 1e4 * labels[7])]  # R = 10⁴: 10⁻⁴ of it is above the best margin
-    assert 0.29 < gamma_d(rows, labels, [0.0] * ROWS, 1.0)[0] < NO_MARGIN * radius(rows, 1.0)
-    source = ListSource(csr(rows), labels, block_rows=32)
-    assert fitted(source, tol=0.02, active_set=600, max_epochs=40).finished != "no margin"
-
-
 def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved(monkeypatch):
     extensions = []
 

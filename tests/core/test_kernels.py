@@ -29,7 +29,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.data.formats import word_kernels
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, shuffled, splitmix64
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
@@ -84,7 +84,7 @@ def equals_plain_visits(case: Case, oracle: Oracle, state: State, *, ascent: boo
     assert state.w.tolist() == oracle.w
     names = [kernels.BIAS, kernels.SQ_NORM, kernels.LOSS, kernels.EXTENSION]
     assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, loss, extension]
-    assert state.tallies[[kernels.STEPS, kernels.UPDATES]].tolist() == [oracle.t, len(moved)]
+    assert state.tallies.tolist() == [oracle.t, len(moved), oracle.clipped]
     assert set(np.flatnonzero(state.erred)) == set(moved)
 
 
@@ -99,44 +99,56 @@ def run_visit(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("ascent", [False, True])
-@prove
-@given(case=cases())
-def test_visit_equals_the_oracle_bit_for_bit(ascent, case):
+ONE_ROW: list[Row] = [[(0, 1.0)]]
+
+PLAIN = Case(ONE_ROW, [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
+
+TWO_ROWS = replace(PLAIN, signs=[1, 1], delta2=[0.0, 0.0])
+
+EDGES = {
+    "the first row; then y·a is 2 and not √2": replace(
+        TWO_ROWS, rows=[[(0, 1.0)], [(0, 2.0)]], order=[1, 0], epsilon=0.5
+    ),
+    "y·a is 0, 1, and 2, the threshold itself": replace(PLAIN, order=[0] * 4, b=2.0),
+    "a count that becomes full and stays so": replace(
+        PLAIN, order=[0, 0], b=1e300, rho=1.0, by_length=False, counts=[LARGEST_COUNT - 1]
+    ),
+    **{
+        f"a step beyond the largest count from {count}, x = 2^{power}": replace(
+            PLAIN, rows=[[(0, 2.0**power)]], b=1e9, counts=[count]
+        )
+        for power in (-10, -30, -60) for count in (0, 5)
+    },
+    **{
+        f"one count more than there are is asked back, and {value} in place of 1": replace(
+            TWO_ROWS, rows=[[(0, 1.0)], [(0, value)]], counts=[7, 2]
+        )
+        for value in (1.0, 1e12)
+    },
+}  # fmt: skip
+
+
+def visit_alone(case: Case, *, ascent: bool) -> None:
+    """Hold visits to those of the oracle."""
     oracle = case.oracle()
     state = State(oracle)
     run_visit(case, state, ascent=ascent)
     equals_plain_visits(case, oracle, state, ascent=ascent)
-    assert state.tallies[kernels.CLIPPED] == 0
     assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
 
 
-ONE_ROW: list[Row] = [[(0, 1.0)]]
+@pytest.mark.parametrize("ascent", [False, True])
+@prove
+@given(case=cases())
+def test_visit_equals_the_oracle_bit_for_bit(ascent, case):
+    visit_alone(case, ascent=ascent)
 
 
-@pytest.mark.parametrize(
-    ("rows", "order", "b", "epsilon", "counts"),
-    [
-        ([[(0, 1.0)], [(0, 2.0)]], [1, 0], 1.0, 0.5, [0, 1]),  # the first one; then y·a = 2 > √2
-        (ONE_ROW, [0, 0, 0, 0], 2.0, 1.0, [3]),  # at y·a = 0, 1 and 2, the threshold itself
-    ],
-)
-def test_the_first_row_and_one_exactly_at_the_threshold_are_wrong(rows, order, b, epsilon, counts):
-    n = len(rows)
-    case = Case(rows, [1] * n, [0.0] * n, 0.0, order, b, epsilon, True, 1.0)
-    state = State(case.oracle())
-    run_visit(case, state)
-    assert state.counts.tolist() == counts
-
-
-def test_a_visit_leaves_a_full_count_as_it_is_and_tallies_it():
-    case = Case(ONE_ROW, [1], [1.0], 1.0, [0, 0], 1e300, 1.0, False, 1.0)
-    state = State(case.oracle())
-    state.counts[0] = state.tallies[kernels.STEPS] = LARGEST_COUNT - 1
-    run_visit(case, state)
-    assert state.counts.tolist() == [LARGEST_COUNT]
-    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
-    assert state.w.tolist() == [1.0] + [0.0] * (COLUMNS - 1)
+@pytest.mark.parametrize("ascent", [False, True])
+@pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
+def test_visits_at_the_edges_equal_the_oracle_too(case, ascent):
+    visit_alone(case, ascent=ascent)
+    visit_side_by_side([case] * kernels.BATCH_WIDTH, case.order[:1], State)
 
 
 @pytest.mark.parametrize("loss", REGRESSION)
@@ -201,12 +213,10 @@ def side_by_side(vectors: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     return found
 
 
-@prove
-@given(crowds())
-def test_learners_side_by_side_equal_their_oracles_bit_for_bit(crowd):
-    lanes, order = crowd
+def visit_side_by_side(lanes: list[Case], order: list[int], begin: type[State] = State) -> Any:
+    """Hold the visits of learners to those of their oracles; return the weights."""
     oracles = [case.oracle() for case in lanes]
-    states = [State(oracle) for oracle in oracles]
+    states = [begin(oracle) for oracle in oracles]
     rows = csr(lanes[0].rows)
     signs = side_by_side([np.array(case.signs, np.int8)[order] for case in lanes])
     signs[:, len(lanes) :] = 0
@@ -223,62 +233,30 @@ def test_learners_side_by_side_equal_their_oracles_bit_for_bit(crowd):
         np.empty((2, kernels.BATCH_WIDTH)),
     )  # fmt: skip
     for k, (case, oracle, state) in enumerate(zip(lanes, oracles, states, strict=True)):
-        case.order = order
+        case = replace(case, order=order)
         state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
         state.w, state.scalars, state.tallies = w[:, k], scalars[:, k], tallies[:, k]
         equals_plain_visits(case, oracle, state, ascent=True)
     assert (w[:, len(lanes) :] == 7).all()
+    return w
 
 
-def visit_one_row_side_by_side(
-    signs: list[int], counts: int, rho: float, b: float, w: NDArray[np.float64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Visit the row (1) with Δ = 0 once in every lane; the counts and tallies after it."""
-    lanes = np.ones((1, kernels.BATCH_WIDTH))
-    of_counts, tallies = np.full(lanes.shape, counts, np.int32), np.zeros((3, lanes.size), np.int64)
-    kernels.visit_ascent_batch(
-        csr(ONE_ROW), frozen([0], np.int64), np.array([signs], np.int8), 0.0 * lanes,
-        rho * lanes[0], b * lanes[0], lanes[0], PHI, NONE, frozen([1.0], np.float64), of_counts, w,
-        np.zeros((5, lanes.size)), tallies, np.zeros(lanes.shape, np.uint8),
-        np.empty((2, lanes.size)),
-    )  # fmt: skip
-    return of_counts, tallies
+@prove
+@given(crowds())
+def test_learners_side_by_side_equal_their_oracles_bit_for_bit(crowd):
+    visit_side_by_side(*crowd)
 
 
 def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros():
-    w = np.full((1, kernels.BATCH_WIDTH), -0.0)
-    visit_one_row_side_by_side([1] + [0] * (kernels.BATCH_WIDTH - 1), 0, 1.0, 1.0, w)
+    class Negative(State):
+        def __init__(self, oracle: Oracle) -> None:
+            super().__init__(oracle)
+            self.w *= -1.0
+
+    still = [replace(PLAIN, signs=[0])] * (kernels.BATCH_WIDTH - 1)
+    w = visit_side_by_side([PLAIN, *still], [0], Negative)
     assert w[0, 0] > 0.0
     assert np.signbit(w[0, 1:]).all()
-
-
-def test_side_by_side_a_step_beyond_the_largest_count_is_cut_there_and_told():
-    w = np.zeros((1, kernels.BATCH_WIDTH))
-    signs = [1] * kernels.BATCH_WIDTH
-    counts, tallies = visit_one_row_side_by_side(signs, LARGEST_COUNT - 3, 0.0, 1e6, w)
-    assert counts.tolist() == [[LARGEST_COUNT] * kernels.BATCH_WIDTH]
-    assert tallies[kernels.CLIPPED].tolist() == [1] * kernels.BATCH_WIDTH
-
-
-@pytest.mark.parametrize("value", [2.0**-10, 2.0**-30, 2.0**-60])
-@pytest.mark.parametrize("before", [0, 5])
-def test_a_step_beyond_the_largest_count_is_cut_there_and_never_wraps(value, before):
-    case = Case([[(0, value)]], [1], [0.0], 0.0, [0], 1e9, 1.0, True, 1.0, counts=[before])
-    state = State(case.oracle())
-    run_visit(case, state, ascent=True)
-    assert state.counts.tolist() == [LARGEST_COUNT]
-    assert state.tallies.tolist() == [LARGEST_COUNT, 1, 1]
-    assert state.w[0] == LARGEST_COUNT * value
-
-
-@pytest.mark.parametrize("margin", [9.0, 1e12])
-def test_a_row_that_is_too_well_classified_gives_back_all_its_counts_and_no_more(margin):
-    case = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0, counts=[7])
-    state = State(case.oracle())
-    state.w[0] = margin  # at 9 the step asked for is one more than its counts
-    run_visit(case, state, ascent=True)
-    assert state.counts.tolist() == [0]
-    assert state.w[0] == margin - 7
 
 
 @dataclass
@@ -402,6 +380,7 @@ def test_products_side_by_side_are_summed_in_row_order(crowd):
     numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7), cut=st.integers(0, 7),
     cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
 )  # fmt: skip
+@example(replace(PLAIN, counts=[-5]), 0.0, False, [1.0], 0, [])  # from a file: no dual variable
 def test_scan_equals_its_oracle_wherever_it_is_cut(
     loss, case, threshold, summed, numbers, cut, cuts
 ):
@@ -454,39 +433,10 @@ def scanned(
     )
 
 
-def plain_case(rows: list[Row]) -> Case:
-    """Rows of the class +1 with C = ½."""
-    return Case(rows, [1] * len(rows), [1.0] * len(rows), 0.0, [], 1.0, 1.0, True, 1.0)
-
-
 def test_a_scan_takes_products_that_are_summed_already():
-    case = plain_case(ONE_ROW)
+    case = replace(PLAIN, delta2=[1.0])
     seen = scanned(case, case.oracle(), 1.0, 5.0, [2.0], [0, 1])
     assert 2.0 - 1e-13 <= seen.sums[kernels.LEAST] < 2.0
-
-
-@pytest.mark.parametrize("part", [0.01, 0.5, 0.99])
-def test_a_row_goes_into_the_bin_that_its_margin_lies_in(part):
-    wanted = np.arange(0, kernels.BINS, 97)
-    case = plain_case([[(0, margin)] for margin in ((wanted + part) * kernels.BIN_WIDTH).tolist()])
-    oracle = case.oracle()
-    oracle.w[0] = 1.0
-    bins = np.array(scanned(case, oracle, 1.0, 1.0, [], [0, len(wanted)]).bins)
-    filled = bins.reshape(-1, kernels.BIN_SUMS).any(axis=1)
-    assert np.flatnonzero(filled).tolist() == wanted.tolist()
-
-
-@prove
-@given(cases())
-def test_a_count_below_0_of_a_class_is_no_dual_variable(case):
-    """Counts come from files: one below 0 would prove what is false."""
-    oracle, given = case.oracle(), case.oracle().counts
-    seen = []
-    for count in (-5, 0):
-        oracle.counts = [c or count for c in given]
-        sums = scanned(case, oracle, 0.0, 1.0, [], [0, len(case.rows)])
-        seen.append((sums.fresh, sums.totals[: kernels.VIOLATORS]))
-    assert seen[0] == seen[1]
 
 
 @cache
@@ -620,11 +570,6 @@ def test_shuffle_equals_the_oracle(start, rows):
     order = np.full(rows, -7, dtype=np.int64)
     kernels.shuffle(start, order)
     assert order.tolist() == shuffled(start, rows)
-
-
-def test_the_numbers_that_shuffle_are_those_of_splitmix64():
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    assert list(itertools.islice(splitmix64(1234567), 3)) == published
 
 
 @pytest.mark.parametrize("kernel", [kernels.visit, kernels.visit_ascent_batch])

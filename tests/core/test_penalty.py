@@ -1,134 +1,22 @@
-"""Penalties with a 1-norm: what a scan proves against exact arithmetic, and the kernels."""
+"""Penalties with a 1-norm: columns that a scan proves to weigh 0, and the kernels."""
 
 import math
 from fractions import Fraction
 from typing import NamedTuple
 
-import mpmath
 import numpy as np
 import pytest
 
 from streamtron import Settings
-from streamtron.core import certificate, kernels, penalty
-from streamtron.core.certificate import Certificate, certificate_of, dual_of, zero_columns
-from streamtron.core.errors import InternalError, SettingsError
-from streamtron.core.kernels import UNIT_ROUNDOFF
+from streamtron.core import kernels
+from streamtron.core.certificate import zero_columns
+from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
-from streamtron.core.penalty import Penalty, radius
-from streamtron.core.scan_sums import ScanSums
+from streamtron.core.penalty import Penalty
 from streamtron.solver.proximal_newton import by_column
-from streamtron.solver.scan import Frozen, counts_of_slacks
+from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets, round_counts
-from tests.core import test_exact_scans as scans
-from tests.core.test_exact_scans import fraction
-from tests.helpers import losses
 from tests.helpers.sources import csr, dense, random_rows
-
-SCANS = 300
-
-BOTH = pytest.mark.parametrize("loss", [SQUARED_HINGE, LOG_LOSS], ids=lambda loss: loss.name)
-
-
-def draw_penalised(loss: Loss, seed: int) -> scans.Drawn:
-    """Rows of ``draw`` and ``draw_priced``, and any r; half of the time with weights whose slopes
-    make the counts, and r near the largest |v_j|, where (|v_j| − r)₊ cancels."""
-    rng = np.random.default_rng([seed, 2])
-    drawn = scans.draw_priced(loss, seed)[0] if loss is LOG_LOSS else scans.draw(seed)
-    ratio = float(rng.choice([1.0, 0.5, rng.random(), 1.0 - 2.0**-30, 1e-9]))
-    if rng.random() < 0.5:
-        n, b = len(drawn.signs), float(10.0 ** rng.uniform(0, 9))
-        margins = drawn.signs * (drawn.X.astype(float) @ drawn.w + drawn.rho * drawn.bias)
-        targets = Targets(np.arange(n), drawn.signs, drawn.price, np.zeros(n))
-        counts = counts_of_slacks(loss, drawn.scale * margins, targets, b)
-        drawn = drawn._replace(counts=counts, b=b)
-    elif loss is SQUARED_HINGE:
-        drawn = drawn._replace(b=float(10.0 ** rng.uniform(0, 12)))
-    v = (drawn.counts / drawn.b * drawn.signs) @ drawn.X.astype(float)
-    if (largest := float(np.abs(v).max())) and rng.random() < 0.6:  # rows rescaled to be near r
-        factor = np.float32(ratio / largest * rng.choice([1.0, 1.0 + 1e-7, 1.5]))
-        X = drawn.X * factor
-        if np.isfinite(X).all() and X.any():
-            drawn = drawn._replace(X=X)
-    return drawn._replace(loss=loss, ratio=ratio)
-
-
-def exact_bounds(drawn: scans.Drawn, proof: Certificate) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """P of the weights times the proof's scale; and the most that D proves of s α, 0 ≤ s ≤ 1, or
-    as much as the proof claims."""
-    ratio, name = Fraction(drawn.ratio), drawn.loss.name
-    v, margins, sums = scans.exact_sums(drawn, proof.scale)
-    cost = [1 / (2 * Fraction(p)) for p in drawn.price.tolist()]
-    alpha = [c / Fraction(drawn.b) for c in drawn.counts.tolist()]
-    penalties = ratio * sum(map(abs, v[:-1])) + v[-1] ** 2 / 2
-    primal = fraction(penalties + (1 - ratio) * sum(x * x for x in v[:-1]) / 2)
-    for margin, c in zip(margins, cost, strict=True):
-        slack = max(1 - margin, Fraction(0))
-        if name == "log_loss":
-            primal += fraction(c) * losses.loss_at(name, fraction(margin))[0]
-        else:
-            primal += fraction(c * slack * slack)
-    *a, bias = (x / Fraction(drawn.b) for x in sums)
-    if name == "log_loss" and any(x > c for x, c in zip(alpha, cost, strict=True)):
-        return primal, mpmath.mpf(0)
-
-    def dual(s: mpmath.mpf) -> mpmath.mpf:
-        gains = -((s * fraction(bias)) ** 2) / 2
-        if ratio < 1:
-            beyond = (max(s * fraction(abs(x)) - fraction(ratio), 0) for x in a)
-            gains -= mpmath.fsum(x * x for x in beyond) / fraction(2 * (1 - ratio))
-        for x, c in zip(alpha, cost, strict=True):
-            share, price = s * fraction(x), fraction(c)
-            if name == "log_loss":
-                gains += price * losses.gain_of(name, share / price)
-            else:
-                gains += share - share * share / (4 * price)
-        return gains
-
-    low, high, ends = mpmath.mpf(0), mpmath.mpf(1), dual(1) if ratio < 1 else 0
-    if (largest := max(map(abs, a), default=0)) > ratio:
-        high = fraction(ratio) / fraction(largest)
-    ends = max(ends, dual(high))
-    for _ in range(80 if ratio == 1 or proof.dual > ends else 0):
-        third = (high - low) / 3
-        if dual(low + third) < dual(high - third):
-            low += third
-        else:
-            high -= third
-    return primal, max(ends, dual(high), mpmath.mpf(0))
-
-
-def false_claims(loss: Loss, seeds: range) -> dict[int, str]:
-    """What scans say of P and D that does not hold, by seed."""
-    false = {}
-    with mpmath.workdps(80):
-        for seed in seeds:
-            drawn = draw_penalised(loss, seed)
-            try:
-                proof = certificate_of(scans.sums_of(drawn, seed), drawn.w, drawn.bias, hard=False)
-            except InternalError:
-                false[seed] = "a lower bound above the upper one"
-                continue
-            primal, dual = exact_bounds(drawn, proof)
-            if proof.primal < primal:
-                false[seed] = "P is below that of the weights"
-            if proof.dual > dual:
-                false[seed] = "D is above that of the counts"
-    return false
-
-
-SLOW = [False, pytest.param(True, marks=pytest.mark.slow)]
-
-
-@BOTH
-@pytest.mark.parametrize("many", SLOW)
-def test_no_bound_of_hundreds_of_scans_is_false_in_exact_arithmetic(loss, many):
-    number = SCANS // 5 if loss is LOG_LOSS else SCANS  # mpmath is slow
-    assert false_claims(loss, range(SCANS, SCANS + 10_000) if many else range(number)) == {}
-
-
-def test_that_test_notices_if_rounding_is_not_allowed_for(monkeypatch):
-    monkeypatch.setattr(certificate, "FEW", -UNIT_ROUNDOFF)
-    assert false_claims(SQUARED_HINGE, range(SCANS // 3))
 
 
 class Column(NamedTuple):
@@ -182,11 +70,6 @@ def scan_column(loss: Loss, seed: int) -> Column:
     return Column(at_zero, ratio, int(zeros.sum()))
 
 
-SMOOTH = pytest.mark.parametrize(
-    "loss", [SQUARED_HINGE, LOG_LOSS, SQUARED_ERROR], ids=lambda loss: loss.name
-)
-
-
 def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
     """The seeds of columns that are said to weigh 0 and do not, and how many are said to."""
     columns = {seed: scan_column(loss, seed) for seed in seeds}
@@ -194,19 +77,16 @@ def false_zeros(loss: Loss, seeds: range) -> tuple[list[int], int]:
     return [k for k, c in said.items() if abs(c.at_zero) > Fraction(c.ratio)], len(said)
 
 
-@SMOOTH
-@pytest.mark.parametrize("many", SLOW)
-def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss, many):
-    fewer = 2 * SCANS
-    false, said = false_zeros(loss, range(fewer, fewer + 10_000) if many else range(fewer))
+@pytest.mark.parametrize(
+    "loss", [SQUARED_HINGE, LOG_LOSS, SQUARED_ERROR], ids=lambda loss: loss.name
+)
+@pytest.mark.parametrize(
+    "seeds", [range(600), pytest.param(range(600, 10_600), marks=pytest.mark.slow)]
+)
+def test_no_column_that_is_proven_to_weigh_0_weighs_more_in_exact_arithmetic(loss, seeds):
+    false, said = false_zeros(loss, seeds)
     assert false == []
-    assert said > SCANS // 10
-
-
-@SMOOTH
-def test_those_tests_notice_a_radius_that_is_too_short(loss, monkeypatch):
-    monkeypatch.setattr(penalty, "radius", lambda steepest, gap: 0.9 * radius(steepest, gap))
-    assert false_zeros(loss, range(2 * SCANS))[0]
+    assert said > 30
 
 
 def sweep_of_python(
@@ -260,16 +140,6 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
     np.testing.assert_allclose(direct, step, rtol=1e-9, atol=1e-12)
 
 
-def test_the_penalty_and_its_conjugate_meet_at_the_weights_of_a_dual_point():
-    v = np.array([3.0, -0.2, -1.5, 0.4])
-    for ratio in (0.1, 0.5, 0.9):
-        penalty = Penalty.of(ratio)
-        w = penalty.weights(v)
-        conjugate = 1e3 - penalty.dual(1e3, v)
-        assert penalty.value(w) == pytest.approx(w @ v - conjugate, rel=1e-11)
-        assert w[1] == 0.0 or ratio < 0.2
-
-
 @pytest.mark.parametrize(
     ("names", "wanted"),
     [
@@ -291,9 +161,3 @@ def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge(
     frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
     frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
     assert frozen.certificate(hard=False).dual == pytest.approx(0.75 / v, rel=1e-6)
-
-
-def test_nothing_is_proven_where_the_dual_point_is_no_number():
-    sums = ScanSums(1.0, 1, LOG_LOSS, ratio=1.0)
-    sums.totals[kernels.STEPS_SCANNED], sums.sums[kernels.GAINS] = 1, -math.inf
-    assert dual_of(sums)[0] == 0.0

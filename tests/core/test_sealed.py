@@ -34,14 +34,6 @@ def assert_same(found, wanted) -> None:
         assert found[name].tobytes() == tensor.tobytes()
 
 
-def test_content_and_tensors_come_back_with_names_dtypes_shapes_and_bits(tmp_path):
-    write_sealed(tmp_path / "m", CONTENT, TENSORS)
-    content, tensors = read_sealed(tmp_path / "m")
-    assert content == CONTENT
-    assert_same(tensors, TENSORS)
-    assert (tmp_path / "m").read_bytes() == RAW
-
-
 dtypes = st.sampled_from([np.uint32, np.int32, np.int64, np.float64])
 arrays = st.tuples(dtypes, st.integers(0, 5), st.binary(min_size=40, max_size=40)).map(
     lambda drawn: np.frombuffer(drawn[2], drawn[0])[: drawn[1]]

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -31,101 +30,43 @@ from tests.helpers.exact import (
     ONE,
     Objective,
     Problem,
-    Vector,
     checked,
     draw,
     false_claims,
     fitted,
     optimum,
-    primal,
 )
 from tests.helpers.examples import examples, slow_but
 from tests.helpers.svm_text import svm_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-EVERYTHING_HOLDS: list[str] = []
 
-NEARLY = Decimal(10) ** -40
-"""The soft margin at C = 10¹⁰⁰ is that much above the hard one at most."""
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_weights_near_the_reference_optimum_are_better_and_its_bracket_is_tight(seed):
-    problem = draw(seed)
-    best = optimum(problem)
-    with localcontext(DIGITS):
-        assert best.primal == primal(problem, best.v)
-        assert abs(best.primal - best.dual) <= Decimal(10) ** -100 * best.primal
-        rng = np.random.default_rng(seed)
-        for _ in range(20):
-            steps = rng.normal(size=len(best.v))
-            moved = [x * (1 + Decimal(step)) for x, step in zip(best.v, steps, strict=True)]
-            assert primal(problem, moved) >= best.dual
+SEEDS = [
+    *range(examples(600)),
+    5985, 18253, 24185, 72353,  # counts of 0 that nothing but a far finer b would move
+    37717, 72532,  # a whose norm rounding has left nothing of, as a stage begins
+    43867,  # conjugate gradients with nothing left to go along
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(examples(600)), pytest.param(range(1_000, 21_000), marks=pytest.mark.slow)]
+    "seeds", [SEEDS, pytest.param(range(1_000, 21_000), marks=pytest.mark.slow)]
 )
 def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_scales(seeds):
+    """Some leave nothing but rounding."""
     found = {seed: checked(seed) for seed in seeds}
     assert {seed: claims for seed, (claims, _) in found.items() if claims} == {}
     within = sum(gap <= 0.01 for _, gap in found.values())
     assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        5985, 18253, 24185, 72353,  # counts of 0 that nothing but a far finer b would move
-        37717, 72532,  # a whose norm rounding has left nothing of, as a stage begins
-        43867,  # conjugate gradients with nothing left to go along
-    ],
-)  # fmt: skip
-def test_problems_that_leave_nothing_but_rounding_are_certified_too(seed):
-    assert checked(seed)[0] == EVERYTHING_HOLDS
-
-
-def hard(seed: int) -> Problem:
-    """Separable rows and a price at which the optimum is that of the hard margin to 60 digits."""
-    problem = draw(seed)
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(size=problem.X.shape[1] + 1)
-    side = problem.X.astype(float) @ truth[:-1] + problem.rho * truth[-1]
-    y = np.where(side > 0, 1, -1)
-    return replace(problem, y=y, weights=np.ones(len(y)), C=1e100)
-
-
-@pytest.mark.parametrize("first", slow_but(range(0, 300, 60), 0))
-def test_hard_margin_bounds_hold_on_separable_rows_with_ugly_scales(first, tmp_path):
-    solved = 0
-    for seed in range(first, first + 60):
-        problem = hard(seed)
-        empty = not problem.rho and (problem.X == 0).all(axis=1).any()
-        if empty or len(set(problem.y)) < 2:
-            continue
-        shard = write(tmp_path / "rows.svm", problem)
-        chosen = Settings(delta=0, rho=problem.rho, tol=0.01, max_epochs=8, index_base=0)
-        outcome = run(shard, chosen, machine=Machine())
-        found = outcome.report["certificate"]
-        if found["primal_margin"] <= 0.0:
-            continue
-        with localcontext(DIGITS):
-            best = optimum(problem)
-            assert 2 * best.dual * Decimal(found["primal_margin"]) ** 2 <= 1, seed
-            assert 2 * best.primal * Decimal(found["upper_bound"]) ** 2 >= 1 - NEARLY, seed
-        solved += 1
-    assert solved >= 24
-
-
-def write(path: Path, problem: Problem, copies: int = 1) -> Path:
-    """As libsvm text with weights in labels, columns from 0; ``copies`` of all rows but the
-    first."""
+def write(path: Path, problem: Problem) -> Path:
+    """As libsvm text with weights in labels, columns from 0."""
     signs, weights = problem.y.tolist(), problem.weights.tolist()
     if (problem.weights != 1).any():
         signs = [f"{sign}:{weight!r}" for sign, weight in zip(signs, weights, strict=True)]
-    first, *others = svm_lines(problem.X, signs, 0)
-    path.write_text("".join([first, *(line for line in others for _ in range(copies))]))
+    path.write_text("".join(svm_lines(problem.X, signs, 0)))
     return path
 
 
@@ -156,100 +97,15 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
             scaled = [Decimal(proof.weights_scale) * x for x in weights]
         claims = false_claims(problem, proof.certificate.to_dict(), scaled, proof.decision_radius)
         claims += false_claims(problem, proof.as_given.to_dict(), weights, math.inf)
-        assert claims == EVERYTHING_HOLDS, seed
+        assert claims == [], seed
         checked_models += 1
     assert checked_models >= 20
 
 
-def checked_fit(loss: str, seed: int) -> tuple[list[str], float]:
-    """What a fit of a drawn problem says of P, D and the gap that is false; and the gap."""
-    problem = draw(seed)
-    live, rho = problem.weights > 0.0, problem.rho
-    model = StreamtronClassifier(
-        C=problem.C, loss=loss, tol=problem.tol, max_iter=problem.epochs,
-        fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0,
-    ).fit(problem.X.astype(float), problem.y, problem.weights)  # fmt: skip
-    found = model.certificate_
-    patterns = problem.y[:, None] * np.c_[problem.X.astype(float), np.full(len(live), rho)]
-    with mpmath.workdps(90):
-        costs = [mpmath.mpf(problem.C) * weight for weight in problem.weights[live].tolist()]
-        rows = losses.Rows(loss, patterns[live].tolist(), costs)
-        best = rows.primal(rows.optimum()[0])
-        bias = mpmath.mpf(float(model.intercept_[0])) / (rho or 1.0)
-        own = rows.primal([*map(mpmath.mpf, model.coef_[0].tolist()), bias])
-        claims = {
-            "P is below that of the weights": found["primal_objective"] < own,
-            "D is above the least P": (found["dual_objective"] or 0.0) > best,
-            "the gap is too small": own - best > found["relative_duality_gap"] * own,
-            "there are margins": found["upper_bound"] or found["primal_margin"],
-        }
-    return [claim for claim, is_false in claims.items() if is_false], found["relative_duality_gap"]
-
-
-@pytest.mark.parametrize(
-    ("loss", "seeds"),
-    [
-        ("log_loss", range(20)), ("hinge", range(12)),
-        pytest.param("log_loss", range(1_000, 11_000), marks=pytest.mark.slow),
-        pytest.param("hinge", range(1_000, 11_000), marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_no_objective_of_a_fit_is_false_whatever_the_scales(loss, seeds):
-    found = {seed: checked_fit(loss, seed) for seed in seeds}
-    assert {seed: claims for seed, (claims, _) in found.items() if claims} == {}
-    within = sum(gap <= 0.01 for _, gap in found.values())
-    assert within >= 0.6 * len(found)
-
-
-def test_a_light_row_beside_100_000_heavy_ones_is_not_certified_by_noise(tmp_path):
-    X = np.array([[1000.0], [-1700.0]], np.float32)
-    problem = Problem(X, np.array([1, -1]), np.array([1.0, 1e6]), 1.0, 0.0, 0.01, 9)
-    shard = write(tmp_path / "rows.svm", problem, copies=100_000)
-    settings = Settings(C=1.0, rho=0.0, weights_in_label=True, index_base=0, max_epochs=9)
-    outcome = run(shard, settings, machine=Machine())
-    found, weights = outcome.report["certificate"], [*outcome.model.weights, 0.0]
-    as_one = replace(problem, weights=np.array([1.0, 1e11]))
-    radius = theory.decision_radius(found["primal_objective"], found["dual_objective"])
-    assert false_claims(as_one, found, weights, radius) == EVERYTHING_HOLDS
-    assert found["primal_margin"] <= 1000.001
-    assert found["relative_duality_gap"] <= 0.01  # the weights are good ones now
-
-
-def far_from_the_origin(seed: int, C: float) -> Problem:
-    """200 separable rows of length 10¹⁵."""
-    rng = np.random.default_rng(seed)
-    y = np.where(np.arange(200) % 2, 1, -1)
-    X = (y[:, None] * rng.normal(2.0, 0.3, (200, 3)) * 1e15).astype(np.float32)
-    return Problem(X, y, np.ones(200), C=C, rho=0.0, tol=0.01, epochs=20)
-
-
-def duplicates(seed: int) -> Problem:
-    """Two rows and their opposites, with weights of ordinary size."""
-    rng = np.random.default_rng(seed)
-    x = np.float32(10.0 ** rng.uniform(2, 4))
-    X = np.array([[x], [-x]] * 2, np.float32)
-    weights = rng.integers(1, 1000, 4).astype(float)
-    return Problem(X, np.array([1, -1, 1, -1]), weights, 1.0, 0.0, 0.0, 9)
-
-
-HUGE = np.array([[3e38], [-3e38]], np.float32)
-LARGEST = Problem(HUGE, np.array([1, -1]), np.ones(2), 1.0, 0.0, 0.01, 9)
-
-
-@pytest.mark.parametrize(
-    "problems",
-    [
-        [far_from_the_origin(seed, C) for seed in range(3) for C in (1e6, 1e12)],
-        [duplicates(seed) for seed in range(100)],
-        [LARGEST],
-    ],
-    ids=["separable rows far from the origin", "duplicates", "the largest values there are"],
-)
-def test_no_more_is_claimed_than_is_true_of(problems):
-    for problem in problems:
-        found, v, radius = fitted(problem)
-        assert found["primal_margin"] <= found["upper_bound"]
-        assert false_claims(problem, found, v, radius) == EVERYTHING_HOLDS
+def test_no_more_is_claimed_than_is_true_of_the_largest_values_there_are():
+    X = np.array([[3e38], [-3e38]], np.float32)
+    largest = Problem(X, np.array([1, -1]), np.ones(2), 1.0, 0.0, 0.01, 9)
+    assert false_claims(largest, *fitted(largest)) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -269,19 +125,6 @@ def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_w
     exact = np.sqrt(square) / counts.sum()
     assert exact <= upper <= exact * (1 + 1e-14)
     assert rounding <= 1e-14 * upper
-
-
-def test_the_allowance_for_rounding_grows_no_faster_than_the_root_of_the_rows():
-    def allowance(rows: int) -> float:
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(rows, 3)).astype(np.float32)
-        y = np.where(X[:, 0] + rng.normal(size=rows) > 0, 1, -1)
-        found = StreamtronClassifier(tol=0.01).fit(X, y).certificate_
-        return float(found["rounding_bound"] / found["upper_bound"])
-
-    few, many = allowance(2_000), allowance(200_000)
-    assert many <= 1.5 * math.sqrt(100) * few
-    assert many <= 1e-11
 
 
 @pytest.mark.parametrize(
@@ -344,22 +187,6 @@ def test_rows_beyond_what_their_numbers_can_count_are_refused(last):
         counts.take_ranges([(last - 10, last)])
 
 
-def test_the_total_of_counts_never_wraps_however_often_rows_of_other_weights_are_added():
-    model = StreamtronClassifier(C=1.0, fit_intercept=False)
-    rng = np.random.default_rng(0)
-    rows: list[Problem] = []
-    for call in range(8):
-        X = rng.normal(size=(4, 2)).astype(np.float32)
-        y, weights = np.array([1, -1, 1, -1]), np.full(4, 10.0 ** (12 - 4 * call))
-        rows.append(Problem(X, y, weights, 1.0, 0.0, 0.0, 1))
-        model.partial_fit(X, y, classes=[-1, 1], sample_weight=weights)
-        names = ("X", "y", "weights")
-        joined = {name: np.concatenate([getattr(some, name) for some in rows]) for name in names}
-        all_ = replace(rows[0], **joined)
-        with localcontext(DIGITS):
-            assert 2 * optimum(all_).primal * Decimal(model.certificate_["upper_bound"]) ** 2 >= 1
-
-
 @pytest.mark.parametrize("seed", range(300))
 def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(seed):
     rng = np.random.default_rng(seed)
@@ -386,16 +213,6 @@ def test_the_radius_is_no_smaller_than_that_of_the_very_bounds_that_it_is_given(
 
 
 FEWER_DIGITS = Context(prec=120, Emin=-99999, Emax=99999)
-
-
-def least(exact: Objective, v: Vector) -> Decimal:
-    """The least of P, by Newton's method from v."""
-    for _ in range(200):
-        there = exact.lower(v)
-        if not exact.primal(there) < exact.primal(v) * (1 - Decimal(10) ** -100):
-            break
-        v = there
-    return exact.primal(v)
 
 
 def scale_of(rng: np.random.Generator) -> float:
@@ -435,7 +252,7 @@ def false_of_numbers(loss: str, seed: int) -> list[str]:
         numbers = [*map(Decimal, t[counting].tolist())]
         exact = Objective(rows, numbers, costs, penalties, loss, Decimal(epsilon))
         v = [*map(Decimal, np.ravel(model.coef_).tolist()), *[Decimal(model.intercept_)] * has_bias]
-        primal, best = exact.primal(v), least(exact, v)
+        primal, best = exact.primal(v), exact.primal(exact.least(v))
         claims = {
             "P is below that of the weights": Decimal(proven["primal_objective"]) < primal,
             "D is above the least P": Decimal(proven["dual_objective"] or 0.0) > best,

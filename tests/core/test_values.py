@@ -190,12 +190,6 @@ def test_a_class_weight_names_a_label_of_any_kind_by_its_text_and_by_itself(tmp_
     assert streamtron.load(tmp_path / "m").weights == models[0].weights
 
 
-def test_a_label_that_the_data_do_not_have_is_refused_with_kinds_told_by_quotes(tmp_path):
-    shard = write(tmp_path / "rows.parquet", ["0", "1"])
-    with pytest.raises(SettingsError, match="names the label '2', the data has '0' and '1'"):
-        streamtron.fit(shard, label="label", features="a", class_weight={2: 3.0})
-
-
 @pytest.mark.parametrize("text", ["1=1,1=2", "1=1,1.0=2", "-1=1,1=1,-1e0=1"])
 def test_a_label_with_two_weights_is_refused(place, text):
     one_sentence(here(place, "fit", "rows.svm", "--model", "m", "--class-weight", text), 2)

@@ -97,6 +97,15 @@ class Objective:
         penalty = dot([p * a for p, a in zip(self.penalties, v, strict=True)], v) / 2
         return penalty + dot(self.costs, [self.phi(r)[0] for r in self.residuals(v)])
 
+    def least(self, v: Vector) -> Vector:
+        """The v of least P, by Newton's method from v, which ends after finitely many steps."""
+        for _ in range(300):
+            there = self.lower(v)
+            if not self.primal(there) < self.primal(v) * (1 - SOLVED):
+                return v
+            v = there
+        raise ArithmeticError("Newton's method did not end")
+
     def lower(self, v: Vector) -> Vector:
         """A Newton step from v with an exact line search: P is a quadratic between bends."""
         terms = [self.phi(r) for r in self.residuals(v)]
@@ -163,22 +172,13 @@ def solved(matrix: list[Vector], right: Vector) -> Vector:
 
 
 def optimum(problem: Problem) -> Optimum:
-    """Solve by Newton's method with an exact line search, which ends after finitely many steps."""
+    """Solve by Newton's method with an exact line search."""
     with localcontext(DIGITS):
         exact = problem.objective
-        v = [NOTHING] * len(exact.X[0])
-        for _ in range(300):
-            primal, dual = exact.primal(v), _dual(exact, v)
-            if primal - dual <= SOLVED * primal:
-                return Optimum(v, dual, primal)
-            v = exact.lower(v)
-        raise ArithmeticError("Newton's method did not end")
-
-
-def primal(problem: Problem, v: Vector) -> Decimal:
-    """P(v)."""
-    with localcontext(DIGITS):
-        return problem.objective.primal(v)
+        v = exact.least([NOTHING] * len(exact.X[0]))
+        best = Optimum(v, _dual(exact, v), exact.primal(v))
+        assert best.primal - best.dual <= SOLVED * best.primal
+        return best
 
 
 def _dual(exact: Objective, v: Vector) -> Decimal:
@@ -205,7 +205,7 @@ def false_claims(
     best = optimum(problem)
     with localcontext(DIGITS):
         weights = [Decimal(value) for value in v]
-        own = primal(problem, weights)
+        own = problem.objective.primal(weights)
         exact = {name: Decimal(value or 0.0) for name, value in certificate.items()
                  if isinstance(value, int | float | None)}  # fmt: skip
         directional = max(exact["directional_margin"], Decimal(0))

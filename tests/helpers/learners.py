@@ -66,7 +66,7 @@ class GrowingSource(ListSource):
     """As a reader of shards: a label is known when its first row has been delivered."""
 
     def chunks(self, order=None):
-        known, self.labels[:] = list(self.labels), [] if not self.blocks else self.labels
+        known, self.labels[:] = list(self.labels), self.labels if self.nonzeros_read else []
         for chunk in super().chunks(order):
             met = int(chunk.codes.max()) + 1
             self.labels += known[len(self.labels) : met]

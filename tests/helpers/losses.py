@@ -141,12 +141,16 @@ def loss_at(loss: str, m: Exact) -> tuple[Exact, Exact, Exact]:
         q = mpmath.exp(-abs(m)) if abs(m) < 1e5 else mpmath.mpf(0)
         slope = (q if m >= 0 else 1) / (1 + q)
         return max(-m, 0) + mpmath.log1p(q), slope, q / (1 + q) ** 2
-    slack = max(1 - m, 0)
-    return mpmath.mpf(slack), mpmath.mpf(slack > 0), mpmath.mpf(0)
+    slack = max(1 - m, mpmath.mpf(0))
+    if loss == "squared_hinge":
+        return slack * slack, 2 * slack, mpmath.mpf(2 * (slack > 0))
+    return slack, mpmath.mpf(slack > 0), mpmath.mpf(0)
 
 
 def gain_of(loss: str, p: Exact) -> Exact:
     """−φ*(−p); −∞ out of its domain."""
+    if loss == "squared_hinge":
+        return p - p * p / 4
     if not 0 <= p <= 1:
         return -mpmath.inf
     if loss == "hinge" or p in (0, 1):

@@ -34,20 +34,13 @@ class Certificate(NamedTuple):
     """The s at which P(s) is smallest; w scaled by it is LIBLINEAR's w."""
     length: float
 
-    @property
-    def relative_duality_gap(self) -> float:
-        """1 − (primal margin / upper bound)²; 0 where rounding makes the first the larger one."""
-        ratio = min(1.0, self.primal_margin / self.upper_bound)
-        return (1.0 - ratio) * (1.0 + ratio)
-
 
 class Run(NamedTuple):
-    """What a run took; ``converged`` = it ended at a full epoch without an update."""
+    """What a run took."""
 
     full_epochs: int
     mini_epochs: int
     updates: int
-    converged: bool
 
 
 def file_order(_epoch: int, rows: list[int]) -> list[int]:
@@ -104,7 +97,7 @@ class Oracle:
         self.w = [0.0] * (columns if width is None else width)
         self.bias = 0.0
         self.counts = [0] * len(rows)
-        self.t = 0
+        self.t = self.clipped = 0
         self.sq_norm = 0.0
 
     # --- one row ---
@@ -149,12 +142,14 @@ class Oracle:
         self.t += m
 
     def visit(self, k: int) -> bool:
-        """a ← a + y if y·a ≤ threshold; whether it was."""
+        """a ← a + y if y·a ≤ threshold, and the count can be higher; whether it was."""
         extended = self.extended_margin(k)
         mistake = extended <= self.threshold()
-        if mistake:
+        full = mistake and self.counts[k] == LARGEST_COUNT
+        self.clipped += full
+        if mistake and not full:
             self._add(k, 1, extended, self.sq_length(k))
-        return mistake
+        return mistake and not full
 
     def visit_ascent(self, k: int, b: float | None = None) -> int:
         """a ← a + m y, m = max(⌊(b − y·a)/q + ½⌋, −c), clipped to what a count can hold."""
@@ -163,49 +158,32 @@ class Oracle:
             return 0
         extended = self.extended_margin(k)
         m = math.floor(((self.b if b is None else b) - extended) / q + 0.5)
-        m = min(max(m, -self.counts[k]), LARGEST_COUNT - self.counts[k])
+        most = LARGEST_COUNT - self.counts[k]
+        self.clipped += m > most
+        m = min(max(m, -self.counts[k]), most)
         if m != 0:
             self._add(k, m, extended, q)
         return m
 
-    # --- epochs ---
+    def run(self, order: Order = file_order, n_ep: int = 50) -> Run:
+        """The paper's procedure, up to a full epoch without an update.
 
-    def full_epoch(self, order: Sequence[int]) -> list[int]:
-        """Visit rows in this order; those that were misclassified, in the order met."""
-        return [k for k in order if self.visit(k)]
-
-    def mini_epoch(self, active: Sequence[int]) -> int:
-        """Visit the active set in this order; the number of updates."""
-        return sum(self.visit(k) for k in active)
-
-    def run(
-        self,
-        order: Order = file_order,
-        n_ep: int = 50,
-        faithful: bool = True,
-        max_epochs: int | None = None,
-    ) -> Run:
-        """The paper's procedure, up to a full epoch without an update (or ``max_epochs``).
-
-        The active set is the rows found misclassified in this full epoch; if not ``faithful``,
-        also every row with a count. Up to ``n_ep`` mini-epochs, or until one makes no update.
-        ``order(full epoch, rows)`` orders full and mini-epochs alike.
+        The active set is the rows found misclassified in this full epoch. Up to ``n_ep``
+        mini-epochs visit it, or until one makes no update. ``order(full epoch, rows)`` orders full
+        and mini-epochs alike.
         """
-        full = mini = 0
-        started = self.t
-        everything = list(range(len(self.rows)))
-        while max_epochs is None or full < max_epochs:
-            erred = self.full_epoch(order(full, everything))
-            full += 1
+        started, everything = self.t, list(range(len(self.rows)))
+        mini = 0
+        for full in itertools.count():
+            erred = [k for k in order(full, everything) if self.visit(k)]
             if not erred:
-                return Run(full, mini, self.t - started, True)
-            kept = [] if faithful else [k for k in everything if self.counts[k] > 0]
-            active = list(dict.fromkeys(erred + kept))
+                return Run(full + 1, mini, self.t - started)
+            active = list(dict.fromkeys(erred))
             for _ in range(n_ep):
                 mini += 1
-                if self.mini_epoch(order(full - 1, active)) == 0:
+                if not sum(self.visit(k) for k in order(full, active)):
                     break
-        return Run(full, mini, self.t - started, False)
+        raise AssertionError
 
     # --- what frozen weights prove ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import lzma
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,11 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, freeze, make_rows
 from streamtron.core.threads import open_threads
 from streamtron.data import MemorySource
-from streamtron.data.blocks import squares_of
 from streamtron.solver.learner import Learner
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.train import OnePart, Resources
 from streamtron.solver.train import train as train_on
 from tests.helpers.oracle import Row
-
-ADULT_MARGIN = 0.0085295189
-"""γ_d of Adult at Δ = 1, ρ = 0 (LIBLINEAR, -e 1e-10 and beyond)."""
-
-RCV1_MARGIN = 0.015559751
-"""γ_d of the RCV1 subset, CCAT, at Δ = 1, ρ = 1."""
 
 
 def csr(rows: Sequence[Row]) -> Rows:
@@ -39,57 +33,6 @@ def csr(rows: Sequence[Row]) -> Rows:
     columns = np.array([column for column, _ in pairs], dtype=np.uint32)
     values = np.array([value for _, value in pairs], dtype=np.float32)
     return make_rows(indptr, columns, values)
-
-
-class ListSource:
-    """A ChunkSource over rows in memory, cut into blocks of ``block_rows``."""
-
-    def __init__(
-        self,
-        rows: Rows,
-        labels: Sequence[Label],
-        weights: Sequence[float] | None = None,
-        block_rows: int = BLOCK_ROWS,
-    ) -> None:
-        self.rows = rows
-        self.labels: list[Label] = list(dict.fromkeys(labels))
-        place = {label: code for code, label in enumerate(self.labels)}
-        self.codes = np.array([place[label] for label in labels], dtype=np.int32)
-        self.weights = None if weights is None else np.array(weights, dtype=np.float64)
-        self.width = 0
-        self.nonzeros_read = 0
-        self.blocks: list[Block] = []
-        self._block_rows = block_rows
-
-    def _cut(self) -> list[Block]:
-        n, step, indptr = len(self.codes), self._block_rows, self.rows.indptr
-        borders = [*range(0, n, step), n]
-        return [
-            Block(first, last - first, int(indptr[last] - indptr[first]))
-            for first, last in itertools.pairwise(borders)
-        ]
-
-    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:
-        blocks = self._cut()
-        assert order is None or self.blocks, "an order is given only after the first reading"
-        for group in [[n] for n in range(len(blocks))] if order is None else order:
-            chunk = self._chunk([blocks[n] for n in group])
-            self.width = max(self.width, chunk.width)
-            self.nonzeros_read += chunk.nonzeros
-            yield chunk
-        self.blocks = blocks
-
-    def _chunk(self, blocks: Sequence[Block]) -> Chunk:
-        indptr, indices, values = self.rows
-        spans = [(block.first_row, block.first_row + block.rows) for block in blocks]
-        chosen = np.concatenate([np.arange(a, z) for a, z in spans])
-        cells = np.concatenate([np.arange(indptr[a], indptr[z]) for a, z in spans])
-        lengths = indptr[chosen + 1] - indptr[chosen]
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        weights = None if self.weights is None else self.weights[chosen]
-        rows = make_rows(offsets, indices[cells], values[cells])
-        squares = squares_of(*rows)
-        return Chunk(rows, self.codes[chosen], tuple(spans), squares, weights=weights)
 
 
 class RowsInMemory(MemorySource):
@@ -115,6 +58,7 @@ class RowsInMemory(MemorySource):
         first = np.array([labels.index(row[0]) if row else -1 for row in sets])
         of_rows = None if weights is None else np.array(weights, np.float64)
         super().__init__(sparse.csr_array(X), first, labels, of_rows)
+        self.codes, self.weights = first, of_rows
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
         for chunk in super().chunks(order):
@@ -127,6 +71,29 @@ class RowsInMemory(MemorySource):
         offsets = np.cumsum([0, *map(len, sets)])
         freeze(codes, offsets)
         return replace(chunk, codes=codes, code_offsets=offsets)
+
+
+class ListSource(RowsInMemory):
+    """The same over rows as kernels take them, cut into blocks of ``block_rows``."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        labels: Sequence[Label],
+        weights: Sequence[float] | None = None,
+        block_rows: int = BLOCK_ROWS,
+    ) -> None:
+        matrix = sparse.csr_array((rows.values, rows.indices, rows.indptr))
+        super().__init__(matrix, labels, weights)
+        indptr, n = rows.indptr, len(labels)
+        borders = itertools.pairwise([*range(0, n, block_rows), n])
+        self.blocks = tuple(Block(a, z - a, int(indptr[z] - indptr[a])) for a, z in borders)
+        self.rows = rows
+
+    @property
+    def nbytes(self) -> int:
+        """What all rows would take in an active set."""
+        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * len(self.codes)
 
 
 def train(

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool, fitting
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
 from streamtron.solver.targets import Targets
 from tests.helpers.kernel_cases import prove
 from tests.helpers.learners import plain_rows
@@ -87,22 +87,6 @@ def test_retain_keeps_the_chosen_rows_and_room_for_more(rows, places):
     is_of(active, [rows[k] for k in chosen], chosen)
     assert fill(active, rows, [0], 100) == 1
     is_of(active, [*(rows[k] for k in chosen), rows[0]], [*chosen, 100])
-
-
-@prove
-@given(chunks, st.permutations(range(8)), st.integers(0, 500))
-@example([[(0, 1.0)]], [0], NONZERO_BYTES + ROW_BYTES)
-def test_of_rows_in_any_order_it_keeps_the_first_that_fit_in_a_budget(rows, positions, budget):
-    active = ActiveSet(10**6)
-    fill(active, rows, list(range(len(rows))), 0)
-    positions = [k for k in positions if k < len(rows)]
-    order = np.array(positions, dtype=np.int64)
-    active.retain(np.sort(order[: fitting(active.sizes[order], budget)]))
-    numbers = active.numbers.tolist()
-    assert numbers == sorted(positions[: len(numbers)])
-    assert active.nbytes <= budget
-    left = positions[len(numbers) :]
-    assert not left or active.nbytes + size(rows[left[0]]) > budget
 
 
 ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]

@@ -83,22 +83,6 @@ def test_counts_beyond_the_most_pages_are_in_a_file_and_not_in_memory():
     assert counts.total() == sum(plain.values())
 
 
-def test_a_count_far_away_costs_nothing_in_between():
-    counts, _ = counts_of([{10**9: 3, 1: 0}])
-    assert counts.nbytes == 4 * PAGE
-    assert counts.take(np.array([10**9])).tolist() == [3]
-
-
-def test_taking_gives_a_copy_and_putting_takes_one_and_a_page_is_scaled_wholly():
-    counts, numbers = Counts(), np.arange(PAGE)
-    values = numbers.astype(np.int32)
-    counts.put(numbers, values)
-    values[:] = 0
-    counts.take(numbers)[:] = 0
-    counts.scale(3)
-    assert counts.take(numbers).tolist() == list(range(0, 3 * PAGE, 3))
-
-
 @pytest.mark.parametrize(
     ("gaps", "counts"),
     [([1, 2], [1]), ([1], [0]), ([1], [-(2**31)]), ([1, 0], [1, 1])],

@@ -13,7 +13,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event
 from streamtron.data import open_shards
 from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import fit_many, run
+from streamtron.runs.fit import run
 from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
@@ -36,32 +36,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def room_for(learners: int, settings: Settings, *, shared: bool) -> Machine:
+def room_for(learners: int, settings: Settings) -> Machine:
     """A machine on which so many learners fit and one more does not."""
 
     def need(number: int) -> int:
         needs = memory_needed(
-            settings, DataSize(9000, COLUMNS + 1), learners=number, threads=2, shared=shared
+            settings, DataSize(9000, COLUMNS + 1), learners=number, threads=2, shared=True
         )
         return sum(part.size for part in needs)
 
     return Machine(memory=(need(learners) + need(learners + 1)) // 2, threads=2)
-
-
-@pytest.mark.parametrize("active_set", [10**8, 200_000], ids=["all rows fit", "rows do not fit"])
-def test_candidates_run_in_groups_and_find_the_same(place, tmp_path, active_set):
-    settings = Settings(active_set=active_set, tol=0.1, max_epochs=2)
-    candidates = [settings.but(C=C) for C in (0.1, 1, 5)]
-    pooled = active_set > 10**6
-    machines = [Machine(threads=2), room_for(2, candidates[0], shared=pooled)]
-    wide, tight = (
-        fit_many(place / "two", candidates, machine=machine, cache_dir=str(tmp_path))
-        for machine in machines
-    )
-    for outcome, expected in zip(tight, wide, strict=True):
-        assert outcome.model == expected.model
-        assert outcome.report["stages"][-1]["updates"] == expected.report["stages"][-1]["updates"]
-    assert tight[0].report["bytes_read"] > wide[0].report["bytes_read"]
 
 
 class Stopped(Exception):
@@ -70,7 +54,7 @@ class Stopped(Exception):
 
 def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(place, tmp_path):
     settings = Settings(multiclass=True, tol=0.1)
-    tight = room_for(2, settings, shared=True)
+    tight = room_for(2, settings)
 
     def fit(model: str, tol: float = 0.1, **options: Any) -> Outcome:
         machine = Machine(memory=tight.memory, threads=2, checkpoint_every=0.0)

@@ -1,21 +1,17 @@
 """Ridge with few columns is proven by the one reading that sums the moments of its rows."""
 
-import warnings
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 
 import streamtron
 from streamtron import StreamtronRegressor
 from streamtron.core.config import Machine
 from streamtron.core.events import Event, ReadingDone
-from tests.helpers.examples import examples
 from tests.helpers.svm_text import svm_lines
 
 Floats = NDArray[np.float64]
@@ -28,56 +24,6 @@ def _rows(seed: int, rows: int = 400, columns: int = 3) -> tuple[Floats, Floats]
     X = X.astype(np.float32).astype(np.float64)
     t = X @ rng.normal(size=columns) + rng.normal(size=rows) * 10.0 ** rng.integers(-6, 2)
     return X, t + 10.0 ** rng.integers(-2, 5)
-
-
-class Exact:
-    """½ Σ p_j v_j² + Σ C_k (z_k·v − t_k)²/2 in rational numbers, z_k = (x_k, ρ)."""
-
-    def __init__(self, X: Floats, t: Floats, costs: Floats, rho: float, free: bool) -> None:
-        self.z = [[*map(Fraction, row), Fraction(rho)] for row in X.tolist()]
-        self.t, self.costs = [*map(Fraction, t.tolist())], [*map(Fraction, costs.tolist())]
-        self.p = [Fraction(1)] * X.shape[1] + [Fraction(0 if free else 1)]
-
-    def primal(self, v: list[Fraction]) -> Fraction:
-        rows = zip(self.z, self.t, self.costs, strict=True)
-        squares = (c * (sum(map(Fraction.__mul__, z, v)) - t) ** 2 for z, t, c in rows)
-        return (sum(p * a * a for p, a in zip(self.p, v, strict=True)) + sum(squares)) / 2
-
-    def optimum(self) -> list[Fraction]:
-        size = range(len(self.p))
-        rows = [*zip(self.z, self.t, self.costs, strict=True)]
-        table = [
-            [sum((c * z[i] * z[j] for z, _, c in rows), self.p[i] * (i == j)) for j in size]
-            + [sum(c * z[i] * t for z, t, c in rows)]
-            for i in size
-        ]
-        for i in size:
-            table[i] = [a / table[i][i] for a in table[i]]
-            for k in size:
-                factor = table[k][i] if k != i else Fraction(0)
-                table[k] = [a - factor * b for a, b in zip(table[k], table[i], strict=True)]
-        return [row[-1] for row in table]
-
-
-@pytest.mark.parametrize("tol", [0.5, 1e-6])
-@pytest.mark.parametrize("intercept", ["free", "penalised"])
-@pytest.mark.parametrize("seed", range(examples(25)))
-def test_both_bounds_hold_in_exact_arithmetic_after_a_reading_and_after_two(seed, intercept, tol):
-    """The second sums what the weights of the first leave, which may be 10⁻¹⁰ of the numbers."""
-    X, t = _rows(seed)
-    weights = np.random.default_rng(seed).integers(0, 4, len(t)) * 0.3
-    C, rho, how = 10.0 ** (seed % 5 - 2), 3.0, {"intercept": intercept, "tol": tol, "max_iter": 2}
-    model = StreamtronRegressor(C=C, intercept_scaling=rho, **how)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        proof = model.fit(X, t, sample_weight=weights).certificate_
-    assert len(proof["history"]) <= (1 if tol == 0.5 else 2)
-    exact = Exact(X, t, C * weights, rho, free=intercept == "free")
-    v = [*map(Fraction, model.coef_.tolist()), Fraction(model.intercept_) / Fraction(rho)]
-    least = exact.primal(exact.optimum())
-    assert least <= exact.primal(v) <= Fraction(proof["primal_objective"])
-    assert Fraction(proof["dual_objective"] or 0.0) <= least
-    assert proof["rows_scanned"] == np.count_nonzero(weights)
 
 
 def test_residuals_that_rounding_hides_are_summed_in_a_second_reading():

@@ -1,21 +1,15 @@
 """Fits of many classes at the command line: each is what a fit of it against the rest finds."""
 
-import io
 import json
-import lzma
 import random
 import re
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_svmlight_file
 
 from streamtron.core.text import MANY
 from streamtron.model.linear_model import LinearModel
-from tests.helpers.optimum import holds, least_primal
 from tests.helpers.processes import here, succeeded
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
@@ -24,13 +18,6 @@ NAMES = ("apple", "fig", "kiwi", "pear", "plum")
 def printed(*words: object) -> str:
     """What a command prints that ends well."""
     return succeeded(here(Path(), *words)).stdout
-
-
-def fitted(place: Path, shard: str, *words: object) -> tuple[LinearModel, dict[str, Any]]:
-    """The model of a fit, and its report."""
-    model, report = place / f"{shard}.model", place / f"{shard}.json"
-    printed("fit", place / shard, "--model", model, "--report", report, "--overwrite", *words)
-    return LinearModel.load(model), json.loads(report.read_text())
 
 
 def write_rows(path: Path, labels: list[str], seed: int = 0) -> None:
@@ -50,30 +37,6 @@ def labels_of(how: str) -> list[str]:
         return random.Random(1).choices(NAMES, k=500)
     rng = random.Random(2)
     return [",".join(name for name in NAMES if rng.random() < 0.3) for _ in range(500)]
-
-
-@pytest.mark.parametrize("how", ["--multiclass", "--multilabel"])
-@pytest.mark.parametrize("active_set", ["1GB", "5kB"])
-def test_every_class_is_what_a_fit_against_the_rest_finds(tmp_path, how, active_set):
-    labels = labels_of(how)
-    words = ("--active-set", active_set, "--max-epochs", 30, "--tol", 0.05)
-    write_rows(tmp_path / "rows.svm", labels)
-    many, report = fitted(tmp_path, "rows.svm", how, *words)
-    assert many.classes == NAMES
-    readings = []
-    for k, name in enumerate(NAMES):
-        rows = (line.split(" ", 1) for line in (tmp_path / "rows.svm").read_text().splitlines())
-        lines = [f"{1 if name in label.split(',') else -1} {row}\n" for label, row in rows]
-        (tmp_path / "two.svm").write_text("".join(lines))
-        binary, outcome = fitted(tmp_path, "two.svm", *words)
-        assert many.weights[k].tolist() == binary.weights.tolist()
-        assert np.asarray(many.bias)[k] == binary.bias
-        learner = report["learners"][k]
-        assert learner["label"] == name
-        assert learner["certificate"] == outcome["certificate"]
-        assert learner["full_epochs"] == outcome["full_epochs"]
-        readings.append(outcome["readings"])
-    assert report["readings"] == max(readings), "the others cost none"
 
 
 def table(text: str) -> list[list[str]]:
@@ -183,24 +146,3 @@ def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_s
     unlisted = [gap for name, gap in gaps.items() if name not in listed]
     assert max(unlisted) <= min(gaps[name] for name in listed)
     assert f"\n… and 30 more, 30 certified, gaps up to {max(unlisted):.3g}\n" in said
-
-
-@pytest.mark.slow
-def test_the_bounds_of_all_real_topics_hold_liblinears_optimum(shared_data, tmp_path):
-    texts = lzma.decompress((shared_data / "rcv1_27613.ccat.xz").read_bytes()).decode()
-    codes = lzma.decompress((shared_data / "rcv1_27613.topics.xz").read_bytes()).decode()
-    topics = [line.split("\t")[1].split() for line in codes.splitlines()]
-    rows = [line.split(" ", 1)[1] for line in texts.splitlines()]
-    lines = [f"{','.join(names)} {row}\n" for names, row in zip(topics, rows, strict=True)]
-    (tmp_path / "rows.svm").write_text("".join(lines))
-    model, report = fitted(tmp_path, "rows.svm", "--multilabel")
-    counted = Counter(name for names in topics for name in names)
-    by_size = sorted(model.classes, key=lambda name: (-counted[str(name)], str(name)))
-    assert len(by_size) == len(report["learners"]) > 90
-    assert report["certificate"]["relative_duality_gap"] <= 0.01
-    X, _ = load_svmlight_file(io.BytesIO(texts.encode()), dtype=np.float32)
-    X = X.astype(np.float64)
-    learners = {learner["label"]: learner for learner in report["learners"]}
-    for name in (*by_size[:3], *by_size[len(by_size) // 2 :][:2], *by_size[-3:]):
-        primal = least_primal(X, np.array([name in names for names in topics]))
-        assert holds(learners[name], primal)

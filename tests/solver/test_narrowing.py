@@ -54,35 +54,17 @@ def test_a_solve_on_the_columns_that_matter_finds_the_bits_of_one_on_all(plan, m
     assert narrow.best.weights.any()
 
 
-def held_rows() -> ActiveSet:
-    active = ActiveSet(10**6)
-    fill(active, [[(7, 1.0), (900, 2.0)], [(3, 4.0)], [(900, 8.0)]], [0, 1, 2], 0)
-    return active
-
-
-def running_of(width: int) -> WeightState:
-    running = WeightState()
-    running.widen(width)
-    return running
-
-
 def test_columns_that_occur_or_have_a_weight_are_kept_in_their_order():
-    running, also = running_of(1000), np.zeros(1000)
+    active, running, also = ActiveSet(10**6), WeightState(), np.zeros(1000)
+    fill(active, [[(7, 1.0), (900, 2.0)], [(3, 4.0)], [(900, 8.0)]], [0, 1, 2], 0)
+    running.widen(1000)
     running.w[5], also[999] = 0.5, 0.25
-    narrowed = Narrowed(held_rows(), running, also)
+    narrowed = Narrowed(active, running, also)
     assert narrowed.held.rows.indices.tolist() == [2, 3, 0, 3]
     assert narrowed.running.w.tolist() == [0.0, 0.5, 0.0, 0.0, 0.0]
     best = BestWeights(also, scale=2.0, bias=3.0)
     assert narrowed.narrow(best).tolist() == [0.0, 0.0, 0.0, 0.0, 0.5, 3.0]
     assert narrowed.held.targets.squares.tolist() == [5.0, 16.0, 64.0]
-
-
-def test_rows_of_few_columns_are_solved_as_they_are():
-    active, running = ActiveSet(10**6), running_of(2)
-    fill(active, [[(0, 1.0), (1, 1.0)]] * 4, [0, 1, 2, 3], 0)
-    narrowed = Narrowed(active, running)
-    assert narrowed.held is active
-    assert narrowed.running is running
 
 
 @pytest.mark.parametrize("active_set", [10**6, 2500], ids=["all rows", "blocks"])

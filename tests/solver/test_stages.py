@@ -5,7 +5,7 @@ import math
 import pytest
 
 from streamtron.core.config import Settings
-from streamtron.solver.stages import Stage, b_scale, choose_b, plan, promised_gap
+from streamtron.solver.stages import Stage, choose_b, plan, promised_gap
 
 PROMISED = promised_gap(0.1)
 assert math.isclose(PROMISED, 1 - 1 / 1.15**2)
@@ -32,23 +32,6 @@ def test_auto_hands_over_early_and_visits_a_small_epsilon_where_it_helps(setting
     assert all(stage.epsilon == 1.0 for stage in stages if stage.ascent)
 
 
-def test_a_b_given_by_hand_goes_to_its_stage():
-    stages = plan(Settings(stage="1,0.1,ascent", b=(2.0, 0.01, 300.0)))
-    assert [stage.b_relative for stage in stages] == [2.0, 0.01, 300.0]
-    auto = plan(Settings(b=(2.0, 0.01)))
-    assert [stage.b_relative for stage in auto] == [2.0, 0.01, None]
-
-
-@pytest.mark.parametrize("variant", ["length", "steps"])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 1.5])
-def test_b_by_hand_is_relative_to_the_radius_in_the_power_of_the_variant(variant, epsilon):
-    settings = Settings(variant=variant)
-    power = 1.0 + epsilon if variant == "length" else 2.0
-    assert b_scale(epsilon, settings, 9.0) == pytest.approx(3.0**power)
-    stage = Stage(epsilon, b_relative=0.25)
-    assert choose_b(stage, settings, 9.0, None) == pytest.approx(0.25 * 3.0**power)
-
-
 @pytest.mark.parametrize("variant", ["length", "steps"])
 def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(variant):
     settings = Settings(variant=variant, faithful=True)
@@ -64,6 +47,8 @@ ADULT, UP = 15.0, 0.0113517
 BL = 1.1 ** (3 * 0.1 - 1) * 0.2**-0.1 * (UP / math.sqrt(ADULT)) ** 0.9
 """The b of the paper's second stage, relative to R^1.1: 0.005771."""
 
+BOUNDLESS = 1.1 ** (3 * 0.1 - 1) * 0.2**-0.1 * 0.05**-0.1
+
 ASCENT = Stage(1.0, ascent=True)
 
 
@@ -77,17 +62,14 @@ ASCENT = Stage(1.0, ascent=True)
         (Stage(0.1), {"faithful": True}, ADULT, UP, (), BL * ADULT**0.55),
         (Stage(0.1), {}, ADULT, UP, (), 0.05**-0.1 * BL * ADULT**0.55),  # on a tighter bound
         (Stage(0.1), {"variant": "steps"}, 9.0, 0.3, (), 9 * (0.95 * 0.01) ** 0.9 * 0.05**-0.1),
+        (Stage(0.1), {}, 4.0, None, (), BOUNDLESS * 2**1.1),
+        (Stage(0.1), {}, 4.0, 50.0, (), BOUNDLESS * 2**1.1),  # above R it is none
+        (Stage(0.1), {"variant": "steps"}, 4.0, 50.0, (), 4 * 0.95**0.9 * 0.05**-0.1),
+        (Stage(1.5, b_relative=0.25), {}, 9.0, None, (), 0.25 * 3**2.5),  # given by hand
+        (Stage(1.5, b_relative=0.25), {"variant": "steps"}, 9.0, None, (), 0.25 * 9),
     ],
     ids=str,
 )
 def test_b_is_the_papers_or_what_is_known_to_be_better(stage, settings, square, upper, price, b):
     assert choose_b(stage, Settings(**settings), square, upper, *price) == pytest.approx(b)
     assert abs(1e5 * BL - 577.1) < 0.05
-
-
-@pytest.mark.parametrize("variant", ["length", "steps"])
-def test_a_tighter_upper_bound_means_a_smaller_b_and_one_above_the_radius_is_none(variant):
-    settings = Settings(variant=variant)
-    tight, loose, none = (choose_b(Stage(0.1), settings, 4.0, up) for up in (0.1, 0.2, None))
-    assert 0 < tight < loose < none
-    assert choose_b(Stage(0.1), settings, 4.0, 50.0) == none

@@ -8,15 +8,6 @@ from streamtron.core.threads import open_threads
 from tests.helpers.processes import until
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_every_item_is_done_once(threads):
-    done: list[int] = []
-    with open_threads(threads) as opened:
-        opened.work(done.append, range(100))
-        opened.work(done.append, [])
-    assert sorted(done) == list(range(100))
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_after_an_error_or_a_signal_nothing_is_begun(error, threads):

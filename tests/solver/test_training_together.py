@@ -8,26 +8,21 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.rows import Chunk
-from streamtron.core.threads import open_threads
 from streamtron.solver import batched
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.row_store import Pool
-from streamtron.solver.scan import Frozen
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import (
     PLANS,
-    ROWS,
     GrowingSource,
     bits,
     classes_that_come_late,
@@ -84,12 +79,6 @@ def together(
 def test_candidates_trained_together_learn_what_they_learn_alone(plan, threads):
     candidates = [Settings.from_dict({"C": C, "rho": rho, **plan}) for C, rho in ((0.1, 0), (5, 1))]
     assert together(candidates, source_of, threads=threads) == by_themselves(candidates, source_of)
-
-
-def test_faithful_learners_trained_together_learn_what_they_learn_alone():
-    make = rows_of_many_columns(40, 6, 0.4)
-    candidates = [Settings(delta=1, rho=rho, faithful=True, mini_epochs=3) for rho in (0.5, 1)]
-    assert together(candidates, make) == by_themselves(candidates, make)
 
 
 MANY = [
@@ -164,25 +153,6 @@ def test_learners_trained_together_may_pause_between_any_two_batches(calls):
     assert calls["visit_ascent_batch"]
 
 
-@pytest.mark.parametrize("less", [0, 1])
-def test_products_are_summed_together_for_weights_as_wide_as_the_rows(less):
-    source = source_of()
-    _ = list(source.chunks())
-    [chunk] = source.chunks([range(len(source.blocks))])
-    chance = np.random.default_rng(0)
-    learners = [Learner(Settings()) for _ in range(6)]
-    for k, learner in enumerate(learners):
-        width = 7 if k == 0 else chunk.width - less
-        learner.frozen = Frozen(chance.normal(size=width), 0.0, 1.0, 0.0)
-    with open_threads(1) as threads:
-        sums_of = batched.dots(chunk, learners, threads, batched.Rooms())
-    assert set(sums_of) == (set() if less else set(learners))
-    X = csr_array((chunk.rows.values, chunk.rows.indices, chunk.rows.indptr))
-    for learner, sums in sums_of.items():
-        w = learner.frozen.w
-        assert np.allclose(sums, X[:, : len(w)] @ w, rtol=1e-12, atol=1e-12)
-
-
 @given(st.integers(0, 200), st.integers(1, 9))
 def test_every_learner_is_in_one_batch_and_batches_are_as_many_as_threads_or_full(count, threads):
     batches = batched.batches_of(range(count), threads)
@@ -211,27 +181,6 @@ def test_a_class_born_late_learns_what_it_would_have_learned_from_the_first_row_
         chosen = None if weights is None else {name: weights.get(name, 1.0)}
         known = trained(source_of(labels), settings, class_weights=chosen, positive=name)
         assert bits(learner) == bits(known)
-
-
-def test_learners_trained_together_read_the_data_as_often_as_the_one_that_needs_most():
-    candidates = [Settings(C=C, active_set=2500, max_epochs=4) for C in (0.01, 1.0, 30.0)]
-    readings = []
-    for group in (*([settings] for settings in candidates), candidates):
-        source = source_of()
-        together(group, lambda source=source: source)
-        readings.append(source.nonzeros_read)
-    assert readings[-1] == max(readings[:-1])
-    assert len(set(readings)) > 1
-
-
-def test_all_rows_that_fit_are_held_once_for_all():
-    source, pool = source_of(), Pool()
-    candidates = [Settings(C=C) for C in (0.1, 1.0, 10.0)]
-    learners = [Learner(settings, source.labels, pool=pool) for settings in candidates]
-    train(source, learners, candidates[0])
-    assert len(pool) == ROWS
-    first, *following = (learner.active.rows.values for learner in learners)
-    assert all(np.shares_memory(first, values) for values in following)
 
 
 def test_memory_is_asked_for_new_classes_before_their_learners_are_made():
