@@ -168,14 +168,12 @@ def check(root: Path, scratch: Path, chosen: Iterable[tuple[str, Path_, Any, str
     return len(said)
 
 
-def test_some_commands_on_crafted_models_and_runs_end_in_a_sentence(trained, tmp_path):
+@pytest.mark.parametrize("number", [60, pytest.param(None, marks=pytest.mark.slow)])
+def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(trained, tmp_path, number):
+    """Some of them, or all."""
     every = list(cases(trained))
-    assert check(trained, tmp_path / "cases", every[:: len(every) // 60]) > 30
-
-
-@pytest.mark.slow
-def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(trained, tmp_path):
-    assert check(trained, tmp_path / "cases", cases(trained)) > 1000
+    step = len(every) // number if number else 1
+    assert check(trained, tmp_path / "cases", every[::step]) > (30 if number else 1000)
 
 
 def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):

@@ -358,30 +358,24 @@ def test_a_shard_that_comes_while_a_job_runs_makes_it_run_again(night):
     assert _started(night, NIGHT) == ["see", "score"]
 
 
-def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night):
+@pytest.mark.parametrize("state", ["stopped", "running"])  # the latter if the batch was killed
+def test_a_fit_that_was_cut_off_begins_anew_where_its_shards_have_changed(night, state):
     words: list[str] = []
 
     def cut_off(batch: Batch, job: Job, *_: Any) -> Ended:
         words[:] = job.words
         raise KeyboardInterrupt
 
+    status = night / "night.status.json"
     for option in ("--resume", "--overwrite"):
         with pytest.raises(KeyboardInterrupt):
             _run(night, NIGHT, execute=cut_off, again=True)
+        status.write_text(status.read_text().replace('"stopped"', f'"{state}"'))
         if option == "--overwrite":
             _add(night, "data/d.svm")
         with pytest.raises(KeyboardInterrupt):
             _run(night, NIGHT, execute=cut_off)
         assert option in words
-
-
-@pytest.mark.slow
-def test_workers_tell_what_the_inputs_were_when_their_job_began(night, guest):
-    _add(night, "new/1.svm")
-    _run(night, NIGHT, workers=guest)
-    assert _started(night, NIGHT) == []
-    _touch(night, "new/1.svm")
-    assert _started(night, NIGHT) == ["see", "score"]
 
 
 # --- what is killed ------------------------------------------------------------------------------
@@ -450,61 +444,26 @@ CHANGES = (
     + text_of("add", "update", run="m", shards=f"data/{SECOND}", report="add.json", after="fit")
     + text_of("take", "forget", run="m", shards=FIRST, after="add")
 )
-OF_CHANGES = ["fit", "add", "take"]
+OTHER_C = CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1)
 
 
-@pytest.fixture
-def place(tmp_path):
-    """A directory with two shards in ``data``."""
-    generate(str(tmp_path / "data"), rows=2000, columns=80, seed=0, shards=2)
-    return tmp_path
-
-
-def _all_done(place: Path, expected: list[str], text: str = CHANGES, **how: Any) -> None:
-    """One call starts these jobs, the next one none; the run has the shard that is wanted."""
-    for names in (expected, []):
-        assert _started(place, text, **how) == names
-        assert {*_states(place).values()} == {"done"}
-        manifest = json.loads((place / "m.run" / "manifest.json").read_text())
-        assert [shard["name"] for shard in manifest["shards"]] == [SECOND]
-        how.pop("again", None)
-
-
-def test_jobs_that_change_a_run_in_place_are_done_once_unless_settings_before_them_change(place):
-    _all_done(place, OF_CHANGES)
-    _all_done(place, OF_CHANGES, again=True)
-    _all_done(place, OF_CHANGES, CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1))
-
-
-KILLED_BATCH = """
-import os, signal, sys
-from streamtron.cli import main
-from streamtron.cluster import jobs
-job, when = sys.argv[1:3]
-
-real = jobs._write_status
-def write(path, statuses):
-    [state] = [status.state for status in statuses if status.name == job]
-    if when == "has ended" and state == "done":
-        os.kill(os.getpid(), signal.SIGKILL)
-    real(path, statuses)
-    if when == "has begun" and state == "running":
-        os.kill(os.getpid(), signal.SIGKILL)
-jobs._write_status = write
-sys.exit(main._run(["batch", "night.toml", *sys.argv[3:]]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("job", OF_CHANGES)
-@pytest.mark.parametrize("when", ["has begun", "has ended"])
-def test_a_batch_killed_before_it_knew_what_became_of_a_change_finishes_when_called_again(
-    place, job, when
+def test_jobs_that_change_a_run_are_done_once_unless_settings_before_change_or_a_batch_was_killed(
+    tmp_path,
 ):
-    (place / "night.toml").write_text(CHANGES)
-    done = Process(KILLED_BATCH, job, when, cwd=place).end()
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    _all_done(place, OF_CHANGES[OF_CHANGES.index(job) :])
+    generate(str(tmp_path / "data"), rows=2000, columns=80, seed=0, shards=2)
+    status = tmp_path / "night.status.json"
+    for expected, text, how in (
+        (["fit", "add", "take"], CHANGES, {}), (["fit", "add", "take"], CHANGES, {"again": True}),
+        (["fit", "add", "take"], OTHER_C, {}), (["add", "take"], OTHER_C, {}),
+    ):  # fmt: skip
+        assert _started(tmp_path, text, **how) == expected
+        assert {*_states(tmp_path).values()} == {"done"}
+        assert _started(tmp_path, text) == []
+        manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
+        assert [shard["name"] for shard in manifest["shards"]] == [SECOND]
+        content = json.loads(status.read_text())  # as if killed before it knew how ``add`` ended
+        content["jobs"][1]["state"] = "running"
+        status.write_text(json.dumps(content))
 
 
 # --- on workers ----------------------------------------------------------------------------------

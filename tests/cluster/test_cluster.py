@@ -32,7 +32,7 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, said, started
-from tests.helpers.processes import COMMAND, Process, command, here, until
+from tests.helpers.processes import here, until
 
 COLUMNS = 200
 ROWS = 9000
@@ -177,12 +177,12 @@ def _fails_in_turn(item: str, directory: str) -> list[str]:
     return [item]
 
 
-def _dies_once(item: int, directory: str, number: int = signal.SIGKILL) -> Iterator[int]:
-    """The first two items' tasks send their process a signal once."""
+def _dies_once(item: int, directory: str) -> Iterator[int]:
+    """The first two items' tasks kill their process once."""
     mark = Path(directory, f"died-{item}")
     if item < 2 and not mark.exists():
         mark.touch()
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGKILL)
     yield 10 * item
 
 
@@ -221,14 +221,6 @@ def test_a_task_whose_worker_is_killed_runs_again_though_it_takes_long_to_come_b
     with dask.config.set(given_up), connect(1) as workers:
         assert list(workers(_dies_once, [0, 2, 1, 3], str(tmp_path))) == [0, 20, 10, 30]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-def test_a_worker_of_ours_that_is_stopped_in_mid_task_is_started_again(tmp_path):
-    with connect(1, worker_timeout=3.0) as workers:
-        assert list(workers(_dies_once, [0, 2, 3], str(tmp_path), signal.SIGSTOP)) == [0, 20, 30]
-    assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
 
 
 @pytest.mark.slow
@@ -331,28 +323,6 @@ def _hungry(size: int) -> Iterator[int]:
 
 
 # --- a scheduler that was started by hand --------------------------------------------------------
-
-
-def test_a_worker_killed_in_mid_task_and_a_client_killed_and_back_change_nothing(
-    scheduler, model, corpus, tmp_path
-):
-    model.save(tmp_path / "model")
-    write_predictions(model, corpus, tmp_path / "one.tsv")
-    words = ("predict", "model", corpus, "-o", "many.tsv", "--scheduler", scheduler)
-    with dask_worker(scheduler), dask_worker(scheduler), connect(scheduler=scheduler) as workers:
-        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a",)).start()
-        assert list(workers(_waits_once, ["a", "b"], str(tmp_path))) == ["a", "b"]
-        client = Process(COMMAND, *words, cwd=tmp_path)
-        until(lambda: len(workers.client.run_on_scheduler(_clients)) > 1)
-        client.kill()
-        assert client.end().returncode == -signal.SIGKILL
-        assert not (tmp_path / "many.tsv").exists()
-        assert command(tmp_path, *words).returncode == 0
-    assert (tmp_path / "many.tsv").read_bytes() == (tmp_path / "one.tsv").read_bytes()
-
-
-def _clients(dask_scheduler: Any) -> list[str]:
-    return [name for name in dask_scheduler.clients if name.startswith("Client-")]
 
 
 def _waits_once(item: str, directory: str) -> Iterator[str]:

@@ -6,8 +6,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,18 +19,18 @@ from streamtron.cluster.connect import connect
 from streamtron.cluster.sweep import checkpoints_of, fit_on_worker, sweep_executor
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import MachineError
 from streamtron.core.events import ChunkDone, Event, TrialDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs import directory as runs
-from streamtron.runs.fit import fit, fit_many
+from streamtron.runs.fit import fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
-from tests.helpers.processes import here, succeeded, until
+from tests.helpers.processes import here, succeeded
 from tests.helpers.sweep_rows import by, lasting
 
 
@@ -130,7 +128,7 @@ THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("kind", "how"), [
     ("two", {}),
-    pytest.param("two", {"halving": True}, marks=SLOW),
+    ("two", {"halving": True}),
     ("two", {"valid": False, "halving": True, **THREE_LOSSES}),
     pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=SLOW),
     pytest.param("many", LONG["many"], marks=SLOW),
@@ -138,11 +136,21 @@ THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")
 @pytest.mark.parametrize("count", [2, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, kind, how, count):
     told: list[Event] = []
+    came: list[int] = []
+
+    def counted(*given: Any) -> Iterator[Any]:
+        trials = list(sweep_executor(workers)(*given))
+        came.append(sum(trial.outcome is not None for trial in trials))
+        return iter(trials)
+
     with connect(count) as workers:
         workers.client.wait_for_workers(count)
         found = swept(
-            place, kind, model=tmp_path / "best", listen=told.append, **how, **by(workers)
-        )
+            place, kind, model=tmp_path / "best", listen=told.append, executor=counted,
+            tasks=count, **how,
+        )  # fmt: skip
+    assert max(came) <= count, "of every task one outcome comes over at most"
+    assert "halving" not in how or not any(came[:-1])
     assert lasting(found) == lasting(swept(place, kind, **how))
     assert {trial.costs.worker for trial in found.trials} <= set(map(str, range(count)))
     trials = [event.candidate for event in told if isinstance(event, TrialDone)]
@@ -156,41 +164,9 @@ def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, ki
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
-@pytest.mark.parametrize(("how", "expected"), [
-    pytest.param({}, [2], marks=pytest.mark.slow),
-    ({"halving": True}, [0, 0, 2]),
-    pytest.param({"two_stage": True}, [2, 2], marks=pytest.mark.slow),
-], ids=["one iteration", "halving", "two-stage"])  # fmt: skip
-def test_of_every_task_one_outcome_comes_over_at_most_and_the_best_is_among_them(
-    place, workers, how, expected
-):
-    came: list[int] = []
-
-    def counted(*given: Any) -> Iterator[Any]:
-        trials = list(sweep_executor(workers)(*given))
-        came.append(sum(trial.outcome is not None for trial in trials))
-        return iter(trials)
-
-    found = swept(place, executor=counted, tasks=2, **how)
-    assert found.outcome is not None, "and nothing was fitted once more for it"
-    assert found.outcome.model == fit(place / "two" / "train", settings=found.best.settings)
-    assert came == expected
-
-
 def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place, workers, task_names):
     swept(place, C=1.0, rho=1.0, two_stage=True, stage="1,0.1", **by(workers))
     assert task_names == ["sweep: C 1, rho 1, stage 1", "sweep: C 1, rho 1, stage 0.1"]
-
-
-def test_an_error_of_a_fold_is_the_sentence_of_one_process(tmp_path, guest):
-    for number, text in enumerate(("1 1:1\n-1 2:1\n", "1 1:1\n-1 1:x\n")):
-        (tmp_path / f"{number}.svm").write_text(text)
-    sentences = []
-    for where in ({}, by(guest)):
-        with pytest.raises(DataError) as caught:
-            sweep(tmp_path, C=(0.01, 0.1), folds=2, **where)
-        sentences.append(str(caught.value))
-    assert sentences[0] == sentences[1]
 
 
 def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, tmp_path):
@@ -280,23 +256,6 @@ def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
         fitted(cut, run_dir=run_dir)
     assert fitted(math.inf, run_dir=run_dir) == whole
     assert digested() == chunks + 1, "that whose border was not reached, once more"
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_interrupted_leaves_no_process_and_no_scratch(place):
-    cache = place / "stopped.run" / "cache"
-    words = ["sweep", "two/train", "--folds", "2", "--C", "1,10,100", "--tol", "0", "--workers",
-             "2", "--model", "stopped", "--max-epochs", "1000000"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamtron", *words], cwd=place, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    until(lambda: any(cache.glob("sweep-*/fold-*/*")) or process.poll() is not None)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate()  # ends when the last process that could write has ended
-    assert process.returncode == 130, said
-    assert "SIGINT" in said
-    assert not cache.exists()
 
 
 def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(place, workers):

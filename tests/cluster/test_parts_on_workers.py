@@ -37,8 +37,7 @@ from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, until
-from tests.helpers.svm_text import svm_lines, write_shards
-from tests.runs import test_parts_many as many
+from tests.helpers.runs import write_corpus
 
 ALL, BLOCKS = 10**9, 150_000
 SHARDS, COLUMNS = 7, 400
@@ -46,9 +45,10 @@ SHARDS, COLUMNS = 7, 400
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with shards (train)."""
+    """A directory with shards of two classes (train) and of three (many)."""
     directory = tmp_path_factory.mktemp("trainer")
     generate(str(directory / "train"), rows=1050, columns=COLUMNS, seed=1, shards=SHARDS)
+    write_corpus(directory / "many", rows=700, columns=60, classes=3)
     return directory
 
 
@@ -235,27 +235,23 @@ def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_chan
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process_for_all_classes_though_one_dies(workers, tmp_path):
-    X, scores = many.rows_of(many.CLASSES)
-    labels = [f"{many.CLASSES[k]:g}" for k in scores.argmax(axis=1)]
-    write_shards(tmp_path / "one", svm_lines(X, labels), many.SHARDS)
-    balanced: dict[str, Any] = {"class_weight": "balanced", "parts": many.SHARDS, "tol": 0.02}
-    rounds = many.trained(tmp_path, model=tmp_path / "alone", **balanced).report["rounds"]
-    killing = disturbed(workers, Killing, at=rounds // 2)
-    found = many.trained(tmp_path, model=tmp_path / "m", open_parts=killing, **balanced)
+@pytest.mark.parametrize("how", [
+    {"penalty": "l1"}, {"penalty": "elasticnet"}, {"multiclass": True},
+], ids=str)  # fmt: skip
+def test_workers_find_sparse_models_and_all_classes_as_one_process_though_one_dies(
+    place, workers, tmp_path, how
+):
+    wanted = {"C": 2.0, "tol": 1e-3, "parts": 3, "class_weight": "balanced"}
+    one = {
+        "shards": [place / ("many" if "multiclass" in how else "train")],
+        "settings": Settings.from_dict(wanted | how), "machine": Machine(),
+    }  # fmt: skip
+    alone = fit(**one, model=tmp_path / "alone").report
+    killing = disturbed(workers, Killing, at=alone["rounds"] // 2)
+    found = fit(**one, model=tmp_path / "m", open_parts=killing).report
     assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
-    assert found.report["rounds"] == rounds
-
-
-@pytest.mark.parametrize("penalty", ["l1", "elasticnet"])
-def test_workers_find_the_bits_of_a_sparse_model_though_one_dies(place, workers, tmp_path, penalty):
-    settings = Settings(C=2.0, tol=1e-3, parts=SHARDS, penalty=penalty, class_weight="balanced")
-    machine = Machine()
-    alone = fit([place / "train"], settings, model=tmp_path / "alone", machine=machine)
-    killing = disturbed(workers, Killing, at=alone.report["rounds"] // 2)
-    fit([place / "train"], settings, model=tmp_path / "m", machine=machine, open_parts=killing)
-    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
-    assert alone.report["certificate"]["relative_duality_gap"] <= 1e-3
+    assert found["rounds"] == alone["rounds"]
+    assert found["certificate"]["relative_duality_gap"] <= 1e-3
 
 
 @pytest.mark.slow
@@ -371,31 +367,3 @@ def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
 
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
         two_parts(tmp_path, "-1 3:1", unseen)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("active_set", [10**9, 600_000])
-def test_up_to_eight_workers_find_one_model_and_send_a_vector_or_two_a_round_each(
-    active_set, tmp_path
-):
-    generate(str(tmp_path / "train"), rows=3000, columns=20_000, seed=1, shards=16)
-    settings = Settings(parts=16, tol=0.02, active_set=active_set, max_epochs=6)
-
-    def trained(name: str, **how: Any) -> dict[str, Any]:
-        machine = Machine(cache_dir=str(tmp_path / "cache"))
-        model = tmp_path / name
-        return fit([tmp_path / "train"], settings, model=model, machine=machine, **how).report
-
-    trained("alone")
-    for number in (1, 2, 4, 8):
-        with connect(number) as workers:
-            report = trained(f"{number}", open_parts=parts_on(workers))
-        assert (tmp_path / f"{number}").read_bytes() == (tmp_path / "alone").read_bytes(), number
-        steps = report["steps"]  # where rows do not fit, readings visit them: all but the last
-        scans = sum(steps.get(name, {"rounds": 0})["rounds"] for name in ("scan", "end_reading"))
-        bins = 8 * kernels.BINS * kernels.BIN_SUMS * scans
-        assert len(report["workers"]) == number
-        for sent in report["workers"].values():
-            assert sent["bytes_to"] <= 2.2 * 8 * 20_000 * report["rounds"]
-            assert sent["bytes_from"] - bins <= 2.2 * 8 * 20_000 * report["rounds"]

@@ -97,16 +97,19 @@ def test_a_reading_is_called_proven_where_it_made_a_certificate(place, settings)
     assert history[0]["upper"] > 0
 
 
-def test_an_update_begins_a_history_of_its_own(place):
-    model = streamtron.fit(place / "train", model=place / "updated.st", tol=1e-3)
-    changed = streamtron.update(place / "updated.st", place / "more").report
+@pytest.mark.parametrize("tol", [1e-3, 0.2])  # the latter is proven by the new rows alone
+def test_an_update_begins_a_history_of_its_own(place, tmp_path, tol):
+    model = streamtron.fit(place / "train", model=tmp_path / "updated.st", tol=tol)
+    changed = streamtron.update(tmp_path / "updated.st", place / "more").report
     history = changed["history"]
+    alone = tol == 0.2
+    assert (changed["readings"] < 1, [row["reading"] for row in history] == [0]) == (alone, alone)
     assert history[-1]["proven"]
     assert history[-1]["gap"] == changed["certificate"]["relative_duality_gap"]
     earlier = model.certificate["history"][-1]["upper"]
     assert earlier not in [row["upper"] for row in history]
     assert history[-1]["seconds"] <= changed["seconds"]
-    again = streamtron.update(place / "updated.st", place / "more")  # has them already
+    again = streamtron.update(tmp_path / "updated.st", place / "more")  # has them already
     assert again.report["history"] == history
 
 
@@ -123,15 +126,6 @@ def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
     seconds = [row["seconds"] for row in after]
     assert seconds == sorted(seconds)
     assert seconds[-1] <= reports[1]["seconds"]
-
-
-def test_an_update_that_reads_the_new_rows_alone_has_one_proven_entry(place):
-    streamtron.fit(place / "train", model=place / "few.st", tol=0.2)
-    changed = streamtron.update(place / "few.st", place / "more").report
-    assert changed["readings"] < 1
-    [only] = changed["history"]
-    assert (only["reading"], only["proven"]) == (0, True)
-    assert only["gap"] == changed["certificate"]["relative_duality_gap"]
 
 
 # --- plots ---------------------------------------------------------------------------------------
@@ -168,12 +162,15 @@ def test_every_class_has_its_history_and_the_plot_shows_one_that_is_named_or_the
             model.plot_certificate(label=7)
 
 
-def test_a_model_without_a_history_or_a_machine_without_matplotlib_is_told_so(place, monkeypatch):
+def test_a_model_without_a_history_or_a_machine_without_a_library_is_told_so(monkeypatch):
     with pytest.raises(SettingsError, match="no history"):
         make_model().plot_certificate()
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    for library in ("matplotlib.pyplot", "pandas"):
+        monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(SettingsError, match=r"Install streamtron\[plot\]"):
         make_model().plot_margins(np.eye(3), [-1, 1, 1])
+    with pytest.raises(SettingsError, match="Install pandas"):
+        streamtron.explain(make_model()).to_frame()
 
 
 def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place):
@@ -293,12 +290,6 @@ def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(plac
         least, most = (row[heads.index(f"accuracy at {end}")] for end in ("least", "most"))
         assert float(least) <= exact["accuracy_at_least"] < float(least) + 1e-3
         assert float(most) >= exact["accuracy_at_most"] > float(most) - 1e-3
-
-
-def test_a_data_frame_without_pandas_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(SettingsError, match="Install pandas"):
-        streamtron.explain(make_model()).to_frame()
 
 
 def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do():

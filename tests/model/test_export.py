@@ -24,7 +24,7 @@ from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes
 from tests.helpers.models import make_model, random_matrix, refused
-from tests.helpers.processes import one_sentence
+from tests.helpers.processes import here, one_sentence
 
 ROUNDING = {"rel": 0, "abs": 1e-13}
 
@@ -98,14 +98,6 @@ def test_of_equal_decisions_the_smaller_class_wins_in_onnx_as_here(
     assert _onnx(tmp_path / "m", rows)[0].tolist() == labels == model.predict(rows).tolist()
 
 
-def test_onnx_gives_a_multilabel_model_one_boolean_a_class(tmp_path):
-    model, dense = _model(("ant", "bee"), multilabel=True)
-    export(model, tmp_path / "m", "onnx")
-    labels, scores = _onnx(tmp_path / "m", dense)
-    assert np.array_equal(labels, chosen_classes(model, model.decision_function(dense)))
-    assert scores == pytest.approx(model.decision_function(dense), **ROUNDING)
-
-
 SIGMOID = [{"a": -2.0 - k, "b": 0.5 * k} for k in range(3)]
 ISOTONIC = [
     {"decisions": [-3.0, -0.25, 0.5, 0.75, 2.0], "probabilities": [0.0, 0.0, 0.25, 0.5, 1.0]},
@@ -159,10 +151,11 @@ def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds
     elif not multilabel:  # as scikit-learn and LIBLINEAR normalise one against the rest
         wanted /= wanted.sum(axis=1, keepdims=True)
     export(model, tmp_path / "onnx", "onnx")
-    _, scores, shares = _onnx(tmp_path / "onnx", dense)
+    labels, scores, shares = _onnx(tmp_path / "onnx", dense)
     assert shares == pytest.approx(wanted, **ROUNDING)
     assert scores == pytest.approx(decisions, **ROUNDING)
-    if multilabel:
+    if multilabel:  # one boolean a class
+        assert np.array_equal(labels, chosen_classes(model, decisions))
         return
     export(model, tmp_path / "sklearn", "sklearn")
     theirs = skops.io.load(tmp_path / "sklearn")
@@ -263,22 +256,6 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(
     assert f"{library.split('.')[0]}, which is not installed. Install streamtron[export]" in message
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory with a model."""
-    directory = tmp_path_factory.mktemp("place")
-    make_model().save(directory / "m")
-    return directory
-
-
-def test_the_command_writes_the_file_and_never_over_the_model(run, place):
-    assert run("export", "m", "--format", "json", "-o", "m.json").returncode == 0
-    assert json.loads((place / "m.json").read_text())["classes"] == [-1.0, 1.0]
-    before = (place / "m").read_bytes()
-    one_sentence(run("export", "m", "--format", "json", "-o", "./m"), 2, "is the input")
-    assert (place / "m").read_bytes() == before
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_dropped(seed):
     rng = np.random.default_rng(seed)
@@ -295,15 +272,16 @@ def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_droppe
     assert ((lengths <= small.changes) & (small.changes <= lengths * (1.0 + 1e-10))).all()
 
 
-def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path, run):
+def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path):
     model, _ = _model((0, 1))
     model.save(tmp_path / "m")
-    words = ("export", tmp_path / "m", "--drop-below")
-    done = run(*words, 1, "--format", "streamtron", "-o", tmp_path / "s")
+    words = ("export", "m", "--drop-below")
+    done = here(tmp_path, *words, 1, "--format", "streamtron", "-o", "s")
     small = streamtron.load(tmp_path / "s")
     dropped = model.weights[(np.abs(model.weights) < 1.0)]
     assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
     assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
     assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
     for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
-        one_sentence(run(*words, size, "--format", "json", "-o", tmp_path / "t"), 2, wanted)
+        done = here(tmp_path, *words, size, "--format", "json", "-o", "t")
+        one_sentence(done, 2, wanted)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 
 from streamtron.core.errors import FileDamaged, SettingsError
@@ -200,20 +198,6 @@ def test_a_model_keeps_its_own_read_only_weights():
 
 # --- the file ------------------------------------------------------------------------------------
 
-floats = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.lists(floats, max_size=9), floats, st.floats(1e-30, 1e30))
-def test_a_model_read_again_is_the_same_to_the_last_bit(tmp_path_factory, weights, bias, C):
-    path = tmp_path_factory.mktemp("model") / "m"
-    model = make_model(weights, bias, settings={"C": C})
-    model.save(path)
-    again = LinearModel.load(path)
-    assert again == model
-    assert again.weights.tobytes() == (np.array(weights) + 0.0).tobytes()
-    assert (again.bias, again.settings["C"]) == (bias, C)
-    assert again.reading == model.reading == {**model.reading, "columns": len(weights)}
-
 
 @pytest.mark.parametrize(
     "classes", [NAMES[:2], ("a", "ß\ud800"), (False, True), (0.1, 1e300), NAMES, (-1.0, 0.5, 2.0)]
@@ -269,6 +253,8 @@ def test_golden_bytes_are_written_and_read(tmp_path):
     (tmp_path / "m").write_bytes(golden)
     assert LinearModel.load(tmp_path / "m") == model
     assert LinearModel.load(tmp_path / "m").weights.tolist() == weights.tolist()
+    make_model([]).save(tmp_path / "m")
+    assert LinearModel.load(tmp_path / "m").columns == 0
 
 
 def sealed_again(path: Path, change, tensors) -> Path:

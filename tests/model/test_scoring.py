@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import pytest
 from scipy import sparse
 
 import streamtron
-from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import labels_of, rows_of
 from tests.helpers.models import make_model, refused
 
-FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1.0]}
+FRAME = {"age": [1.0, 0.0, 2.0], "size": [0.0, 3.0, 1.0], "pay": [5.0, 0.0, 1 / 3]}
 RECORDS = [dict(zip(FRAME, row, strict=True)) for row in zip(*FRAME.values(), strict=True)]
 MATRIX = np.array([*FRAME.values()]).T
 TABLE = {"layout": "columns", "features": ["age", "size", "pay"], "label": "y", "weight": "w"}
@@ -219,18 +217,6 @@ def test_the_order_of_names_in_a_record_changes_no_bit():
     assert model.decision_function(turned).tolist() == model.decision_function(bags).tolist()
 
 
-def test_rows_of_json_are_decided_as_the_table_that_they_were(tmp_path):
-    rng = np.random.default_rng(1)
-    columns = {name: rng.normal(size=50).astype(np.float32) for name in ("b", "a", "c")}
-    table = pa.table({"label": [int(x > 0) for x in columns["a"]], **columns})
-    pq.write_table(table, tmp_path / "a.parquet")
-    model = streamtron.fit(tmp_path / "a.parquet", features="*")
-    [scores] = streamtron.predict(model, tmp_path / "a.parquet")
-    rows = json.loads(json.dumps(table.to_pylist()))
-    assert model.decision_function(rows).tolist() == scores.decisions.tolist()
-    assert model.decision_function(table).tolist() == scores.decisions.tolist()
-
-
 @pytest.mark.parametrize(("reading", "X", "sentence"), [
     (TABLE, ["age"], "X: text, 'age'. The model does not say how text becomes features"),
     (WORDS, ["a text"], "Give lists of tokens"),
@@ -261,8 +247,3 @@ def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
     model = make_model(**reading)
     for decide in (model.decision_function, model.predict):
         assert sentence in refused(lambda decide=decide: decide(X))
-
-
-def test_a_model_of_many_classes_scores_by_name_too():
-    model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, {"index_base": 0, **WORDS})
-    assert model.predict([["pay"], ["age", "age", "size"]]).tolist() == ["c", "a"]

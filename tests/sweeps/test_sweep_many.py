@@ -160,14 +160,6 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     assert [learner["label"] for learner in report["learners"]] == list(NAMES)
 
 
-def test_the_sentence_of_a_best_that_stopped_early_speaks_of_the_largest_gap(run):
-    words = ("--multiclass", "--valid", "held-out", "--C", "30", "--max-epochs", 1)
-    tight = ("--active-set", "4kB", "--tol", 1e-9)
-    done = run("multiclass", "sweep", "train", *words, *tight)
-    assert done.returncode == 4
-    assert "the largest relative duality gap is" in done.stderr
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
