@@ -4,13 +4,11 @@ count all at once. That their bounds hold is proven in test_stories."""
 from __future__ import annotations
 
 import json
-import lzma
 import os
 import random
 import re
 import shutil
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -21,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
+from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.core.scan_sums import no_bins
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import deletions
-from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.solver.vectors import dense
@@ -33,7 +31,7 @@ from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence, succeeded
-from tests.helpers.runs import TOL, WAS_KILLED, content, fit, gap, killed_at_call, state
+from tests.helpers.runs import WAS_KILLED, content, fit, gap, killed_at_call, state
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
 
@@ -97,22 +95,6 @@ def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path):
     for learner in report["learners"]:
         assert learner["certificate"]["rows_scanned"] == 434
         assert gap(learner) <= 0.05
-
-
-def test_rcv1_with_one_part_in_a_hundred_more_needs_two_readings(shared_data, tmp_path):
-    with lzma.open(shared_data / "rcv1_27613.ccat.xz", "rt") as file:
-        lines = list(islice(file, 2020))
-    old, new = tmp_path / "old.svm", tmp_path / "new.svm"
-    old.write_text("".join(lines[:2000]))
-    new.write_text("".join(lines[2000:]))
-    fit([old], tmp_path / "m", C=50.0, index_base="auto")
-    updated = streamtron.update(tmp_path / "m", new).report
-    assert gap(updated) <= TOL
-    assert updated["readings"] == pytest.approx(2.02, abs=0.005)  # two of the new rows, two of all
-    assert holds_optimum(updated, [old, new])
-    left = streamtron.forget(tmp_path / "m", new).report
-    assert left["readings"] <= 2.0
-    assert holds_optimum(left, [old])
 
 
 @pytest.mark.parametrize("tol", [0.2, 0.3])
