@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 import streamtron
-from streamtron.core.config import Machine, Settings
+from streamtron import Machine, Settings, convert, run
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.runs.convert import convert
-from streamtron.runs.fit import run
 from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import here, one_sentence, succeeded
@@ -258,9 +256,6 @@ def test_a_file_that_is_replaced_keeps_its_permissions(mode, place):
         patch.setattr(os, "fchmod", lambda file, _: modes.append(os.fstat(file).st_mode))
         write_atomically(place / "m", [b"secret"])
     assert [stat.S_IMODE(found) for found in modes] == [0o600]
-
-
-# --- what is local -------------------------------------------------------------------------------
 
 
 IN_A_STORE = [

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.config import Machine
+from streamtron import Machine
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import streamtron
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, Settings
+from streamtron import Machine, Settings, generate, run
+from streamtron.core.config import DEFAULT_ACTIVE_SET
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import ChunkDone, Event, ReadingStarted
-from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import fit_many, run
+from streamtron.runs.fit import fit_many
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.memory import INTERPRETER_BYTES
 
