@@ -134,15 +134,11 @@ def test_dual_variables_above_what_new_class_weights_allow_are_cut(loss, machine
 # --- what forgetting leaves ----------------------------------------------------------------------
 
 
-WIDE = 12_345
-"""Columns of a shard that is forgotten; the others have far fewer."""
-
-
 @pytest.mark.parametrize("settings", [{}, {"active_set": 2_000}, {"multiclass": True}])
 def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tmp_path):
     lines = [
         f"{1 - 2 * (k % 2)} {k % 3}:1 {5 + (k + k // 60) % 7}:0.{k % 9 + 1}"
-        + (f" {WIDE}:1\n" if k // 60 == 1 else "\n")
+        + (" 12345:1\n" if k // 60 == 1 else "\n")
         for k in range(180)
     ]
     fit(write_shards(tmp_path, lines, 3), tmp_path / "m", **settings)
@@ -266,9 +262,7 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
 
 # --- what is reported ----------------------------------------------------------------------------
 
-Named = Callable[[list[Path], Path], dict[str, Any]]
-
-FORGETS: dict[str, tuple[Named, dict[str, int], list[str]]] = {
+FORGETS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, int], list[str]]] = {
     "a shard and none": (
         lambda *_: {"shards": ["nobody.svm", "1.svm"]}, {"1.svm": 200}, ["nobody.svm"],
     ),
@@ -479,8 +473,7 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
     for name, label in zip("abc"[:classes], ("-1", "1", "7"), strict=False):
         lines = [f"{label} {1 + k % 3}:1 {5 + ord(name)}:0.5\n" for k in range(20)]
         (tmp_path / f"{name}.svm").write_text("".join(lines))
-    shards = sorted(tmp_path.glob("*.svm"))
-    fit(shards, tmp_path / "m", multiclass=classes == 3)
+    fit(sorted(tmp_path.glob("*.svm")), tmp_path / "m", multiclass=classes == 3)
     before = content(tmp_path / "m.run", tmp_path / "m")
     rows = list_rows(tmp_path / "l", {"b.svm": range(20)})
     for words in ({"rows": rows}, {"shards": "b.svm"}, {"rows": rows, "max_epochs": 1}):

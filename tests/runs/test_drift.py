@@ -224,9 +224,7 @@ def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
     return streamtron.run(corpus, wanted, model=model, machine=Machine(), resume=True)
 
 
-Repair = Callable[[Path, list[Path]], Outcome]
-
-REPAIRS: dict[str, tuple[slice, dict[str, Any], Repair, slice]] = {
+REPAIRS: dict[str, tuple[slice, dict[str, Any], Callable[..., Outcome], slice]] = {
     # shards at first, settings, the change, shards in the end
     "update by few rows": (
         slice(9), {}, lambda m, corpus: streamtron.update(m, corpus[9]), slice(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -24,17 +25,13 @@ ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with shards in ``data`` and a model ``m`` of them."""
-    (tmp_path / "data").mkdir()
-    for name in ("a.svm", "b.svm"):
-        (tmp_path / "data" / name).write_text(ROWS.replace("2:1", f"2:{ord(name[0])}"))
+def place(whole: Path, tmp_path: Path) -> Path:
+    """The same to change, and other names of its shards."""
+    place = shutil.copytree(whole, tmp_path / "place")
     for link in ("link", "table.csv"):
-        (tmp_path / link).symlink_to("data/a.svm")
-    os.link(tmp_path / "data" / "b.svm", tmp_path / "duplicate")
-    (tmp_path / "settings.toml").write_text("tol = 0.1\n")
-    streamtron.fit(tmp_path / "data", model=tmp_path / "m")
-    return tmp_path
+        (place / link).symlink_to("data/a.svm")
+    os.link(place / "data" / "b.svm", place / "duplicate")
+    return place
 
 
 def _content(place: Path) -> dict[str, bytes]:

@@ -28,8 +28,6 @@ from tests.helpers.svm_text import svm_lines, write_shards
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
 """Active sets that hold all rows of the corpus, those that matter, and some of these."""
 
-regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
-
 
 def trained(
     corpus: list[Path],
@@ -49,7 +47,7 @@ def trained(
     )  # fmt: skip
 
 
-@regimes
+@pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
 def test_the_bounds_hold_the_optimum_whatever_fits_and_a_witness_proves_them(
     corpus, active_set, tmp_path
 ):
@@ -124,12 +122,11 @@ class Stopped(Exception):
     """As the death of the client would."""
 
 
-Training = Callable[..., Outcome]
-"""``trained`` of a model at a path, with these names beside."""
-
-
 def no_bit_changes(
-    train: Training, place: Path, rounds: Callable[[int], set[int]], last: Sequence[int] = ()
+    train: Callable[..., Outcome],
+    place: Path,
+    rounds: Callable[[int], set[int]],
+    last: Sequence[int] = (),
 ) -> Outcome:
     """Other threads, parts lost in some of the rounds, and a client that died after the ``last``
     readings change no bit of a fit."""
@@ -194,8 +191,7 @@ def test_the_run_of_one_part_goes_on_in_several(corpus, tmp_path):
     assert found.report["parts"] == 10
     assert holds_optimum(found.report, corpus)
     assert found.report["readings"] <= 3.0
-    again = update(tmp_path / "m", corpus[9])
-    assert again.report["already_in_run"] == [corpus[9].name]
+    assert update(tmp_path / "m", corpus[9]).report["already_in_run"] == [corpus[9].name]
     more = trained(corpus, tmp_path / "m", parts=10, tol=1e-6, resume=True)  # its parts were saved
     assert more.report["certificate"]["relative_duality_gap"] <= 1e-6
 
@@ -398,9 +394,6 @@ def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(tm
     assert np.array_equal(resumed.model.weights, wanted)
 
 
-READINGS = 4
-"""Those of a fit at most where memory holds all rows; two are usual."""
-
 FOUR = np.array([[0.1, -0.1], [-0.5, 0.4], [0.6, 0.1], [1.3, 0.9]]), np.array([1, -1, 1, 1])
 
 
@@ -423,7 +416,7 @@ def agree(found: dict[str, Any], other: dict[str, Any]) -> bool:
 def proven_as_by_one_part(shards: list[Path], **names: Any) -> None:
     found, alone = report(shards, len(shards), **names), report(shards, None, **names)
     assert found["stop_reason"] == alone["stop_reason"] == "certified"
-    assert found["readings"] <= READINGS
+    assert found["readings"] <= 4, "two are usual where memory holds all rows"
     learners = (each.get("learners", [each]) for each in (found, alone))
     for together, by_itself in zip(*learners, strict=True):
         assert together["certificate"]["relative_duality_gap"] <= 1e-3

@@ -34,8 +34,6 @@ COLUMNS = 6
 ROWS = 600
 MACHINE = Machine()
 
-Vector = NDArray[np.float64]
-
 
 class Data(NamedTuple):
     """Rows, and the file that holds them."""
@@ -45,7 +43,7 @@ class Data(NamedTuple):
     labels: list[int]
 
     @property
-    def X(self) -> Vector:
+    def X(self) -> NDArray[np.float64]:
         return dense(self.rows, COLUMNS)
 
 
@@ -97,10 +95,6 @@ def objective(data: Data, model: LinearModel, C: Any, rho: float, loss: str) -> 
     losses = {"log_loss": np.logaddexp(0.0, -margins), "hinge": slacks}.get(loss, slacks**2)
     bias = model.bias / rho if rho else 0.0
     return 0.5 * (float(model.weights @ model.weights) + bias**2) + float(np.sum(C * losses))
-
-
-def chosen_rows(data: Data, chosen: Sequence[int]) -> Data:
-    return Data(data.path, [data.rows[k] for k in chosen], [data.labels[k] for k in chosen])
 
 
 def sound(proof: Proof, optimum: float) -> None:
@@ -393,7 +387,8 @@ def test_rows_of_one_label_or_of_more_columns_than_the_model_has_are_certified(d
     mine = objective(data, narrow, 1.0, 1.0, "squared_hinge")
     assert proof.as_given.primal == pytest.approx(mine, rel=1e-8)
     sound(proof, best_margin(data, 1.0, 1.0))
-    one = chosen_rows(data, [k for k in range(ROWS) if data.labels[k] == -1])
+    of_one = [row for row, label in zip(data.rows, data.labels, strict=True) if label == -1]
+    one = Data(data.path, of_one, [-1] * len(of_one))
     data.path.write_text(text(one.rows, one.labels))
     proof = certify(narrow, data.path, settings=Settings(C=1.0))
     assert proof.certificate.rows_scanned == len(one.rows) < ROWS

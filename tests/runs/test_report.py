@@ -234,8 +234,7 @@ def test_the_page_says_with_what_it_was_made_and_is_the_same_each_time(run, plac
     after = everything(place)
     assert after.pop("again.html")[1] == text.encode()
     assert after == before, "nothing is written but the page"
-    made = dict(page.table("made by"))
-    assert made["streamtron"] == streamtron.__version__
+    assert dict(page.table("made by"))["streamtron"] == streamtron.__version__
     newest = max(path.stat().st_mtime for path in (place / "train").iterdir())
     assert f"last changed on {datetime.fromtimestamp(newest, UTC).date()} (UTC)" in text
 

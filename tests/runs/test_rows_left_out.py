@@ -201,11 +201,6 @@ def test_a_column_of_the_model_that_is_missing_is_an_error(of_table, tmp_path):
     assert "'income'" in done.stderr
 
 
-def test_messages_about_rows_in_memory_name_no_file():
-    with pytest.raises(DataError, match=r"^the rows given: no column for the labels"):
-        streamtron.fit(TABLE.drop_columns("label"), features="income")
-
-
 def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_theirs(tmp_path):
     rows = {"indices": [[1], [2], [3], [4]], "values": [[1.0], [2.0], [3.0], [4.0]]}
     labels = [["a"], ["b", "c"], [], ["a", "c"]]

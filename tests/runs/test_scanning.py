@@ -66,8 +66,7 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
     directory = tmp_path_factory.mktemp("fitted")
     shard = cut(lines, directory / "data", [ROWS])
     outcome = run(shard, Settings(), machine=Machine(), witness=directory / "witness")
-    proof = certify(outcome.model, shard, witness=directory / "witness")
-    return outcome, proof
+    return outcome, certify(outcome.model, shard, witness=directory / "witness")
 
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:

@@ -362,8 +362,7 @@ def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_num
     metrics = json.loads(run(*words[:3], "--json").stdout)
     assert metrics["micro_f1"] == metrics["accuracy"] == 0.75
     assert metrics["confusions"] == [{"label": "bee", "predicted": "ant", "weight": 2.0}]
-    two = LinearModel([1.0, -1.0], 0.0, (0.0, 1.0), {}, None, reading)
-    two.save(tmp_path / "two")
+    LinearModel([1.0, -1.0], 0.0, (0.0, 1.0), {}, None, reading).save(tmp_path / "two")
     (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
     done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
     assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
