@@ -62,7 +62,8 @@ def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_wo
     if number != signal.SIGKILL:
         said = f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
         assert ended.stderr.splitlines()[-1] == said + "Go on from m.run with --resume."
-        assert not [name for name in everything(place) if ".streamtron-" in name]
+        names = [path.name for path in (place / "m.run").rglob("*")]
+        assert not [n for n in names if n.startswith(".streamtron-") or n.endswith(".tmp")]
     facts = inspected(place)
     assert (facts["state"], facts["process"]) == ("stopped", None)
     assert "--resume goes on from the last checkpoint" in facts["next"]
