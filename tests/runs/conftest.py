@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamtron.data.writers.corpus import generate
+from streamtron import generate
 from tests.helpers.user_rows import Corpus
 
 

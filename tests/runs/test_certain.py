@@ -11,11 +11,11 @@ import pytest
 from sklearn.datasets import make_classification
 
 import streamtron
+from streamtron import LinearModel
 from streamtron.core.errors import SettingsError
 from streamtron.core.theory import decision_radius
 from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
-from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
 from tests.helpers.processes import one_sentence, succeeded
 from tests.helpers.sources import csr
@@ -156,9 +156,6 @@ def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused
         done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
         one_sentence(done, 2, part)
         assert not (place / "none.tsv").exists()
-
-
-# --- until enough is certain ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

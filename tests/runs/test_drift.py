@@ -14,16 +14,15 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 import streamtron
-from streamtron import StreamtronRegressor
+from streamtron import Machine, Settings, StreamtronRegressor, certify
 from streamtron.cli import main
 from streamtron.core import kernels
-from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.files import locked
 from streamtron.data import open_shards
 from streamtron.runs import witness as witness_file
-from streamtron.runs.certify import certify, running_weights
+from streamtron.runs.certify import running_weights
 from streamtron.runs.directory import CHECKPOINT, Run
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.report import Outcome
@@ -141,22 +140,6 @@ def test_a_drift_in_columns_that_no_row_has_is_found(lines, tmp_path):
     assert certify(model).certificate.drift == pytest.approx(0.5, rel=1e-9)
 
 
-@pytest.mark.parametrize("way", ["multiclass", "multilabel"])
-def test_of_many_classes_each_has_its_own_drift(way, tmp_path):
-    write_corpus(tmp_path / "many", rows=2000, columns=60, classes=4)
-    model, run = tmp_path / "m", tmp_path / "m.run"
-    settings = Settings.from_dict({way: True, "tol": 0.1})
-    streamtron.run(tmp_path / "many", settings, model=model, machine=Machine())
-    with FinishedRun.to_change(locate(run)) as ended:
-        met = ended.checkpoint.labels
-    plant(run, numbers=(met.index(2.0),))
-    proof = certify(model)
-    assert proof.classes
-    drifts = {label: each.certificate.drift or 0.0 for label, each in proof.classes}
-    assert drifts.pop(2.0) == pytest.approx(PLANTED, rel=1e-9)
-    assert max(drifts.values()) <= ROUNDING
-
-
 def test_the_command_says_of_what_weights_it_tells_distance_and_drift(lines, tmp_path, capfd):
     model, run = run_in(tmp_path, lines, C=2.0)
     assert main._run(["certify", str(model)]) == 0
@@ -192,9 +175,6 @@ def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(
     )
     near = certify(exact.model, tmp_path / "rows.svm", witness=tmp_path / "w")
     assert near.distance < 0.1 * proof.distance
-
-
-# --- what has no drift to tell ---
 
 
 def spoil(run: Path, how: str) -> None:
@@ -244,9 +224,7 @@ def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
     return streamtron.run(corpus, wanted, model=model, machine=Machine(), resume=True)
 
 
-Repair = Callable[[Path, list[Path]], Outcome]
-
-REPAIRS: dict[str, tuple[slice, dict[str, Any], Repair, slice]] = {
+REPAIRS: dict[str, tuple[slice, dict[str, Any], Callable[..., Outcome], slice]] = {
     # shards at first, settings, the change, shards in the end
     "update by few rows": (
         slice(9), {}, lambda m, corpus: streamtron.update(m, corpus[9]), slice(10)
@@ -412,15 +390,21 @@ def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
     assert {record.levelno for record in told} == {logging.INFO}
 
 
-def test_of_many_classes_the_summary_names_the_largest_drift(tmp_path, capfd):
+@pytest.mark.parametrize("way", ["multiclass", "multilabel"])
+def test_of_many_classes_each_has_its_drift_and_the_summary_names_the_largest(way, tmp_path, capfd):
     write_corpus(tmp_path / "many", rows=3000, columns=60, classes=3)
     shards = sorted((tmp_path / "many").iterdir())
-    model, report = tmp_path / "m", tmp_path / "r.json"
-    settings = Settings(multiclass=True, tol=0.1)
+    model, run, report = tmp_path / "m", tmp_path / "m.run", tmp_path / "r.json"
+    settings = Settings.from_dict({way: True, "tol": 0.1})
     # the classes come late: the last shard alone has all of them
     streamtron.run(shards[1:], settings, model=model, machine=Machine())
-    plant(tmp_path / "m.run", 0.02, (0,))
-    plant(tmp_path / "m.run", 0.3, (2,))
+    with FinishedRun.to_change(locate(run)) as ended:
+        met = ended.checkpoint.labels
+    plant(run, 0.02, (0,))
+    plant(run, 0.3, (2,))
+    drifts = {label: each.certificate.drift for label, each in certify(model).classes}
+    planted = {met[0]: 0.02, met[1]: 0.0, met[2]: 0.3}
+    assert drifts == pytest.approx(planted, rel=1e-9, abs=ROUNDING)
     assert main._run(["update", str(model), str(shards[0]), "--report", str(report)]) == 0
     found = [each["drift_repaired"] for each in json.loads(report.read_text())["learners"]]
     assert sorted(drift > LARGE_DRIFT for drift in found) == [False, True, True]

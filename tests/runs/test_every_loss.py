@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.core.config import REGRESSION, Machine, Settings
+from streamtron import Machine, Settings
+from streamtron.core.config import REGRESSION
 from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import list_rows
-from tests.runs.test_parts import forgetful
 
 SHARDS, ROWS = 5, 72
 
@@ -156,18 +155,6 @@ def test_a_first_shard_of_weight_0_leaves_the_problem_as_it_is(parts, active_set
         [each[f"{bound}_objective"] for each in certificates] for bound in ("dual", "primal")
     )
     assert max(low) <= min(high)
-
-
-@pytest.mark.parametrize(
-    ("case", "loss"), [("parts", "log_loss"), ("parts", "hinge"), ("parts of blocks", "log_loss")]
-)
-def test_parts_lost_in_any_round_change_no_bit(case, loss, tmp_path):
-    corpus = Corpus(tmp_path, case, loss)
-    rounds = corpus.fitted(tmp_path / "m").report["rounds"]
-    for at in sorted({2, rounds // 2, rounds - 1}):
-        found = corpus.fitted(tmp_path / f"m{at}", open_parts=partial(forgetful, at=at))
-        assert kept(tmp_path, f"m{at}") == kept(tmp_path, "m"), at
-        assert found.report["rounds"] == rounds
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ import pytest
 from scipy import sparse
 
 import streamtron
+from streamtron import LinearModel, generate
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.data.writers.corpus import generate
-from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
 
@@ -148,15 +147,6 @@ def test_a_row_that_is_not_there_or_without_shards_and_shards_without_one_are_re
 
 def _with(weights: Any, **more: Any) -> LinearModel:
     return make_model(weights, settings=more.pop("settings", {"C": 1.0}), **more)
-
-
-def test_a_model_does_not_differ_from_itself(place):
-    model = streamtron.load(place / "n")
-    found = streamtron.diff(model, model)
-    assert (found["settings"], found["only_in_first"], found["only_in_second"]) == ({}, [], [])
-    for each in found["directions"]:
-        assert each["cosine"] == pytest.approx(1.0, abs=1e-15)
-        assert (each["distance"], each["features"]) == (0.0, [])
 
 
 def test_weights_are_compared_by_name_whatever_the_order_of_the_columns():

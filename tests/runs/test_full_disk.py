@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamtron.data.writers.corpus import generate
+from streamtron import generate
 from tests.helpers.processes import COMMAND, Ended, Process, command, here, one_sentence, succeeded
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -71,14 +71,6 @@ def test_a_cache_disk_that_is_full_behind_the_last_segment_is_refused(disk, tmp_
     done = run(tmp_path, "fit", "a.svm", "--model", "m", "--cache-dir", disk("small", 641 * PAGE))
     one_sentence(done, 5, "small: the disk is full (No space left on device)", "--cache-dir")
     assert names(tmp_path / "small") == set()
-
-
-def test_a_cache_disk_too_small_for_the_data_is_refused_with_both_sizes(place, disk, tmp_path):
-    small = disk("small", size=20 * PAGE)
-    for cache in (small, small / "new"):
-        done = run(place, "fit", "train", "--model", tmp_path / "m", "--cache-dir", cache)
-        one_sentence(done, 5, "81.9 kB are free", "--order sequential")
-        assert names(small) == set() == names(tmp_path) - {"small"}
 
 
 def test_where_a_cache_has_no_room_a_fit_in_the_files_order_does_without(place, disk, tmp_path):

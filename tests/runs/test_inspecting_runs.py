@@ -14,6 +14,7 @@ import pytest
 from streamtron.runs import transaction
 from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
 from tests.helpers.runs import at_checkpoint, killed, reached, write_corpus
+from tests.runs.test_moved_runs import everything
 
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
 OFTEN = (*WORDS, "--checkpoint-every", "0s")
@@ -35,19 +36,14 @@ def inspected(place: Path, *words: str) -> dict[str, Any]:
     return facts
 
 
-def files(place: Path) -> dict[str, tuple[int, int]]:
-    found = (path for path in place.rglob("*") if path.is_file())
-    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
-
-
 def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(place):
     process = Process(COMMAND, *OFTEN, cwd=place)
     assert reached(place, "m", process, at_checkpoint(2))
     process.stop()
-    before = files(place)
+    before = everything(place)
     facts = inspected(place)
     told = here(place, "inspect", "m").stdout
-    assert files(place) == before
+    assert everything(place) == before
     process.kill()
     process.end()
     assert (facts["state"], facts["settings"]["C"]) == ("running", 20.0)
@@ -59,10 +55,15 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
     assert "wait for it" in told
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(number, place):
     ended = killed(place, OFTEN, "m", at_checkpoint(2), number)
-    assert ended.returncode in (-number, 128 + number), ended.stderr
+    assert ended.returncode == (-number if number == signal.SIGKILL else 128 + number), ended.stderr
+    if number != signal.SIGKILL:
+        said = f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
+        assert ended.stderr.splitlines()[-1] == said + "Go on from m.run with --resume."
+        names = [path.name for path in (place / "m.run").rglob("*")]
+        assert not [n for n in names if n.startswith(".streamtron-") or n.endswith(".tmp")]
     facts = inspected(place)
     assert (facts["state"], facts["process"]) == ("stopped", None)
     assert "--resume goes on from the last checkpoint" in facts["next"]
@@ -94,12 +95,12 @@ def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to
     checkpoint = place / "m.run" / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     (place / "m.run" / "checkpoint.before").unlink(missing_ok=True)
-    before = files(place)
+    before = everything(place)
     facts = inspected(place, "m.run")
     assert (facts["state"], facts["progress"]) == ("change interrupted", None)
     assert "call the update or forget that was interrupted again" in facts["next"]
     assert "its checksum does not match" in caplog.text
-    assert files(place) == before
+    assert everything(place) == before
 
 
 def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(tmp_path):

@@ -16,9 +16,8 @@ import skops.io
 from scipy import sparse
 
 import streamtron
-from streamtron.core.config import Machine, Settings
+from streamtron import LinearModel, Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError
-from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.learners import Training

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import streamtron
+from streamtron import generate
 from streamtron.core.errors import DataError
-from streamtron.data.writers.corpus import generate
 from streamtron.runs import transaction
 from tests.helpers.processes import here, succeeded
 from tests.helpers.runs import fit
@@ -108,10 +108,10 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(wor
         assert everything(place) == before
 
 
-LINKS = ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"]
-
-
-@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize(
+    "name",
+    ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"],
+)
 @pytest.mark.parametrize("change", ["update", "fit"])
 def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(
     change, name, place, tmp_path
@@ -166,9 +166,6 @@ def test_a_run_directory_of_another_name_is_changed_and_proven_where_its_model_i
     updated = streamtron.update(place / "m", last_shard(place), machine=machine)
     assert updated.report["rows"] == 400
     assert streamtron.load(place / "m").certificate == updated.model.certificate
-
-
-# --- moved and copied ----------------------------------------------------------------------------
 
 
 def original(place: Path) -> dict[str, tuple[int, bytes]]:

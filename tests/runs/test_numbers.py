@@ -19,8 +19,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score, root_mean_squared_error
 
 import streamtron
-from streamtron import StreamtronRegressor
-from streamtron.core.config import REGRESSION, Settings
+from streamtron import Settings, StreamtronRegressor
+from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
 from tests.helpers.processes import here
 from tests.helpers.svm_text import svm_lines, write_shards

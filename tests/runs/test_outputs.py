@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,11 +14,9 @@ from pathlib import Path
 import pytest
 
 import streamtron
-from streamtron.core.config import Machine, Settings
+from streamtron import Machine, Settings, convert, run
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.runs.convert import convert
-from streamtron.runs.fit import run
 from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import here, one_sentence, succeeded
@@ -26,17 +25,13 @@ ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with shards in ``data`` and a model ``m`` of them."""
-    (tmp_path / "data").mkdir()
-    for name in ("a.svm", "b.svm"):
-        (tmp_path / "data" / name).write_text(ROWS.replace("2:1", f"2:{ord(name[0])}"))
+def place(whole: Path, tmp_path: Path) -> Path:
+    """The same to change, and other names of its shards."""
+    place = shutil.copytree(whole, tmp_path / "place")
     for link in ("link", "table.csv"):
-        (tmp_path / link).symlink_to("data/a.svm")
-    os.link(tmp_path / "data" / "b.svm", tmp_path / "duplicate")
-    (tmp_path / "settings.toml").write_text("tol = 0.1\n")
-    streamtron.fit(tmp_path / "data", model=tmp_path / "m")
-    return tmp_path
+        (place / link).symlink_to("data/a.svm")
+    os.link(place / "data" / "b.svm", place / "duplicate")
+    return place
 
 
 def _content(place: Path) -> dict[str, bytes]:
@@ -258,9 +253,6 @@ def test_a_file_that_is_replaced_keeps_its_permissions(mode, place):
         patch.setattr(os, "fchmod", lambda file, _: modes.append(os.fstat(file).st_mode))
         write_atomically(place / "m", [b"secret"])
     assert [stat.S_IMODE(found) for found in modes] == [0o600]
-
-
-# --- what is local -------------------------------------------------------------------------------
 
 
 IN_A_STORE = [

@@ -14,16 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 import streamtron
-from streamtron.core.config import Machine, Settings
+from streamtron import Machine, Settings, certify, forget, generate, update
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.events import Event, ReadingDone, RoundDone, StageDone
 from streamtron.core.executor import LocalParts, Parts, Scans
-from streamtron.data.writers.corpus import generate
 from streamtron.runs import fit, parts
-from streamtron.runs.certify import certify
-from streamtron.runs.forget import forget
 from streamtron.runs.report import Outcome
-from streamtron.runs.update import update
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
 from tests.helpers.optimum import holds_optimum
@@ -31,8 +27,6 @@ from tests.helpers.svm_text import svm_lines, write_shards
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
 """Active sets that hold all rows of the corpus, those that matter, and some of these."""
-
-regimes = pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
 
 
 def trained(
@@ -53,7 +47,7 @@ def trained(
     )  # fmt: skip
 
 
-@regimes
+@pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
 def test_the_bounds_hold_the_optimum_whatever_fits_and_a_witness_proves_them(
     corpus, active_set, tmp_path
 ):
@@ -128,12 +122,11 @@ class Stopped(Exception):
     """As the death of the client would."""
 
 
-Training = Callable[..., Outcome]
-"""``trained`` of a model at a path, with these names beside."""
-
-
 def no_bit_changes(
-    train: Training, place: Path, rounds: Callable[[int], set[int]], last: Sequence[int] = ()
+    train: Callable[..., Outcome],
+    place: Path,
+    rounds: Callable[[int], set[int]],
+    last: Sequence[int] = (),
 ) -> Outcome:
     """Other threads, parts lost in some of the rounds, and a client that died after the ``last``
     readings change no bit of a fit."""
@@ -158,16 +151,20 @@ def no_bit_changes(
     return alone
 
 
-@pytest.mark.parametrize(("active_set", "last"), [(ALL, [1]), (WORKING_SET, [1, 2]), (BLOCKS, [2])])
+@pytest.mark.parametrize(
+    ("loss", "active_set", "last"),
+    [("squared_hinge", ALL, [1]), ("squared_hinge", WORKING_SET, [1, 2]),
+     ("squared_hinge", BLOCKS, [2]), ("log_loss", BLOCKS, []), ("hinge", ALL, [])],
+)  # fmt: skip
 def test_threads_lost_parts_and_a_client_that_died_change_no_bit(
-    corpus, active_set, last, tmp_path
+    corpus, loss, active_set, last, tmp_path
 ):
     def rounds(number: int) -> set[int]:
         ends = {4, number - 2} if active_set != BLOCKS else {number - 2}
         return {number // 2, *ends} | ({1} if active_set == ALL else set())
 
     tol = 0.01 if active_set == BLOCKS else 1e-4
-    few = {"active_set": active_set, "tol": tol, "max_epochs": 3}
+    few = {"loss": loss, "active_set": active_set, "tol": tol, "max_epochs": 3}
     no_bit_changes(partial(trained, corpus, **few), tmp_path, rounds, last)
 
 
@@ -194,19 +191,9 @@ def test_the_run_of_one_part_goes_on_in_several(corpus, tmp_path):
     assert found.report["parts"] == 10
     assert holds_optimum(found.report, corpus)
     assert found.report["readings"] <= 3.0
-    again = update(tmp_path / "m", corpus[9])
-    assert again.report["already_in_run"] == [corpus[9].name]
+    assert update(tmp_path / "m", corpus[9]).report["already_in_run"] == [corpus[9].name]
     more = trained(corpus, tmp_path / "m", parts=10, tol=1e-6, resume=True)  # its parts were saved
     assert more.report["certificate"]["relative_duality_gap"] <= 1e-6
-
-
-def test_a_label_that_is_new_ends_an_update_in_parts(corpus, tmp_path):
-    trained(corpus, tmp_path / "m", tol=0.1)
-    before = (tmp_path / "m").read_bytes()
-    (tmp_path / "third.svm").write_text("7 1:1\n")
-    with pytest.raises(DataError, match=r"third\.svm.*7"):
-        update(tmp_path / "m", tmp_path / "third.svm")
-    assert (tmp_path / "m").read_bytes() == before
 
 
 def test_the_counts_of_all_parts_are_never_together_in_memory(corpus, tmp_path, monkeypatch):
@@ -296,8 +283,13 @@ def test_a_bad_shard_is_named_while_another_part_is_being_read(tmp_path):
         trained([tmp_path / "0.svm", tmp_path / "1.svm"], parts=2)
 
 
-def test_a_damaged_state_of_a_part_is_a_sentence(corpus, tmp_path):
+def test_a_label_that_is_new_and_a_damaged_state_of_a_part_are_refused(corpus, tmp_path):
     trained(corpus, tmp_path / "m", tol=0.1)
+    before = (tmp_path / "m").read_bytes()
+    (tmp_path / "third.svm").write_text("7 1:1\n")
+    with pytest.raises(DataError, match=r"third\.svm.*7"):
+        update(tmp_path / "m", tmp_path / "third.svm")
+    assert (tmp_path / "m").read_bytes() == before
     [last, *_] = sorted((tmp_path / "m.run" / "parts").glob("part-0002.scan-*"), reverse=True)
     last.write_bytes(last.read_bytes()[:-1] + b"x")
     with pytest.raises(FileDamaged, match=r"part-0002\.scan"):
@@ -402,9 +394,6 @@ def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(tm
     assert np.array_equal(resumed.model.weights, wanted)
 
 
-READINGS = 4
-"""Those of a fit at most where memory holds all rows; two are usual."""
-
 FOUR = np.array([[0.1, -0.1], [-0.5, 0.4], [0.6, 0.1], [1.3, 0.9]]), np.array([1, -1, 1, 1])
 
 
@@ -414,8 +403,8 @@ def shards_of(place: Path, rows: tuple[Any, Any], ends: Sequence[int]) -> list[P
 
 
 def report(shards: list[Path], parts: int | None, **names: Any) -> dict[str, Any]:
-    settings = Settings.from_dict({"tol": 1e-3, "max_epochs": 20, "parts": parts} | names)
-    return fit.run(shards, settings, machine=Machine(threads=1)).report
+    few = {"C": 1.0, "max_epochs": 20, "parts": parts}
+    return trained(shards, threads=1, **few | names).report
 
 
 def agree(found: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -427,7 +416,7 @@ def agree(found: dict[str, Any], other: dict[str, Any]) -> bool:
 def proven_as_by_one_part(shards: list[Path], **names: Any) -> None:
     found, alone = report(shards, len(shards), **names), report(shards, None, **names)
     assert found["stop_reason"] == alone["stop_reason"] == "certified"
-    assert found["readings"] <= READINGS
+    assert found["readings"] <= 4, "two are usual where memory holds all rows"
     learners = (each.get("learners", [each]) for each in (found, alone))
     for together, by_itself in zip(*learners, strict=True):
         assert together["certificate"]["relative_duality_gap"] <= 1e-3
@@ -445,18 +434,6 @@ def separable(seed: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
     return X + np.outer(10.0 ** rng.uniform(-3.0, 0.0) * labels, w), labels
 
 
-def test_four_separable_rows_in_two_parts_are_proven(tmp_path):
-    proven_as_by_one_part(shards_of(tmp_path, FOUR, [2]), C=1e4)
-
-
-def test_separable_classes_are_proven_in_parts(tmp_path):
-    X = np.random.default_rng(0).standard_normal((90, 4))
-    labels = np.repeat(["a", "b", "c"], 30)  # a class a part
-    X[np.arange(90), np.arange(90) // 30] += 8.0
-    shards = shards_of(tmp_path, (X, labels), [30, 60])
-    proven_as_by_one_part(shards, C=1e5, multiclass=True)
-
-
 @pytest.mark.parametrize("seed", range(15))
 def test_separable_rows_are_proven_in_any_parts_at_any_C(seed, tmp_path):
     rows, parts = separable(seed), 2 + seed % 3
@@ -467,19 +444,36 @@ def test_separable_rows_are_proven_in_any_parts_at_any_C(seed, tmp_path):
     proven_as_by_one_part(shards_of(tmp_path, rows, ends), C=10.0 ** (2 + seed // 3 % 5))
 
 
-@pytest.mark.parametrize("C", [1e-3, 1.0, 1e4])
-def test_parts_of_one_row_each_are_proven(C, tmp_path):
+def class_a_part() -> tuple[Any, Any]:
+    X, labels = np.random.default_rng(0).standard_normal((90, 4)), np.repeat(["a", "b", "c"], 30)
+    X[np.arange(90), np.arange(90) // 30] += 8.0
+    return X, labels
+
+
+def heavy_rows() -> tuple[Any, Any]:
+    """Every third row is a million times as heavy as the others."""
+    X, signs = separable(5)
+    return X, np.array([f"{sign}:{10 ** (6 * (k % 3 == 0))}" for k, sign in enumerate(signs)])
+
+
+def six_rows() -> tuple[Any, Any]:
     X, labels = separable(7)
     labels[:2] = 1, -1
-    shards = shards_of(tmp_path, (X[:6], labels[:6]), range(1, 6))
-    proven_as_by_one_part(shards, C=C)
+    return X[:6], labels[:6]
 
 
-def test_rows_a_million_times_as_heavy_as_others_are_proven(tmp_path):
-    X, signs = separable(5)
-    labels = np.array([f"{sign}:{10 ** (6 * (k % 3 == 0))}" for k, sign in enumerate(signs)])
-    shards = shards_of(tmp_path, (X, labels), [len(X) // 3, len(X) // 2])
-    proven_as_by_one_part(shards, weights_in_label=True)
+SEPARABLE: dict[str, tuple[tuple[Any, Any], Sequence[int], dict[str, Any]]] = {
+    "four rows": (FOUR, [2], {"C": 1e4}),
+    "a class a part": (class_a_part(), [30, 60], {"C": 1e5, "multiclass": True}),
+    "heavy rows": (heavy_rows(), [155, 233], {"weights_in_label": True}),
+    **{f"a row a part, C = {C}": (six_rows(), range(1, 6), {"C": C}) for C in (1e-3, 1.0, 1e4)},
+}
+
+
+@pytest.mark.parametrize("case", SEPARABLE)
+def test_separable_rows_are_proven_in_these_parts(case, tmp_path):
+    rows, ends, names = SEPARABLE[case]
+    proven_as_by_one_part(shards_of(tmp_path, rows, ends), **names)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamtron.core.config import Machine, Settings
+from streamtron import generate
 from streamtron.core.events import Event, ReadingDone
-from streamtron.data.writers.corpus import generate
-from streamtron.runs import fit
 from streamtron.runs.report import Outcome
-from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.runs.test_parts import forgetful, no_bit_changes
+from tests.runs.test_parts import trained as trained_on
 
 ROWS, SHARDS, COLUMNS = 1500, 6, 240
 CLASSES = (1.0, 3.0, 4.0, 7.0)
@@ -43,16 +41,11 @@ def rows_of(classes: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of four classes (one), of several labels a row (several), and of each class against
-    the rest."""
+    """Shards of four classes (one), and of each class against the rest."""
     directory = tmp_path_factory.mktemp("many")
     X, scores = rows_of(CLASSES)
     best = np.array(CLASSES)[scores.argmax(axis=1)]
     labels = {"one": [f"{label:g}" for label in best]}
-    labels["several"] = [
-        ",".join(f"{label:g}" for label, score in zip(CLASSES, row, strict=True) if score > 1.0)
-        for row in scores
-    ]
     for label in CLASSES:
         labels[f"{label:g}"] = [str(1 if one == label else -1) for one in best]
     for name, own in labels.items():
@@ -60,17 +53,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def trained(
-    place: Path, name: str = "one", model: Path | None = None, *,
-    threads: int = 2, listen: Callable[[Event], None] = lambda _: None, resume: bool = False,
-    overwrite: bool = False, open_parts: Any = None, shards: Sequence[Path] = (), **names: Any,
-) -> Outcome:  # fmt: skip
-    many = {"one": {"multiclass": True}, "several": {"multilabel": True}}.get(name, {})
-    settings = Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 4} | many | names)
-    return fit.run(
-        shards or [place / name], settings, model=model, machine=Machine(threads=threads),
-        listen=listen, resume=resume, overwrite=overwrite, open_parts=open_parts,
-    )  # fmt: skip
+def trained(place: Path, name: str = "one", model: Path | None = None, **how: Any) -> Outcome:
+    """``trained`` of the shards in a folder, on four parts."""
+    many = {"multiclass": True} if name == "one" else {}
+    return trained_on([place / name], model, **{"parts": 4} | many | how)
 
 
 @some_regimes
@@ -86,15 +72,6 @@ def test_each_class_has_the_weights_of_its_own_fit(place, active_set):
         assert found.report["learners"][number]["certificate"] == alone.report["certificate"]
         rounds += alone.report["rounds"]
     assert found.report["rounds"] < 0.6 * rounds
-
-
-def test_the_bounds_hold_the_optimum_of_every_label_of_rows_with_several(place):
-    X, scores = rows_of(CLASSES)
-    found = trained(place, "several")
-    for label, learner, own in zip(CLASSES, found.report["learners"], scores.T, strict=True):
-        assert learner["label"] == label
-        assert learner["stop_reason"] == "certified"
-        assert holds(learner, least_primal(X.astype(np.float64), np.where(own > 1.0, 1, -1), 2.0))
 
 
 @some_regimes
@@ -118,18 +95,6 @@ def test_classes_that_have_finished_go_on_to_a_smaller_tolerance(place, tmp_path
         assert learner["certificate"]["relative_duality_gap"] <= 1e-5
 
 
-def test_balanced_weights_are_those_of_all_parts(place):
-    _, scores = rows_of(CLASSES)
-    best = np.array(CLASSES)[scores.argmax(axis=1)]
-    found = trained(place, class_weight="balanced")
-    weights = {f"{label:g}": ROWS / (len(CLASSES) * (best == label).sum()) for label in CLASSES}
-    named = trained(place, class_weight=weights)
-    assert (found.model.weights == named.model.weights).all()
-    assert found.report["readings"] == 1.0 + named.report["readings"]
-    two = trained(place, "3", class_weight="balanced")
-    assert holds_optimum(two.report, sorted((place / "3").glob("*.svm")))
-
-
 def test_weights_of_rows_count_in_balanced_weights(tmp_path):
     shards = {"a": "1:2 1:1\n-1:1 1:-1\n", "b": "-1:3 1:-2 2:1\n-1:0 1:1\n1:1 2:2\n"}
     for name, text in shards.items():
@@ -138,6 +103,7 @@ def test_weights_of_rows_count_in_balanced_weights(tmp_path):
     found = trained(tmp_path, "", class_weight="balanced", **parts)
     named = trained(tmp_path, "", class_weight={"1": 7 / 6, "-1": 7 / 8}, **parts)
     assert (found.model.weights == named.model.weights).all()
+    assert found.report["readings"] == 1.0 + named.report["readings"]
 
 
 def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(place):

@@ -1,5 +1,5 @@
-"""The elastic net and L1: the optimum that other solvers find is between the bounds, in memory and
-out of it, and after every change of the rows."""
+"""The elastic net, L1 and the bias: the optimum that other solvers find is between the bounds, in
+memory and out of it, and after every change of the rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
@@ -16,9 +17,12 @@ from sklearn.svm import LinearSVC
 import streamtron
 from streamtron import Settings, StreamtronClassifier
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.losses import LOSSES, slopes, values
+from streamtron.core.losses import LOSSES, SQUARED_ERROR, slopes, values
+from streamtron.core.rows import make_rows
 from streamtron.solver import joint
 from streamtron.solver.progress import BestWeights
+from streamtron.solver.scan import Frozen
+from streamtron.solver.targets import Targets
 from tests.helpers.processes import here
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import list_rows
@@ -136,11 +140,8 @@ def test_the_optimum_is_between_the_bounds(loss, ratio, how, tmp_path):
     assert 0 < outcome.model.sparse_weights.nnz == outcome.report["nonzero_weights"] < COLUMNS
 
 
-NEXT_TO_L1 = 1.0 - 1e-9  # its ridge is next to none
-
-
 @pytest.mark.parametrize(
-    ("loss", "ratio"), [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", NEXT_TO_L1)]
+    ("loss", "ratio"), [("squared_hinge", 0.99), ("log_loss", 1.0), ("log_loss", 1.0 - 1e-9)]
 )
 def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_few_readings(loss, ratio, tmp_path):
     X, signs = wide(1)
@@ -367,3 +368,122 @@ def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path):
         StreamtronClassifier(l1_ratio=0.3).fit(X, signs)
     with pytest.raises(SettingsError, match="partial_fit"):
         StreamtronClassifier(penalty="l1").partial_fit(X, signs, classes=[-1.0, 1.0])
+
+
+# --- a bias that is penalised, one that is not, and none -----------------------------------------
+
+
+def off_centre(seed: int, shift: float = 0.0) -> tuple[Matrix, Matrix]:
+    """Rows far from the origin by a shift, of two classes that overlap, and their signs."""
+    rng = np.random.default_rng(seed)
+    X = np.round(rng.normal(size=(SHARDS * ROWS, 12)) + shift, 3).astype(np.float32).astype(float)
+    signs = np.where(X @ rng.normal(size=12) + 2.0 * rng.normal(size=len(X)) > 1.0, 1.0, -1.0)
+    return X, signs
+
+
+def optimum(X: Matrix, signs: Matrix, C: float, loss: str) -> float:
+    """The least ½ ‖w‖² + C Σ φ(l (w·x + b))."""
+    return least(X, np.full(len(X), C), signs, loss, 0.0, free=True).primal
+
+
+def solved(place: Path, X: Any, signs: Any, **names: Any) -> streamtron.Outcome:
+    shards = write_shards(place, svm_lines(X, signs), 3)
+    return streamtron.run(shards, Settings(**names), model=place / "m")
+
+
+@losses
+@pytest.mark.parametrize("C", [0.5, 50.0])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"parts": 3}, {"active_set": 8_000}, {"class_weight": {"1": 1.0}}],
+    ids=["one part", "three parts", "a part of the rows in memory", "class weights"],
+)
+def test_the_optimum_with_a_free_bias_is_between_the_bounds(loss, C, how, tmp_path):
+    X, signs = off_centre(0, shift=1.0)
+    outcome = solved(tmp_path, X, signs, loss=loss, C=C, intercept="free", tol=1e-5, **how)
+    proven, best = outcome.report["certificate"], optimum(X, signs, C, loss)
+    assert outcome.stop_reason == "certified"
+    assert proven["dual_objective"] <= best * (1 + 1e-9)
+    assert best <= proven["primal_objective"] * (1 + 1e-12)
+    assert proven["upper_bound"] is None  # margins are of a bias that is penalised
+
+
+def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_path):
+    X, signs = off_centre(1)
+    signs[:] = np.where(np.arange(len(X)) % 10 == 0, -1.0, 1.0)
+    how = {"loss": "log_loss", "C": 0.01, "tol": 1e-6}
+    free, held_back, none = (
+        solved(tmp_path / intercept, X, signs, intercept=intercept, **how).model.bias
+        for intercept in ("free", "penalised", "none")
+    )
+    assert free == pytest.approx(np.log(9.0), rel=0.02)
+    assert 0.0 < held_back < 0.9 * free
+    assert none == 0.0
+
+
+def test_no_bound_is_claimed_where_the_free_bias_may_be_as_large_as_rho_allows(tmp_path):
+    """Rows 10⁶ from the origin, where float32 leaves 1/16 of a unit: the bias is about 10⁶."""
+    X, signs = off_centre(2)
+    X = np.round(16.0 * X) / 16.0
+    outcome = solved(tmp_path, X + 1e6, signs, loss="log_loss", intercept="free", max_epochs=3)
+    proven = outcome.report["certificate"]
+    assert (proven["dual_objective"] or 0.0) <= optimum(X, signs, 1.0, "log_loss")
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "huber", "log_loss", "squared_hinge"])
+def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(loss, tmp_path):
+    """A twentieth of the rows is held; the bias is far from 0."""
+    random = np.random.default_rng(5)
+    X = sparse.random(800, 1_200, 0.025, rng=random, dtype=np.float32).toarray()
+    score = X @ random.normal(size=1_200) + 2.0
+    targets = score + random.normal(size=800)
+    y = targets if LOSSES[loss].numbers else np.where(targets > 1.0, 1.0, -1.0)
+    names = {"loss": loss, "intercept": "free", "C": 1.0, "tol": 0.05}
+    few = {"active_set": 12_000, "max_epochs": 14}
+    proven = solved(tmp_path, X, y, **few, **names).report["certificate"]
+    known = solved(tmp_path / "all", X, y, **names).report["certificate"]
+    assert proven["relative_duality_gap"] <= 0.05
+    assert proven["dual_objective"] <= known["primal_objective"]
+    assert proven["primal_objective"] >= known["dual_objective"]
+
+
+def test_ridge_with_a_free_bias_pays_no_less_than_unbalanced_duals_cost():
+    """Of any weights and any counts, near the optimum and far from it."""
+    below = 0
+    for seed in range(400):
+        random = np.random.default_rng(seed)
+        n, C, b, rho = 8, float(10.0 ** random.uniform(-2, 2)), 1e6, 2.0
+        X = random.normal(size=(n, 2)).astype(np.float32) * 10.0 ** random.uniform(-1, 1)
+        t = np.round(random.normal(size=n) + 3.0, 3)
+        A = np.column_stack([X.astype(float), np.ones(n)])
+        ridge = A.T @ A * C + np.diag([1.0, 1.0, 0.0])
+        best = np.linalg.solve(ridge, C * A.T @ t)
+        least = 0.5 * best[:2] @ best[:2] + 0.5 * C * np.sum((A @ best - t) ** 2)
+        off = random.normal(size=3) * 10.0 ** random.uniform(-6, 0)
+        v, alpha = best + off, C * (t - A @ best) + random.normal(size=n) * np.abs(off[0])
+        rows = make_rows(np.arange(0, 2 * n + 1, 2), np.tile([0, 1], n), X.ravel())
+        squares, ones = np.square(X.astype(float)).sum(axis=1), np.ones(n, np.int8)
+        targets = Targets(np.arange(n), ones, np.full(n, 0.5 / C), squares, t)
+        frozen = Frozen(v[:2], v[2] / rho, 1.0, -np.inf, SQUARED_ERROR, b, rho)
+        frozen.scan(rows, targets, np.round(b * alpha).astype(np.int32), rho)
+        proven = frozen.certificate(hard=False)
+        assert (proven.dual or 0.0) <= least * (1 + 1e-12) + 1e-12, seed
+        below += (proven.dual or 0.0) > 0.5 * least
+    assert below > 100  # it is a bound worth having
+
+
+@pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0}, {"faithful": True}])
+def test_a_free_bias_is_refused_where_nothing_could_bound_it(names):
+    with pytest.raises(SettingsError, match="intercept free"):
+        Settings(intercept="free", **names)
+
+
+def test_no_label_is_certain_where_nothing_bounds_the_bias(tmp_path):
+    X, signs = off_centre(3)
+    outcome = solved(tmp_path, X, signs, intercept="free")
+    shards = tmp_path / "*.svm"
+    proof = streamtron.certify(tmp_path / "m", shards)
+    assert proof.decision_radius == np.inf
+    assert proof.certificate.relative_duality_gap <= 0.01
+    with pytest.raises(SettingsError, match="--intercept penalised"):
+        list(streamtron.predict(outcome.model, shards, certain=True))

@@ -22,6 +22,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 
 import streamtron
+from streamtron import LinearModel
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.model.calibration import (
@@ -32,7 +33,6 @@ from streamtron.model.calibration import (
     probabilities,
     probabilities_of,
 )
-from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
 from tests.helpers.models import make_model, refused
 from tests.helpers.svm_text import svm_lines
@@ -174,9 +174,6 @@ def test_row_weights_count_and_rows_of_weight_0_do_not(tmp_path):
         streamtron.calibrate(model, tmp_path / "a.svm")
 
 
-# --- the model's file ----------------------------------------------------------------------------
-
-
 def test_a_model_keeps_its_calibration_and_one_without_keeps_its_bytes(tmp_path):
     plain = make_model()
     sigmoid = {"method": "sigmoid", "rows": 9, "directions": [{"a": -2.0, "b": 0.5}]}
@@ -215,9 +212,6 @@ def test_a_calibration_that_cannot_be_one_is_refused(tmp_path, calibration):
     content, tensors = model._parts()
     write_sealed(tmp_path / "m", {**content, "calibration": calibration}, tensors)
     refused(lambda: LinearModel.load(tmp_path / "m"), FileDamaged)
-
-
-# --- the command line ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["two", "many"])
@@ -259,9 +253,6 @@ def test_rows_that_are_missing_stop_a_fit_and_those_of_one_class_leave_its_model
     assert "rows of both classes" in done.stderr
     assert "training objective, proven" in done.stdout
     assert streamtron.load(place / "stays").calibration is None
-
-
-# --- bounds --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["two", "many"])

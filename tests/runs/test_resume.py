@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.config import Machine, Settings
+from streamtron import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingDone
 from tests.helpers.examples import slow_but

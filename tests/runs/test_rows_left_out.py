@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamtron
-from streamtron.core.config import Machine
+from streamtron import Machine
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.data import ReaderConfig, deletions, find_shards, open_shards
@@ -199,11 +199,6 @@ def test_a_column_of_the_model_that_is_missing_is_an_error(of_table, tmp_path):
     done = here(of_table, "predict", "m", tmp_path / "b.parquet", "-o", "out")
     assert done.returncode == 3
     assert "'income'" in done.stderr
-
-
-def test_messages_about_rows_in_memory_name_no_file():
-    with pytest.raises(DataError, match=r"^the rows given: no column for the labels"):
-        streamtron.fit(TABLE.drop_columns("label"), features="income")
 
 
 def test_rows_with_weights_and_several_labels_are_left_out_with_all_that_is_theirs(tmp_path):

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamtron import Machine, Settings
 from streamtron.core import signals as interruption
-from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError, SettingsError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.sealed import read_sealed, write_sealed
@@ -39,8 +39,8 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
 from streamtron.solver.vectors import dense
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded, until
-from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, killed, reached, write_corpus
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
+from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 
 SETTINGS = Settings(C=20.0, active_set=100_000)
@@ -144,12 +144,6 @@ def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stop
     stages, theirs = report["stages"], wanted["stages"]
     assert report["seconds"] > max(stage["seconds"] for stage in stages)
     assert [{**s, "seconds": 0} for s in stages] == [{**s, "seconds": 0} for s in theirs]
-    for stage in stages:
-        assert {
-            "epsilon", "variant", "b", "b_relative", "full_epochs", "mini_epochs", "newton_steps",
-            "updates", "directional_margin", "upper_bound", "paper_upper_bound", "f_est", "seconds",
-            "stop_reason",
-        } <= set(stage)  # fmt: skip
     assert report["newton_steps"] == sum(stage["newton_steps"] for stage in stages) > 0
     assert report["stop_reason"] == "certified"
 
@@ -323,8 +317,7 @@ def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(pl
     assert here(place, *words).returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_on_parts_that_stopped_before_its_first_scan_is_taken_up_on_as_many(tmp_path, number):
+def test_a_run_on_parts_stopped_before_its_first_scan_is_taken_up_on_as_many(tmp_path):
     words = ["fit", "parts", "--model", "model"]
     (tmp_path / "parts").mkdir()
     for rows in (5000, 6000):
@@ -332,16 +325,10 @@ def test_a_run_on_parts_that_stopped_before_its_first_scan_is_taken_up_on_as_man
     assert command(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
     process = Process(COMMAND, *words, "--parts", "2", cwd=tmp_path)
     until(lambda: process.poll() is not None or (tmp_path / "model.run" / "parts").exists())
-    process.send_signal(number)
-    ended = process.end()
-    assert ended.returncode in (143, WAS_KILLED), ended
-    if number == signal.SIGTERM:
-        assert "Go on from model.run with --resume." in ended.stderr
+    process.send_signal(signal.SIGTERM)
+    assert "Go on from model.run with --resume." in process.end().stderr
     assert command(tmp_path, *words, "--resume").returncode == 0
     assert (tmp_path / "model").read_bytes() == (tmp_path / "wanted").read_bytes()
-
-
-# --- in use --------------------------------------------------------------------------------------
 
 
 def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gone(place):
@@ -378,24 +365,6 @@ def test_a_lock_whose_file_is_removed_just_before_locks_nothing(there_now, tmp_p
 
 
 # --- signals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_run_with_a_sentence_and_it_is_taken_up_to_the_same_model(place, number):
-    words = [*map(str, WORDS), "--model", "model", "--checkpoint-every", "0s"]
-    (place / "model").write_text("the model before")
-    ended = killed(place, words, "model", at_checkpoint(2), number)
-    assert ended.returncode == 128 + number, ended.stderr
-    assert ended.stderr.splitlines()[-1] == (
-        f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
-        "Go on from model.run with --resume."
-    )
-    assert ended.stdout == ""
-    assert (place / "model").read_text() == "the model before"
-    left = [path.name for path in (place / "model.run").rglob("*")]
-    assert not [name for name in left if name.startswith(".streamtron-") or name.endswith(".tmp")]
-    succeeded(command(place, *words, "--resume"))
-    assert as_wanted(place)
 
 
 @pytest.mark.parametrize(("chunks", "border"), [(2, (0, 2)), (5, (1, 2))])
@@ -540,9 +509,6 @@ def test_a_signal_amid_a_solve_is_taken_up_to_the_same_model(tmp_path, call, set
     assert command(tmp_path, *words, "model", "--resume").returncode == 0
     assert command(tmp_path, *words, "whole").returncode == 0
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
-
-
-# --- full disks ----------------------------------------------------------------------------------
 
 
 def test_a_disk_that_fills_up_keeps_a_checkpoint_and_room_lets_the_run_end(place, tmp_path):

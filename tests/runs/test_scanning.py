@@ -16,21 +16,17 @@ from liblinear import liblinearutil
 from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
+from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
 from streamtron.cli import main
 from streamtron.core import kernels
-from streamtron.core.certificate import Certificate
-from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import ReaderConfig, open_shards
 from streamtron.model.import_model import load_any
-from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.certify import Proof, certify
-from streamtron.runs.convert import convert
-from streamtron.runs.fit import fit, run
+from streamtron.runs.certify import Proof
 from streamtron.runs.inputs import cache_here
 from streamtron.runs.report import Outcome
 from streamtron.runs.scan import scan_shard
@@ -70,8 +66,7 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
     directory = tmp_path_factory.mktemp("fitted")
     shard = cut(lines, directory / "data", [ROWS])
     outcome = run(shard, Settings(), machine=Machine(), witness=directory / "witness")
-    proof = certify(outcome.model, shard, witness=directory / "witness")
-    return outcome, proof
+    return outcome, certify(outcome.model, shard, witness=directory / "witness")
 
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:
@@ -128,8 +123,6 @@ def hold_the_same(known: Certificate, found: Certificate) -> None:
     assert known.primal_margin <= found.upper_bound
 
 
-# --- the kernel ----------------------------------------------------------------------------------
-
 SPARSE: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
 
 
@@ -144,9 +137,6 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     ]  # fmt: skip
     assert not fresh.any()
     assert not low.any()
-
-
-# --- on workers ----------------------------------------------------------------------------------
 
 
 def test_workers_prove_of_runs_and_models_what_one_process_proves(workers, lines, tmp_path, capfd):

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 import streamtron
-from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, Settings
+from streamtron import Machine, Settings, generate, run
+from streamtron.core.config import DEFAULT_ACTIVE_SET
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import ChunkDone, Event, ReadingStarted
-from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import fit_many, run
+from streamtron.runs.fit import fit_many
 from streamtron.runs.inspect import describe_shards
 from streamtron.runs.memory import INTERPRETER_BYTES
-
-slow = pytest.mark.slow
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -62,7 +60,8 @@ def least_memory(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("rows", "memory"), [(0, "300MB"), (20_000, "600MB"), pytest.param(0, "none", marks=slow)]
+    ("rows", "memory"),
+    [(0, "300MB"), (20_000, "600MB"), pytest.param(0, "none", marks=pytest.mark.slow)],
 )
 def test_two_rows_or_a_demo_are_fitted_in_little_memory_as_planned(two, tmp_path, rows, memory):
     """In a process of its own, with 3.4 GB of addresses."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 import streamtron
+from streamtron import certify
 from streamtron.core.files import parse_json
-from streamtron.runs.certify import certify
 from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.runs.report import Outcome
 from tests.helpers.examples import slow_but

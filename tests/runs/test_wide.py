@@ -10,15 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import streamtron
-from streamtron.core.config import Machine, Settings
-from streamtron.model.linear_model import LinearModel
+from streamtron import LinearModel, Machine, Settings, run
 from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, put_together, take_apart
-from streamtron.runs.fit import run
 from streamtron.runs.inspect import describe_shards
 from streamtron.solver.checkpoint import State
 from streamtron.solver.vectors import dense
-from tests.helpers.learners import learners_of_run
 
 ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30
 
@@ -82,19 +78,6 @@ def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place):
     assert os.path.getsize(place / "m") <= 14 * kept + 4_000
     rows = 8 * ROWS + 16 * 400  # counts, and the bins that they fill
     assert os.path.getsize(place / "m.run" / CHECKPOINT) <= 24 * kept + rows + 20_000
-
-
-def test_a_run_of_many_columns_is_restored_and_updated(place, tmp_path):
-    [learner] = learners_of_run(place / "m.run")
-    model = LinearModel.load(place / "m")
-    sign = 1.0 if np.array_equal(learner.best.weights[1:], model.weights) else -1.0
-    assert np.array_equal(sign * learner.best.weights[1:], model.weights)
-    assert learner.frozen is not None
-    assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
-    more = corpus(tmp_path / "more.svm", COLUMNS, seed=1, rows=40)
-    outcome = streamtron.update(place / "m", more, machine=Machine(threads=1))
-    assert outcome.report["rows"] == ROWS + 40
-    assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6
 
 
 def test_vectors_taken_apart_are_put_together_to_the_bit():
