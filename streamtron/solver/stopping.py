@@ -55,6 +55,8 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         end_stage(learner, "no margin", reason)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
+    elif _fits_but_for_rounding(learner):
+        end_stage(learner, "converged", "the loss that is left is rounding")
 
 
 def _next_stage(learner: Learner, stop_reason: str) -> None:
@@ -114,6 +116,15 @@ def _has_no_margin(learner: Learner) -> bool:
     ):
         return False
     return certificate.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
+
+
+def _fits_but_for_rounding(learner: Learner) -> bool:
+    """Whether what is left of labels that are numbers is what rounding leaves of their mean: where
+    all are alike no gap can be proven, for P* is 0."""
+    certificate, extent, settings = learner.certificate, learner.extent, learner.settings
+    residual = ROUNDING_GAP * (extent.center or 0.0)
+    least = 0.25 * extent.rows * residual**2 / settings.delta2 if settings.regression else 0.0
+    return certificate is not None and certificate.primal <= least
 
 
 def worthwhile_gap(learner: Learner) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,14 @@ def test_labels_too_small_for_a_true_relative_gap_are_refused_by_row():
     labels[3] = 1e-140
     with pytest.raises(DataError, match=r"^row 4 has the label 1e-140"):
         fit(labels)
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("label", [5.0, 0.1])
+def test_labels_that_are_all_alike_are_not_read_again_to_prove_a_gap_of_nothing(loss, label):
+    rows = np.random.default_rng(0).normal(size=(6, 3))
+    model = StreamtronRegressor(loss=loss, intercept="free", tol=1e-3)
+    with warnings.catch_warnings(action="ignore"):
+        model.fit(rows, np.full(6, label))
+    assert model.n_iter_ <= 3
+    assert model.predict(rows) == pytest.approx(label)
