@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -25,11 +25,10 @@ _ONE_OF = {"labels": "label", "decisions": "decision", "probabilities": "probabi
 
 class PredictedRows(NamedTuple):
     """Predictions of consecutive rows: columns ``kept`` of their table, as Arrow arrays by name;
-    ``labels``, of a multilabel model a tuple each, of regression None; ``columns`` : decisions and
-    what else there is of each row, or of each class of it, by name."""
+    and ``columns`` : ``label``, or ``labels``, a tuple of each row or shape (rows, k), decisions
+    and what else there is of each row, or of each class of it, by name."""
 
     kept: Mapping[str, Any]
-    labels: NDArray[Any] | None
     columns: Mapping[str, NDArray[Any]]
 
 
@@ -57,63 +56,55 @@ def text_predictions(
                     f"{clash[0]!r} cannot be kept: the output has that name already. Keep other "
                     "columns of tables."
                 )
-            yield f"{_line(names, form.delimiter)}\n".encode()
-        yield _lines(rows, form)
+            yield _lines([names], form.delimiter).encode()
+        yield _lines(zip(*_fields(rows, form), strict=True), form.delimiter).encode()
 
 
 def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
     """Yield the names of all fields; ``decision NAME`` is of that class."""
     yield from rows.kept
-    if rows.labels is not None:
-        yield "labels" if isinstance(rows.labels.tolist()[0], tuple) else "label"
     for name, column in rows.columns.items():
         if column.ndim == 1:
             yield name
         else:
-            singular = _ONE_OF.get(name, name)
-            of = range(1, column.shape[1] + 1) if "labels" in rows.columns else classes
+            labels, singular = rows.columns.get("labels"), _ONE_OF.get(name, name)
+            are_highest = labels is not None and labels.ndim == 2
+            of = range(1, column.shape[1] + 1) if are_highest else classes
             yield from (f"{singular} {label_text(label)}" for label in of)
 
 
-def _lines(rows: PredictedRows, form: TextForm) -> bytes:
-    fields = [[_field(cell, form) for cell in cells_of(array)] for array in rows.kept.values()]
-    if rows.labels is not None:
-        labels = rows.labels.tolist()
-        texts = {label: _label(label, form) for label in set(labels)}
-        fields.append([texts[label] for label in labels])
+def _fields(rows: PredictedRows, form: TextForm) -> Iterator[Iterable[str]]:
+    """Yield the text of each field, of all rows."""
+    for array in rows.kept.values():
+        yield ("" if cell is None else str(cell) for cell in cells_of(array))
     for name, column in rows.columns.items():
-        text, values = _text_of(name, column.dtype.kind, form), column.reshape(len(column), -1)
-        fields.append([form.delimiter.join(map(text, row)) for row in values.tolist()])
-    lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
-    return "".join(lines).encode()
+        for values in column.reshape(len(column), -1).T.tolist():
+            if name.startswith("label"):
+                texts = {label: _label(label) for label in set(values)}
+                yield map(texts.__getitem__, values)
+            else:
+                yield map(_text_of(name, column.dtype.kind, form), values)
 
 
 def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
     """Return how the values of a column become text: bounds are rounded outwards."""
-    if kind != "f":
-        return partial(_label, form=form) if kind == "O" else "{:d}".format
-    if form.digits is None:
-        return repr
+    if kind != "f" or form.digits is None:
+        return repr if kind == "f" else "{:d}".format
     outwards = {"at_least": down, "at_most": up}.get(name)
     return partial(outwards, digits=form.digits) if outwards else f"{{:.{form.digits}g}}".format
 
 
-def _label(label: Label | tuple[Label, ...], form: TextForm) -> str:
-    """Return a label as a field of a line, or the labels of a row between commas."""
+def _label(label: Label | tuple[Label, ...]) -> str:
+    """Return the text of a label, or the labels of a row between commas."""
     if isinstance(label, tuple):
-        return _field(_line(map(label_text, label), ","), form)
-    return _field(label_text(label), form)
+        return _lines([map(label_text, label)], ",").removesuffix("\n")
+    return label_text(label)
 
 
-def _field(value: object, form: TextForm) -> str:
-    """Return a value as a field of a line, nothing for None."""
-    text = "" if value is None else str(value)
-    return _line((text, ""), form.delimiter).removesuffix(form.delimiter)
-
-
-def _line(fields: Iterable[str], delimiter: str) -> str:
-    """Return fields as a line, without its end, that the csv module reads back."""
-    text = io.StringIO()
-    end = "\r\n"  # fields that hold either are quoted
-    csv.writer(text, delimiter=delimiter, lineterminator=end).writerow(fields)
-    return text.getvalue().removesuffix(end)
+def _lines(rows: Iterable[Iterable[str]], delimiter: str) -> str:
+    """Return rows as lines that the csv module reads back."""
+    lines = list[str]()
+    # fields that hold a character of the end of line are quoted
+    file = SimpleNamespace(write=lambda line: lines.append(f"{line[:-2]}\n"))
+    csv.writer(file, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
+    return "".join(lines)
