@@ -172,7 +172,6 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
 
 
 def _sources(directory: str) -> Iterator[Source]:
-    """Yield the sources of the flat files in a directory."""
     for file in cache_files(directory):
         if match := _SOURCE.fullmatch(os.path.basename(file)):
             path, size, time, tag, fingerprint = match.groups()

@@ -51,7 +51,6 @@ class ListColumn(CategoryColumn):
     def _items(
         self, array: pa.Array, spot: Spot
     ) -> tuple[Offsets, pa.DictionaryArray, NDArray[np.float32]]:
-        """Return offsets, names and values of the items."""
         if pa.types.is_map(array.type) or pa.types.is_struct(array.type.value_type):
             indptr, keys, numbers = pairs_of(array, self.name, spot)
             values = float32(indptr, numbers.to_numpy(zero_copy_only=False), spot, self.name)

@@ -73,7 +73,6 @@ class _Named(NamedTuple):
 def _columns_of(
     named: _Named, indptr: Offsets, reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
-    """Return the columns of named features."""
     names, codes = named
     assert reading.names is not None  # find_columns has seen to it
     columns = reading.names.columns(names)
