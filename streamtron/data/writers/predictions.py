@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -56,8 +56,9 @@ def text_predictions(
                     f"{clash[0]!r} cannot be kept: the output has that name already. Keep other "
                     "columns of tables."
                 )
-            yield _lines([names], form.delimiter).encode()
-        yield _lines(zip(*_fields(rows, form), strict=True), form.delimiter).encode()
+            yield f"{_line(names, form.delimiter)}\n".encode()
+        lines = map(form.delimiter.join, zip(*_fields(rows, form), strict=True))
+        yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
@@ -74,16 +75,18 @@ def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
 
 
 def _fields(rows: PredictedRows, form: TextForm) -> Iterator[Iterable[str]]:
-    """Yield the text of each field, of all rows."""
+    """Yield the text of fields, of all rows; numbers need no quotes, and are joined at once."""
     for array in rows.kept.values():
-        yield ("" if cell is None else str(cell) for cell in cells_of(array))
+        yield [_field(cell, form) for cell in cells_of(array)]
     for name, column in rows.columns.items():
-        for values in column.reshape(len(column), -1).T.tolist():
-            if name.startswith("label"):
-                texts = {label: _label(label) for label in set(values)}
-                yield map(texts.__getitem__, values)
-            else:
-                yield map(_text_of(name, column.dtype.kind, form), values)
+        cells = column.reshape(len(column), -1)
+        if name.startswith("label"):
+            for labels in cells.T.tolist():
+                texts = {label: _field(_label(label), form) for label in set(labels)}
+                yield map(texts.__getitem__, labels)
+        else:
+            text = _text_of(name, column.dtype.kind, form)
+            yield [form.delimiter.join(map(text, values)) for values in cells.tolist()]
 
 
 def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
@@ -96,15 +99,18 @@ def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
 
 def _label(label: Label | tuple[Label, ...]) -> str:
     """Return the text of a label, or the labels of a row between commas."""
-    if isinstance(label, tuple):
-        return _lines([map(label_text, label)], ",").removesuffix("\n")
-    return label_text(label)
+    return _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
 
 
-def _lines(rows: Iterable[Iterable[str]], delimiter: str) -> str:
-    """Return rows as lines that the csv module reads back."""
-    lines = list[str]()
-    # fields that hold a character of the end of line are quoted
-    file = SimpleNamespace(write=lambda line: lines.append(f"{line[:-2]}\n"))
-    csv.writer(file, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
-    return "".join(lines)
+def _field(value: object, form: TextForm) -> str:
+    """Return a value as a field of a line, nothing for None."""
+    text = "" if value is None else str(value)
+    return _line((text, ""), form.delimiter).removesuffix(form.delimiter)
+
+
+def _line(fields: Iterable[str], delimiter: str) -> str:
+    """Return fields as a line, without its end, that the csv module reads back."""
+    text = io.StringIO()
+    end = "\r\n"  # fields that hold either are quoted
+    csv.writer(text, delimiter=delimiter, lineterminator=end).writerow(fields)
+    return text.getvalue().removesuffix(end)
