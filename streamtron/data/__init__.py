@@ -7,7 +7,7 @@ from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.first_reading import Skipped
 from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import open_reader, resolve_reading, unused_columns
+from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.data.row_batch import RowBatch, ShardReader
 from streamtron.data.source import ShardSource, SourceFacts, facts_of, open_shards
 
@@ -15,5 +15,5 @@ __all__ = [
     "Cache", "Manifest", "MemorySource", "ReaderConfig", "RowBatch", "ShardFile", "ShardReader",
     "ShardRecord", "ShardSource", "Skipped", "SourceFacts", "cache_files", "canonical",
     "check_duplicate", "clear_cache", "drop_cached", "facts_of", "find_shards", "no_rows",
-    "open_reader", "open_shards", "remove_abandoned", "resolve_reading", "unused_columns",
+    "open_reader", "open_shards", "remove_abandoned", "resolve_reading",
 ]  # fmt: skip

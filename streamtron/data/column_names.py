@@ -187,7 +187,6 @@ def _ranked(table: pa.Table) -> pa.Table:
 
 
 def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
-    """Return the names in some rows, and how often each occurs."""
     if columns.recipe is not None:
         counts: Counts = Counter()
         for k, column in enumerate(columns.recipe.columns):

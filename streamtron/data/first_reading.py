@@ -89,6 +89,8 @@ class DatasetInfo(NamedTuple):
     in the cache if there is one; ``unseen_labels`` occur in no row of a weight above 0."""
 
     manifest: Manifest
+    labels: list[Label]
+    width: int
     blocks: tuple[Block, ...]
     lowest: int | None
     slots: list[CacheSlot]
@@ -142,10 +144,11 @@ class _FirstReading:
             yield from self._read_shard(shard)
         labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
-        manifest, skipped = Manifest(tuple(self._records)), tuple(self._skipped)
-        blocks, lowest = tuple(self._blocks), self._lowest
-        info = DatasetInfo(manifest, blocks, lowest, self._slots, skipped, unseen)
-        yield self._event(None, self._bytes, _accepted(info, labels, self._plan))
+        info = DatasetInfo(
+            Manifest(tuple(self._records)), list(self._table.labels), self._width,
+            tuple(self._blocks), self._lowest, self._slots, tuple(self._skipped), unseen,
+        )  # fmt: skip
+        yield self._event(None, self._bytes, _accepted(info, self._plan))
 
     def _read_shard(self, shard: ShardFile) -> Iterator[ChunkEvent]:
         check_unchanged(shard)
@@ -222,7 +225,6 @@ class _FirstReading:
         self._has_room = True
 
     def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[RowBatch]:
-        """Yield a shard's blocks."""
         parts: list[RowBatch] = []
         cutter = block_cutter()
         for batch in reader.batches():
@@ -242,7 +244,6 @@ class _FirstReading:
                 _log.warning("%s", note)
 
     def _refuse_wide(self, part: RowBatch) -> None:
-        """Refuse columns there is no room for."""
         if part.width > self._plan.most_columns:
             at = int(np.argmax(part.indices >= self._plan.most_columns))
             column = int(part.indices[at])
@@ -288,7 +289,7 @@ class _FirstReading:
         self._records.append(record)
 
 
-def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> DatasetInfo:
+def _accepted(info: DatasetInfo, plan: Plan) -> DatasetInfo:
     """Return what is known; refuse no shard, no row, few labels, or other bytes than a run's."""
     if info.skipped and not info.manifest.shards and not plan.allow_empty:
         raise DataError(
@@ -303,6 +304,7 @@ def _accepted(info: DatasetInfo, labels: Sequence[Label], plan: Plan) -> Dataset
             usual = f"{name}: as large and as old as the shard of the run, its bytes are others."
             reason = dict(info.skipped).get(name, usual)
             raise DataError(f"{reason} Put it back as it was, forget it whole, or fit anew.")
+    labels = _met(plan, info.labels)
     counting = [label for label in labels if label not in info.unseen_labels]
     if len(counting) < plan.least_labels:
         raise too_few(counting, labels, rows)
@@ -354,11 +356,11 @@ def _place(manifest: Manifest, _row: int) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]) -> DatasetInfo:
+def joined_info(plan: Plan, parts: Sequence[DatasetInfo]) -> DatasetInfo:
     """Join what is known of consecutive shards; refuse what a reading of them all would."""
     records, files = list[ShardRecord](), {shard.name: shard for shard in plan.shards}
     first: dict[str, ShardFile] = {}
-    for _, info in parts:
+    for info in parts:
         first_row = records[-1].first_row + records[-1].rows if records else 0
         for record in info.manifest.shards:
             if record.rows:
@@ -366,13 +368,13 @@ def joined_info(plan: Plan, parts: Sequence[tuple[Sequence[Label], DatasetInfo]]
                 check_duplicate(earlier, files[record.name], plan.allow_duplicate)
             records.append(replace(record, first_row=first_row + record.first_row))
     table = LabelTable(plan.most_labels, plan.classes)
-    for met, info in parts:
-        for label in met:
+    for info in parts:
+        for label in info.labels:
             table.code(label, partial(_place, info.manifest), 0)
-    labels = _met(plan, table.labels)
-    counting = {x for met, info in parts for x in {*_met(plan, met)} - {*info.unseen_labels}}
-    lowest = min((info.lowest for _, info in parts if info.lowest is not None), default=None)
-    skipped = tuple(shard for _, info in parts for shard in info.skipped)
-    unseen = tuple(label for label in labels if label not in counting)
-    joined = DatasetInfo(Manifest(tuple(records)), (), lowest, [], skipped, unseen)
-    return _accepted(joined, labels, plan)
+    counting = {x for info in parts for x in {*_met(plan, info.labels)} - {*info.unseen_labels}}
+    lowest = min((info.lowest for info in parts if info.lowest is not None), default=None)
+    skipped = tuple(shard for info in parts for shard in info.skipped)
+    unseen = tuple(label for label in _met(plan, table.labels) if label not in counting)
+    manifest, width = Manifest(tuple(records)), max(info.width for info in parts)
+    joined = DatasetInfo(manifest, table.labels, width, (), lowest, [], skipped, unseen)
+    return _accepted(joined, plan)

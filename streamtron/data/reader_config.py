@@ -105,15 +105,10 @@ class ReaderConfig:
     def contract(self) -> dict[str, Any]:
         """Return what a model keeps of it, as plain JSON values."""
         plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
-        layout, names = self.settled, self.names
-        plain |= {
-            "layout": layout.layout if layout else None,
-            "asked": layout.asked if layout else None,
-            "pair": layout.pair if layout else None,
-            "hash_bits": names.bits if isinstance(names, Hashing) else None,
-            "hash_seed": names.seed if isinstance(names, Hashing) else 0,
-            "vocabulary": names.names if isinstance(names, Vocabulary) else None,
-        }
+        plain |= {name: getattr(self.settled, name, None) for name in ("layout", "asked", "pair")}
+        plain["hash_bits"] = getattr(self.names, "bits", None)
+        plain["hash_seed"] = getattr(self.names, "seed", 0)
+        plain["vocabulary"] = getattr(self.names, "names", None)
         if self.recipe is not None:
             plain["recipe"] = self.recipe.to_dict()
         if self.share == ALL:

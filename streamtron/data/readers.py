@@ -35,11 +35,6 @@ def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
     return open_reader(shard, reading).resolve()
 
 
-def unused_columns(shard: ShardFile, reading: ReaderConfig) -> dict[str, str]:
-    """Return the columns of a table that this reading leaves aside, and their types."""
-    return open_reader(shard, reading).unused()
-
-
 def rows_with(
     shard: ShardFile, column: str, values: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

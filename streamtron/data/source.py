@@ -59,8 +59,6 @@ def open_shards(
 class SourceFacts(NamedTuple):
     """What a process knows of shards that it has read."""
 
-    labels: list[Label]
-    width: int
     nonzeros_read: int
     bytes_read: int
     info: DatasetInfo
@@ -70,8 +68,8 @@ class SourceFacts(NamedTuple):
 def facts_of(source: ShardSource) -> SourceFacts:
     """Return what a source knows after a complete reading; it can be pickled."""
     assert source.info is not None
-    counts = source.width, source.nonzeros_read, source.bytes_read
-    return SourceFacts(list(source.labels), *counts, source.info._replace(slots=[], blocks=()))
+    info = source.info._replace(slots=[], blocks=())
+    return SourceFacts(source.nonzeros_read, source.bytes_read, info)
 
 
 class ShardSource(AbstractContextManager["ShardSource"]):
@@ -216,9 +214,9 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         self._learn(self._join(facts))
 
     def _join(self, facts: Sequence[SourceFacts]) -> DatasetInfo:
-        self.labels[:] = dict.fromkeys(label for fact in facts for label in fact.labels)
-        self.width = max(fact.width for fact in facts)
-        return joined_info(self._plan, [(fact.labels, fact.info) for fact in facts])
+        info = joined_info(self._plan, [fact.info for fact in facts])
+        self.labels[:], self.width = info.labels, info.width
+        return info
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; before the first reading. If shards were moved

@@ -16,23 +16,10 @@ from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
+from streamtron.model import validation
 from streamtron.model.calibration import check_calibration, probabilities_of
 from streamtron.model.display import model_html, model_text
 from streamtron.model.scoring import highest, labels_of, matrix_of, namer_of, rows_of, stays_sparse
-from streamtron.model.validation import (
-    Kind,
-    checked_bias,
-    checked_certificate,
-    checked_classes,
-    checked_offsets,
-    checked_reading,
-    checked_settings,
-    checked_weights,
-    kept_weights,
-    kind_of,
-    plain,
-    read_only,
-)
 
 if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe
@@ -114,7 +101,7 @@ class LinearModel:
     reading: Mapping[str, Any]
     calibration: Mapping[str, Any] | None
     offsets: NDArray[np.float16] | None = field(repr=False)
-    kind: Kind
+    kind: validation.Kind
     """``"two classes"``, ``"multiclass"``, ``"multilabel"`` or ``"regression"``"""
     regression: bool
     """whether w·x + bias is a number to be predicted: its loss is one of these"""
@@ -135,12 +122,12 @@ class LinearModel:
         offsets: NDArray[np.float16] | None = None,
     ) -> None:  # fmt: skip
         assign = object.__setattr__
-        kept, shape = checked_weights(weights, np.ndim(bias))
+        kept, shape = validation.checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)
-        assign(self, "bias", checked_bias(bias, shape))
-        assign(self, "settings", checked_settings(settings))
-        assign(self, "reading", checked_reading(reading, shape))
-        assign(self, "kind", kind_of(self.settings, self.reading, self.bias))
+        assign(self, "bias", validation.checked_bias(bias, shape))
+        assign(self, "settings", validation.checked_settings(settings))
+        assign(self, "reading", validation.checked_reading(reading, shape))
+        assign(self, "kind", validation.kind_of(self.settings, self.reading, self.bias))
         assign(self, "regression", self.kind == "regression")
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
@@ -148,13 +135,13 @@ class LinearModel:
         assign(self, "feature_names", getattr(self.namer, "names", ()))
         if 0 < (number := len(self.feature_names)) < self.columns:
             raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
-        assign(self, "classes", checked_classes(classes, self.kind, shape))
-        assign(self, "certificate", checked_certificate(certificate, shape))
+        assign(self, "classes", validation.checked_classes(classes, self.kind, shape))
+        assign(self, "certificate", validation.checked_certificate(certificate, shape))
         if calibration is not None:
-            calibration = plain("calibration", calibration)
+            calibration = validation.plain("calibration", calibration)
             check_calibration(calibration, directions=kept.shape[0])
         assign(self, "calibration", calibration)
-        assign(self, "offsets", checked_offsets(offsets, kept, self.certificate))
+        assign(self, "offsets", validation.checked_offsets(offsets, kept, self.certificate))
 
     def but(self, **changes: Any) -> LinearModel:
         """Return a model in which these arguments differ."""
@@ -168,7 +155,7 @@ class LinearModel:
         Where ``sparse_weights`` are few, they are made anew each time."""
         by_column = self._by_column
         if sparse.issparse(by_column):
-            by_column = read_only(by_column.toarray())
+            by_column = validation.read_only(by_column.toarray())
         return np.asarray(by_column if by_column.ndim == 1 else by_column.T)
 
     @cached_property
@@ -177,8 +164,10 @@ class LinearModel:
         (columns, K), where a nonzero of a row meets K neighbours; sparse where few are not 0."""
         kept = self.sparse_weights
         if isinstance(self.bias, float):
-            return read_only(kept.toarray()[0])
-        return kept.T.tocsr() if stays_sparse(self) else read_only(kept.toarray(order="F")).T
+            return validation.read_only(kept.toarray()[0])
+        if stays_sparse(self):
+            return kept.T.tocsr()
+        return validation.read_only(kept.toarray(order="F")).T
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -344,7 +333,7 @@ class LinearModel:
             parts = {name: content[name] for name in _CONTENT}
             parts |= {"calibration": content.get("calibration"), "bias": tensors["bias"]}
             parts["offsets"] = tensors.get("offsets")
-            return cls(kept_weights(tensors, parts["reading"]["columns"]), **parts)
+            return cls(validation.kept_weights(tensors, parts["reading"]["columns"]), **parts)
         except _NO_MODEL as error:
             reason = f"sealed, but what it holds is no model ({error}). Fit again."
             raise FileDamaged(f"{path}: {reason}") from error

@@ -328,7 +328,6 @@ class Scores:
         self._held, self._held_rows = [], 0
 
     def _metrics(self, k: int) -> Metrics:
-        """Return the metrics of one problem."""
         (tn, fp), (fn, tp) = self._cases[k].tolist()
         return {
             "true_positives": tp, "false_positives": fp, "false_negatives": fn,
@@ -354,7 +353,6 @@ def _precision_recall_f1(tp: float, fp: float, fn: float) -> dict[str, float | N
 
 
 def _means(classes: Sequence[Metrics]) -> Metrics:
-    """Return the micro and macro means."""
     cases = ("true_positives", "false_positives", "false_negatives")
     sums = (sum(metrics[name] for metrics in classes) for name in cases)
     micro = _precision_recall_f1(*sums)

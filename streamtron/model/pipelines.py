@@ -59,7 +59,6 @@ def to_sklearn(model: LinearModel) -> Any:
 
 
 def _labels(model: LinearModel) -> np.ndarray[Any, Any]:
-    """Return the classes as scikit-learn has them."""
     classes = class_array(model)
     return classes.astype(str) if classes.dtype == object else classes
 

@@ -20,7 +20,7 @@ from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, ChunkSource, Label
 from streamtron.core.text import some
-from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, unused_columns
+from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, open_reader
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
@@ -90,7 +90,8 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
     """Return, as ``columns_not_used``, the columns of a table that a model leaves aside, and their
     types, if there are any; the first shard tells."""
     first = find_shards(as_paths(shards))[0]
-    unused = unused_columns(first, reading_to_score(as_model(model), first, labelled=False))
+    reading = reading_to_score(as_model(model), first, labelled=False)
+    unused = open_reader(first, reading).unused()
     return {"columns_not_used": unused} if unused else {}
 
 

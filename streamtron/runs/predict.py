@@ -62,13 +62,14 @@ class Scores(NamedTuple):
     kept: Mapping[str, Any] = MappingProxyType({})
     unseen: tuple[str, ...] = ()
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return what is written beside the labels, by name; lists have names in the plural."""
-        many = self.decisions.ndim == 2
-        top = {"labels": self.labels} if self.labels.ndim == 2 else {}
-        columns: dict[str, NDArray[Any]] = top | {
-            "decisions" if many else "decision": self.decisions
-        }
+    def columns(self, kind: str) -> dict[str, NDArray[Any]]:
+        """Return what is written of a model of a kind, by name; lists have names in the plural."""
+        columns, many = dict[str, NDArray[Any]](), self.decisions.ndim == 2
+        if kind != "regression":
+            are_lists = kind == "multilabel" or self.labels.ndim == 2
+            columns["labels" if are_lists else "label"] = self.labels
+        decision = "prediction" if kind == "regression" else "decision"
+        columns["decisions" if many else decision] = self.decisions
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
         if self.certain is not None:
@@ -205,18 +206,14 @@ def write_predictions(
             out_of_range += score.out_of_range
             unseen.update(score.unseen)
             sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
-            columns = score.columns()
-            if model.regression:
-                columns = {"prediction": columns.pop("decision"), **columns}
-            labels = None if model.regression or "labels" in columns else score.labels
-            yield PredictedRows(score.kept, labels, columns)
+            yield PredictedRows(score.kept, score.columns(model.kind))
 
     name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""
     delimiter, header = ("," if name.endswith(".csv") else "\t"), name.endswith((".csv", ".tsv"))
     if name.endswith(".parquet"):
         if digits is not None:
             raise SettingsError(f"{name}: Parquet holds numbers whole. Leave --digits out.")
-        written = parquet_predictions(counted(), model.classes, model.kind == "multilabel")
+        written = parquet_predictions(counted(), model.classes)
     else:
         digits = None if digits is None else min(digits, DIGITS)
         written = text_predictions(counted(), model.classes, TextForm(delimiter, header, digits))

@@ -205,6 +205,6 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
 
 def test_bounds_of_predictions_are_written_rounded_outwards():
     columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
-    rows = PredictedRows({}, None, {name: np.array([x]) for name, x in columns.items()})
+    rows = PredictedRows({}, {name: np.array([x]) for name, x in columns.items()})
     lines = b"".join(text_predictions([rows], [], TextForm(digits=3)))
     assert lines == b"0.124\t0.123\t0.124\n"

@@ -22,14 +22,8 @@ from streamtron.core.errors import FileDamaged
 from streamtron.core.files import reading_from, writing_to
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
-from streamtron.data.cache.flat_file import (
-    TEMPORARY,
-    CachedShard,
-    FlatWriter,
-    read_contents,
-    remove_abandoned,
-    writing_cache,
-)
+from streamtron.data.cache import flat_file
+from streamtron.data.cache.flat_file import CachedShard, writing_cache
 from streamtron.data.discover import ROWS_GIVEN, ShardFile
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
@@ -72,7 +66,7 @@ class Cache:
         self._reading = reading.key()
         with writing_cache(self.directory):
             os.makedirs(self.directory, exist_ok=True)
-            remove_abandoned(self.directory)
+            flat_file.remove_abandoned(self.directory)
         self._sources = {source.path: source for source in _sources(self.directory)}
 
     def knows(self, shard: ShardFile) -> bool:
@@ -81,12 +75,12 @@ class Cache:
 
     def find(self, shard: ShardFile) -> CachedShard | None:
         """Find the flat file of the shard as it is now, if it is intact."""
-        flat_file = self._flat_file(shard)
-        if flat_file is None:
+        known = self._flat_file(shard)
+        if known is None:
             return None
-        path, key = flat_file
+        path, key = known
         try:
-            contents = read_contents(path)
+            contents = flat_file.read_contents(path)
             if contents.key != key:
                 raise FileDamaged(f"{path}: not ours.")
         except FileDamaged as damage:
@@ -95,7 +89,7 @@ class Cache:
         return CachedShard(path, shard.name, contents)
 
     def finish(
-        self, writer: FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
+        self, writer: flat_file.FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
     ) -> CachedShard:
         """Complete a shard's flat file and remember the source it stands for."""
         path, key = self._place(shard, fingerprint)
@@ -144,7 +138,7 @@ def cache_files(directory: str) -> list[str]:
         return []
     with reading_from(directory):
         names = sorted(os.listdir(directory))
-    ours = (_FLAT_FILE, _SOURCE, TEMPORARY, _FORMER_LIST)
+    ours = (_FLAT_FILE, _SOURCE, flat_file.TEMPORARY, _FORMER_LIST)
     names = [name for name in names if any(kind.fullmatch(name) for kind in ours)]
     return [os.path.join(directory, name) for name in names]
 
@@ -172,7 +166,6 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
 
 
 def _sources(directory: str) -> Iterator[Source]:
-    """Yield the sources of the flat files in a directory."""
     for file in cache_files(directory):
         if match := _SOURCE.fullmatch(os.path.basename(file)):
             path, size, time, tag, fingerprint = match.groups()

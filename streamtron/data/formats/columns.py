@@ -118,7 +118,6 @@ class _Table(NamedTuple):
         return columns
 
     def _by_recipe(self, recipe: Recipe) -> Columns:
-        """Find and check the columns of a recipe."""
         reading = self.reading
         label = self._find("label", recipe.label, needed=reading.labels == "required")
         weight = None
@@ -217,7 +216,6 @@ class _Table(NamedTuple):
         return columns
 
     def _numbers(self, taken: set[str | None]) -> list[str]:
-        """Return the columns of numbers."""
         free = [field for field in self.schema if field.name not in taken]
         return [field.name for field in free if layout_of(field.type) == "columns"]
 
@@ -286,7 +284,6 @@ class _Table(NamedTuple):
         return ()
 
     def _layout(self, features: Sequence[str]) -> Layout:
-        """Return the layout that all features have."""
         settled = self.reading.settled
         for column in features:
             field = self.schema.field(column)
@@ -342,7 +339,6 @@ class _Table(NamedTuple):
         return column
 
     def _check_settings(self, columns: Columns) -> None:
-        """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
         where = f"{self.name}: the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
         if columns.have_names and reading.names is None:
@@ -381,7 +377,6 @@ class _Table(NamedTuple):
         )
 
     def _there(self) -> str:
-        """List the first columns, for messages."""
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
         remainder = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
         return f"columns there: {', '.join(shown)}{remainder}"

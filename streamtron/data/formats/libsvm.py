@@ -287,7 +287,6 @@ class _Parser(threading.local):
             yield int(buffers.lines[row]), f"column {column} more than once in a row. {advice}"
 
     def _stopped(self, text: bytearray) -> Iterator[Refusal]:
-        """Yield the line at which the kernel stopped, if it did."""
         counts = self._buffers.counts
         kind, at = int(counts[text_kernels.TROUBLE]), int(counts[text_kernels.PLACE])
         if kind != text_kernels.NOTHING:

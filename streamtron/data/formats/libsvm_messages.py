@@ -7,15 +7,8 @@ import re
 import numpy as np
 
 from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT
-from streamtron.data.formats import text_kernels
-from streamtron.data.formats.text_labels import (
-    NOT_FINITE,
-    REGRESSION_TAKES,
-    is_rounded,
-    merging,
-    several_labels,
-    shown,
-)
+from streamtron.data.formats import text_kernels, text_labels
+from streamtron.data.formats.text_labels import merging, shown
 
 FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 """The smallest number that rounds to infinity in float32."""
@@ -59,7 +52,7 @@ def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
     if weighted:
         return _not_a_number(token.partition(b":")[0], targets)
     elif b"," in token:
-        return several_labels(token)
+        return text_labels.several_labels(token)
     elif b":" in token:
         return (
             f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
@@ -71,7 +64,7 @@ def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
 def _not_a_number(token: bytes, targets: bool) -> str:
     word = shown(token) or "missing"
     if targets:
-        return f"label {word} is no finite decimal number. {REGRESSION_TAKES}"
+        return f"label {word} is no finite decimal number. {text_labels.REGRESSION_TAKES}"
     return f"label {word} is no finite decimal number. Write labels like -1, 1 or 2.5."
 
 
@@ -96,7 +89,7 @@ def _bad_pair(token: bytes, first_column: int) -> str:
         return "column 0 in a file declared 1-based. Use --index-base 0."
     elif not value:
         return f"column {word} has no value. Write {word}:1 or remove it."
-    elif NOT_FINITE.fullmatch(value):
+    elif text_labels.NOT_FINITE.fullmatch(value):
         return f"value {shown(value)} in column {word}. Values are finite; remove it or the row."
     wrong = f"value {shown(value)} in column {word} is no decimal number"
     return f"{wrong}. Write it like -0.25 or 1e-3."
@@ -111,7 +104,7 @@ def unfit(what: int, token: bytes, number: float, targets: bool) -> str:
         return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
     elif abs(number) >= FLOAT32_OVERFLOW:
         return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
-    elif is_rounded(token, float(np.float32(number))):
+    elif text_labels.is_rounded(token, float(np.float32(number))):
         return (
             f"value {shown(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
             " column, or make identifiers columns of their own."

@@ -13,18 +13,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError
+from streamtron.data.formats import layouts
 from streamtron.data.formats.category_column import Categories, CategoryColumn
-from streamtron.data.formats.layouts import (
-    Spot,
-    decoded,
-    first,
-    float32,
-    is_list,
-    is_number,
-    items_of,
-    layout_of,
-    pairs_of,
-)
+from streamtron.data.formats.layouts import Spot, first, float32
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted, dense_cells
 from streamtron.data.row_batch import Offsets
 
@@ -42,21 +33,20 @@ class ListColumn(CategoryColumn):
 
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:
-        is_empty = is_list(type_) and pa.types.is_null(type_.value_type)
-        return is_empty or layout_of(type_) not in (None, "columns", "dense", "vector")
+        is_empty = layouts.is_list(type_) and pa.types.is_null(type_.value_type)
+        return is_empty or layouts.layout_of(type_) not in (None, "columns", "dense", "vector")
 
     def _decoded(self, array: pa.Array) -> pa.Array:
-        return decoded(array)
+        return layouts.decoded(array)
 
     def _items(
         self, array: pa.Array, spot: Spot
     ) -> tuple[Offsets, pa.DictionaryArray, NDArray[np.float32]]:
-        """Return offsets, names and values of the items."""
         if pa.types.is_map(array.type) or pa.types.is_struct(array.type.value_type):
-            indptr, keys, numbers = pairs_of(array, self.name, spot)
+            indptr, keys, numbers = layouts.pairs_of(array, self.name, spot)
             values = float32(indptr, numbers.to_numpy(zero_copy_only=False), spot, self.name)
         else:
-            indptr, keys = items_of(array, self.name, spot)
+            indptr, keys = layouts.items_of(array, self.name, spot)
             values = np.ones(len(keys), np.float32)
         keys = keys.cast(pa.string()) if pa.types.is_null(keys.type) else keys
         return indptr, super()._decoded(keys), values
@@ -100,8 +90,8 @@ class VectorColumn(Column):
 
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:
-        item = type_.value_type if is_list(type_) else None
-        return item is not None and bool(is_number(item) or pa.types.is_null(item))
+        item = type_.value_type if layouts.is_list(type_) else None
+        return item is not None and bool(layouts.is_number(item) or pa.types.is_null(item))
 
     def _wanted(self) -> bool:
         return self.length is None
@@ -113,7 +103,7 @@ class VectorColumn(Column):
         self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot
     ) -> NDArray[np.float32]:
         """Return the lists that are not missing, as rows; refuse one of another length."""
-        indptr, items = items_of(array, self.name, spot)
+        indptr, items = layouts.items_of(array, self.name, spot)
         lengths, length = np.diff(indptr), self.length
         if length is None:
             length = int(lengths[~missing][0]) if not missing.all() else 0

@@ -14,15 +14,9 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.splitmix import draw
+from streamtron.data.formats import recipe_column
 from streamtron.data.formats.layouts import Spot, float32, is_number
-from streamtron.data.formats.recipe_column import (
-    REFUSED,
-    Cells,
-    Column,
-    counted,
-    dense_cells,
-    one_hot,
-)
+from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
 
 SAMPLE = 1 << 16
 """Values of a column whose quantiles are taken; of more, those of this many rows, drawn by a hash
@@ -196,13 +190,13 @@ class NumberColumn(ScaledColumn):
         if self.edges is not None:
             codes = np.searchsorted(self.edges[1:-1], numbers, side="right")
             codes[missing & (self.null == "column")] = self.width - 1
-            return Cells(one_hot(codes, self.width))
+            return Cells(recipe_column.one_hot(codes, self.width))
         numbers = self._scaled(numbers)
         if self.null == "column":
             numbers[missing] = 0.0
         values = float32(np.arange(len(numbers) + 1), numbers, spot, self.name)
         stacked = np.stack([values, missing][: self.width], axis=1)
-        return Cells(dense_cells(np.arange(self.width), stacked, self.width))
+        return Cells(recipe_column.dense_cells(np.arange(self.width), stacked, self.width))
 
     def _tally(self, array: pa.Array, missing: NDArray[np.bool_], spot: Spot) -> Moments:
         numbers = self._numbers(array, missing, spot).astype(np.float64)

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import accumulate
@@ -65,10 +65,6 @@ class Recipe:
         names = self.names
         if twice := {name for name in names if names.count(name) > 1}:
             raise SettingsError(f"columns: {min(twice)!r:.60} twice. Name each column once.")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out, on the way to workers, what they compute themselves."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @classmethod
     def of(cls, *specs: str) -> Recipe:

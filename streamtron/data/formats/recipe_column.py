@@ -19,7 +19,7 @@ from scipy import sparse
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.feature_names import murmur_hash
-from streamtron.data.formats.layouts import Spot, decoded, first
+from streamtron.data.formats.layouts import Spot, decoded, first, plain
 from streamtron.data.row_batch import offsets_of
 
 REFUSED = "refuse"
@@ -80,8 +80,7 @@ class Column(ABC):
 
     def fits(self, type_: pa.DataType) -> bool:
         """Tell whether a column of this type can be of this kind."""
-        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-        return self._fits(type_)
+        return self._fits(plain(type_))
 
     def takes(self, type_: pa.DataType) -> bool:
         """Tell whether a column of this type can be read: it fits, or has nothing but nulls."""

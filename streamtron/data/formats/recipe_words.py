@@ -103,7 +103,6 @@ def spec_of(column: Column) -> str:
 
 
 def _options(kind: type[Column]) -> list[Any]:
-    """Return the fields of a kind that are options."""
     return [x for x in fields(kind) if x.name != "name" and not x.metadata.get("counted")]
 
 

@@ -11,18 +11,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.feature_names import Vocabulary
 from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT, Codes, Label
-from streamtron.data.formats.layouts import (
-    LAYOUTS,
-    Columns,
-    Spot,
-    decoded,
-    first,
-    float32,
-    is_list,
-    is_number,
-    items_of,
-    no_nulls,
-)
+from streamtron.data.formats import layouts
+from streamtron.data.formats.layouts import Columns, Spot, first
 from streamtron.data.formats.text_labels import NUMBER, REGRESSION_TAKES
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, repeated, row_of, sort_columns
@@ -34,7 +24,7 @@ def make_batch(
     batch: pa.RecordBatch, columns: Columns, spot: Spot, reading: ReaderConfig
 ) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
-    indptr, keys, values = LAYOUTS[columns.layout].read(batch, columns, spot)
+    indptr, keys, values = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
     named = None
     if columns.have_names:
         encoded = keys.dictionary_encode()
@@ -73,7 +63,6 @@ class _Named(NamedTuple):
 def _columns_of(
     named: _Named, indptr: Offsets, reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
-    """Return the columns of named features."""
     names, codes = named
     assert reading.names is not None  # find_columns has seen to it
     columns = reading.names.columns(names)
@@ -122,7 +111,7 @@ def _rising(
     sums = np.add.reduceat(values[order].astype(np.float64), starts)
     rows = (keys[starts] >> 32).astype(np.int64)
     indptr = offsets_of(np.bincount(rows, minlength=len(indptr) - 1))
-    return indptr, indices[order[starts]], float32(indptr, sums, spot)
+    return indptr, indices[order[starts]], layouts.float32(indptr, sums, spot)
 
 
 def _no_name_twice(
@@ -157,17 +146,17 @@ def _labels(
         count = 0 if reading.multilabel else batch.num_rows
         offsets = np.zeros(batch.num_rows + 1, np.int64) if reading.multilabel else None
         return np.full(count, -1, dtype=np.int32), offsets, []
-    labels = decoded(batch.column(column))
+    labels = layouts.decoded(batch.column(column))
     if pa.types.is_null(labels.type):
         labels = labels.cast(pa.float64())
     if reading.labels == "required":
-        no_nulls(labels, column, spot)
+        layouts.no_nulls(labels, column, spot)
     offsets = None
-    if reading.multilabel and is_list(labels.type):
-        offsets, labels = items_of(labels, column, spot)
+    if reading.multilabel and layouts.is_list(labels.type):
+        offsets, labels = layouts.items_of(labels, column, spot)
     elif reading.multilabel:
         offsets, labels = offsets_of(np.asarray(labels.is_valid())), labels.drop_null()
-    if is_number(labels.type) or pa.types.is_decimal(labels.type):
+    if layouts.is_number(labels.type) or pa.types.is_decimal(labels.type):
         numbers = _float_labels(labels, offsets, column, spot)
         if reading.numbers:
             return numbers, None, []
@@ -215,7 +204,7 @@ def _refuse_names(labels: pa.Array, column: str, spot: Spot) -> NoReturn:
 
 def _weights(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float64]:
     array = batch.column(column)
-    no_nulls(array, column, spot)
+    layouts.no_nulls(array, column, spot)
     weights: NDArray[np.float64] = array.to_numpy(zero_copy_only=False).astype(np.float64)
     bad = ~((weights >= 0) & (weights <= LARGEST_WEIGHT))
     if bad.any():

@@ -50,20 +50,14 @@ class TableReader(FileReader, ABC):
 
     def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
+        yield from self.mapped(partial(make_batch, reading=self.reading), whole=True)
+
+    def mapped(
+        self, function: Callable[[pa.RecordBatch, Columns, Spot], R], *, whole: bool = False
+    ) -> Iterator[R]:
+        """Yield what a function makes of consecutive rows, in their order; ``whole`` : of all
+        columns that are read, so that the bytes count, and the fingerprint is known at the end."""
         self.bytes_read = 0
-        make = partial(make_batch, reading=self.reading)
-        for batch, read in self._mapped(make, whole=True):
-            self.bytes_read = read
-            yield batch
-
-    def mapped(self, function: Callable[[pa.RecordBatch, Columns, Spot], R]) -> Iterator[R]:
-        """Yield what a function makes of consecutive rows, in their order."""
-        yield from (result for result, _ in self._mapped(function, whole=False))
-
-    def _mapped(
-        self, function: Callable[[pa.RecordBatch, Columns, Spot], R], whole: bool
-    ) -> Iterator[tuple[R, int]]:
-        """Yield what it makes of rows, and the bytes of the file up to their end."""
         with table_errors(self.name, self.KIND), self._open(whole) as (file, size):
             columns = find_columns(self._schema(file), self.reading, self.name)
 
@@ -73,7 +67,8 @@ class TableReader(FileReader, ABC):
             threads = self._threads if columns.layout == "recipe" else 1
             parts = _numbered(self._parts(file, columns.all))
             with closing(in_order(made, parts, threads)) as results:
-                yield from results
+                for result, self.bytes_read in results:
+                    yield result
             if columns.new:
                 self.notes.add(
                     f"Some values in {some(sorted(columns.new))} are none of the categories that "

@@ -213,7 +213,6 @@ class TextColumn(Column):
         return {word: k for k, word in enumerate(self.vocabulary or ())}
 
     def _weighted(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """Return rows of counts as they are weighted and normed."""
         if self.sublinear_tf:
             counts.data = np.log(counts.data) + 1.0
         if self.tfidf:

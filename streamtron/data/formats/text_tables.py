@@ -186,7 +186,6 @@ class TextTableReader(TableReader):
             raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
 
     def _check_utf8(self, cut: Cut) -> None:
-        """Refuse text that is not UTF-8, with the line."""
         try:
             cut.text.decode()
         except UnicodeDecodeError as error:

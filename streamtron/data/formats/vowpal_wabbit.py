@@ -136,7 +136,6 @@ class VowpalWabbitReader(TextTableReader):
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
-    """Join strings, element by element."""
     large = [pa.scalar(x, pa.large_string()) if isinstance(x, str) else x for x in (*parts, "")]
     return pc.binary_join_element_wise(*large)
 

@@ -161,7 +161,6 @@ def _without(words: Words, stop_words: Sequence[str]) -> Words:
 def _strings(
     text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
 ) -> pa.Array:
-    """Return pieces of a text as strings."""
     text, ends = _gathered(text, starts, stops)
     return pa.LargeStringArray.from_buffers(len(starts), pa.py_buffer(ends), pa.py_buffer(text))
 

@@ -25,11 +25,10 @@ _ONE_OF = {"labels": "label", "decisions": "decision", "probabilities": "probabi
 
 class PredictedRows(NamedTuple):
     """Predictions of consecutive rows: columns ``kept`` of their table, as Arrow arrays by name;
-    ``labels``, of a multilabel model a tuple each, of regression None; ``columns`` : decisions and
-    what else there is of each row, or of each class of it, by name."""
+    and ``columns`` : ``label``, or ``labels``, a tuple of each row or shape (rows, k), decisions
+    and what else there is of each row, or of each class of it, by name."""
 
     kept: Mapping[str, Any]
-    labels: NDArray[Any] | None
     columns: Mapping[str, NDArray[Any]]
 
 
@@ -58,51 +57,49 @@ def text_predictions(
                     "columns of tables."
                 )
             yield f"{_line(names, form.delimiter)}\n".encode()
-        yield _lines(rows, form)
+        lines = map(form.delimiter.join, zip(*_fields(rows, form), strict=True))
+        yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
     """Yield the names of all fields; ``decision NAME`` is of that class."""
     yield from rows.kept
-    if rows.labels is not None:
-        yield "labels" if isinstance(rows.labels.tolist()[0], tuple) else "label"
     for name, column in rows.columns.items():
         if column.ndim == 1:
             yield name
         else:
-            singular = _ONE_OF.get(name, name)
-            of = range(1, column.shape[1] + 1) if "labels" in rows.columns else classes
+            labels, singular = rows.columns.get("labels"), _ONE_OF.get(name, name)
+            are_highest = labels is not None and labels.ndim == 2
+            of = range(1, column.shape[1] + 1) if are_highest else classes
             yield from (f"{singular} {label_text(label)}" for label in of)
 
 
-def _lines(rows: PredictedRows, form: TextForm) -> bytes:
-    fields = [[_field(cell, form) for cell in cells_of(array)] for array in rows.kept.values()]
-    if rows.labels is not None:
-        labels = rows.labels.tolist()
-        texts = {label: _label(label, form) for label in set(labels)}
-        fields.append([texts[label] for label in labels])
+def _fields(rows: PredictedRows, form: TextForm) -> Iterator[Iterable[str]]:
+    """Yield the text of fields, of all rows; numbers need no quotes, and are joined at once."""
+    for array in rows.kept.values():
+        yield [_field(cell, form) for cell in cells_of(array)]
     for name, column in rows.columns.items():
-        text, values = _text_of(name, column.dtype.kind, form), column.reshape(len(column), -1)
-        fields.append([form.delimiter.join(map(text, row)) for row in values.tolist()])
-    lines = (form.delimiter.join(line) + "\n" for line in zip(*fields, strict=True))
-    return "".join(lines).encode()
+        cells = column.reshape(len(column), -1)
+        if name.startswith("label"):
+            for labels in cells.T.tolist():
+                texts = {label: _field(_label(label), form) for label in set(labels)}
+                yield map(texts.__getitem__, labels)
+        else:
+            text = _text_of(name, column.dtype.kind, form)
+            yield [form.delimiter.join(map(text, values)) for values in cells.tolist()]
 
 
 def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
     """Return how the values of a column become text: bounds are rounded outwards."""
-    if kind != "f":
-        return partial(_label, form=form) if kind == "O" else "{:d}".format
-    if form.digits is None:
-        return repr
+    if kind != "f" or form.digits is None:
+        return repr if kind == "f" else "{:d}".format
     outwards = {"at_least": down, "at_most": up}.get(name)
     return partial(outwards, digits=form.digits) if outwards else f"{{:.{form.digits}g}}".format
 
 
-def _label(label: Label | tuple[Label, ...], form: TextForm) -> str:
-    """Return a label as a field of a line, or the labels of a row between commas."""
-    if isinstance(label, tuple):
-        return _field(_line(map(label_text, label), ","), form)
-    return _field(label_text(label), form)
+def _label(label: Label | tuple[Label, ...]) -> str:
+    """Return the text of a label, or the labels of a row between commas."""
+    return _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
 
 
 def _field(value: object, form: TextForm) -> str:

@@ -23,15 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streamtron.core import files
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.files import (
-    alone_in,
-    as_path,
-    flush,
-    nothing_empty,
-    sync_directory,
-    writing_to,
-)
+from streamtron.core.files import writing_to
 from streamtron.core.rows import Label, are_targets, without_label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter, join
@@ -98,7 +92,7 @@ def new_shards(
     killed meanwhile. While some are renamed and some are not, the file ``UNFINISHED`` stands beside
     them, and readers refuse the directory. It is locked: a second writer gets a MachineError.
     """
-    directory, token = Path(as_path(destination)), secrets.token_hex(4)
+    directory, token = Path(files.as_path(destination)), secrets.token_hex(4)
     hidden: dict[Path, Path] = {}
 
     def shard_path(number: int | str) -> str:
@@ -108,10 +102,10 @@ def new_shards(
         hidden[partial_file] = final
         return os.path.abspath(partial_file)  # workers have another directory
 
-    with nothing_empty(directory):
+    with files.nothing_empty(directory):
         with writing_to(destination, REMEDY):
             directory.mkdir(parents=True, exist_ok=True)
-        with alone_in(directory, LOCK):
+        with files.alone_in(directory, LOCK):
             try:
                 with writing_to(destination, REMEDY):
                     old = _old_shards(directory, overwrite or (directory / UNFINISHED).exists())
@@ -133,14 +127,14 @@ def _put_in_place(directory: Path, hidden: Mapping[Path, Path], old: Iterable[Pa
         )
     mark = directory / UNFINISHED
     mark.touch()
-    sync_directory(directory)
+    files.sync_directory(directory)
     for path in set(old) - set(hidden.values()):
         path.unlink(missing_ok=True)
     for path, final in hidden.items():
         path.replace(final)
-    sync_directory(directory)
+    files.sync_directory(directory)
     mark.unlink()
-    sync_directory(directory)
+    files.sync_directory(directory)
 
 
 def _left_behind(directory: Path, writer: str = "") -> list[Path]:
@@ -211,7 +205,7 @@ def _write_shard(path: str, batches: Iterable[RowBatch], style: ShardStyle) -> W
             for group in _groups(batches, style):
                 write(group)
                 rows, nonzeros = rows + group.rows, nonzeros + group.nonzeros
-        return Written(rows, nonzeros, flush(file))
+        return Written(rows, nonzeros, files.flush(file))
 
 
 def _groups(batches: Iterable[RowBatch], style: ShardStyle) -> Iterator[RowBatch]:

@@ -33,32 +33,27 @@ def parquet_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]
 
 
 def parquet_predictions(
-    predictions: Iterable[PredictedRows], classes: Sequence[Label], multilabel: bool = False
+    predictions: Iterable[PredictedRows], classes: Sequence[Label]
 ) -> Iterator[bytes]:
     """Yield the bytes of a Parquet file of predictions, with page checksums.
 
-    The columns kept come first, then ``label``, or, where a row has many labels, ``labels``, a
-    list, or neither of regression. The others have the names that they come with; those of shape
-    (rows, K) are lists. Labels come from ``classes``, or are ``multilabel`` tuples.
+    The columns kept come first. The others have the names that they come with; those of shape
+    (rows, K), and tuples of labels, are lists. Labels come from ``classes``.
     """
     kind = pa.array(classes).type
 
     def column(values: NDArray[Any]) -> pa.Array:
         if values.ndim == 1:
+            if values.dtype == object and isinstance(values[0], tuple):
+                return pa.array(values.tolist(), pa.list_(kind))
             return pa.array(values)
         ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
         items = pa.array(values.ravel(), kind if values.dtype == object else None)
         return pa.ListArray.from_arrays(ends, items)
 
     def table(rows: PredictedRows) -> pa.Table:
-        if rows.labels is None:
-            labels = {}
-        elif multilabel:
-            labels = {"labels": pa.array(rows.labels.tolist(), pa.list_(kind))}
-        else:
-            labels = {"label": pa.array(rows.labels, kind)}
         columns = {name: column(values) for name, values in rows.columns.items()}
-        return pa.table({**rows.kept, **labels, **columns})
+        return pa.table({**rows.kept, **columns})
 
     try:
         yield from _parquet(_row_groups(map(table, predictions)))
