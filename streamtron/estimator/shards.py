@@ -13,10 +13,8 @@ from streamtron.core.rows import Label
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.rows import sorted_labels
 from streamtron.model.scoring import namer_of
-from streamtron.runs.inputs import cache_directory, open_training_shards
-from streamtron.runs.inspect import with_active_set
-from streamtron.runs.learners import Training, train_candidates
-from streamtron.runs.parts import train_in_parts, with_parts
+from streamtron.runs.fit import Job, opened
+from streamtron.runs.inputs import cache_directory
 from streamtron.runs.report import in_order, sign_of_learner
 from streamtron.solver.learner import Learner
 
@@ -53,24 +51,19 @@ def train_on_shards(
     known = None if classes is None else sorted_labels(classes)
     settings = with_guesses(settings, paths, machine.threads)
     with cache_directory(None, machine) as cache, ExitStack() as stack:
-        [settings], _ = with_active_set(paths, [settings], machine, cache)
-        opened = open_training_shards(paths, settings, machine, cache, classes=known)
-        source = stack.enter_context(opened)
-        if known is not None:
-            settings = settings.but(multiclass=len(known) > 2)
-        settings = with_parts(settings, source.shards, workers=workers is not None)
-        training = Training(source, settings, machine, listen)
-        if settings.parts is None:
-            [learners] = train_candidates(training, [settings])
-        else:
-            open_parts = None
-            if workers is not None:
-                from streamtron.cluster.connect import connect
-                from streamtron.cluster.parts import parts_on
+        open_parts = None
+        if workers is not None:
+            from streamtron.cluster.connect import connect
+            from streamtron.cluster.parts import parts_on
 
-                where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-                open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
-            learners, _ = train_in_parts(training, None, cache, None, open_parts)
+            where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+            open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
+        job = Job(
+            paths, [settings], machine, listen, cache, None, classes=known, open_parts=open_parts
+        )
+        fitting = stack.enter_context(opened(job))
+        learners, _ = fitting.train()
+        source, settings = fitting.training.source, fitting.training.settings
         labels = sorted_labels(source.labels)
         if len(labels) < 2 and not settings.regression:
             raise DataError(

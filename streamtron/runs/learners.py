@@ -270,10 +270,13 @@ def _resumed_group(state: State | None, restored: Sequence[RestoredLearner]) -> 
 def _learner(
     settings: Settings, labels: Sequence[Label], weights: ClassWeights | None, label: Label | None
 ) -> Learner:
-    """Return the learner of a class against the rest, of weight 1; of two classes if None."""
-    if label is not None and weights is not None:
-        weights = {label: weights.get(label, 1.0)}
-    return Learner(settings, labels, weights, label)
+    """Return the learner of a class against the rest; of two classes if None."""
+    return Learner(settings, labels, against_rest(weights, label), label)
+
+
+def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
+    """Return the weights of a class and of the rest, which is 1; of two classes, None, as given."""
+    return weights and ({label: weights.get(label, 1.0)} if label is not None else weights)
 
 
 class MemoryGuard:
