@@ -160,10 +160,10 @@ def _measure(
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     evaluator = Evaluator(model, ranking=ranked or model.regression)
     for rows in score_shards([model], shards, executor, share=share):
-        [decisions] = rows.decisions
-        evaluator.add(rows, decisions)
+        evaluator.add(rows)
         if no_margin:
             continue
+        [decisions] = rows.decisions
         two = rows.truth.shape[1] == 1
         counts = (rows.weights > 0) & ~rows.strange & (two or rows.truth.any(axis=1))
         truth, decisions = rows.truth[counts], decisions[counts]
