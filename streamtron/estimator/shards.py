@@ -4,43 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener
 from streamtron.core.rows import Label
+from streamtron.data import ShardSource
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.rows import sorted_labels
-from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import Job, opened
 from streamtron.runs.inputs import cache_directory
-from streamtron.runs.report import in_order, sign_of_learner
+from streamtron.runs.learners import Training
+from streamtron.runs.report import in_order
 from streamtron.solver.learner import Learner
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Client
 
 
-class ShardFit(NamedTuple):
-    """Finished learners of shards. ``columns`` : the shards' numbers of those that ``coef_`` has;
-    ``names`` : of these, () without names; ``sign`` : −1 where the smaller of two classes was taken
-    for the positive one."""
-
-    learners: list[Learner]
-    labels: list[Label]
-    rows: int
-    columns: slice
-    names: tuple[str, ...]
-    sign: float
-    settings: Settings
-
-
 def train_on_shards(
     paths: list[str], settings: Settings, machine: Machine, classes: Sequence[Label] | None,
     workers: int | str | Client | None, listen: Listener,
-) -> ShardFit:  # fmt: skip
-    """Train on shards; see ``StreamtronEstimator.fit_shards``."""
+) -> tuple[Training[ShardSource], list[Learner]]:  # fmt: skip
+    """Return the training, which has ended, and its learners in the order of the sorted labels; see
+    ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
         raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
     if settings.multilabel:
@@ -64,16 +52,9 @@ def train_on_shards(
         fitting = stack.enter_context(opened(job))
         learners, _ = fitting.train()
         source, settings = fitting.training.source, fitting.training.settings
-        labels = sorted_labels(source.labels)
-        if len(labels) < 2 and not settings.regression:
+        if len(source.labels) < 2 and not settings.regression:
             raise DataError(
-                f"all {source.rows} rows have one class, {labels[0]!r}: wanted two. Add shards "
-                "that hold the other one, or check label."
+                f"all {source.rows} rows have one class, {sorted_labels(source.labels)[0]!r}: "
+                "wanted two. Add shards that hold the other one, or check label."
             )
-        base = source.index_base or 0
-        columns = slice(base, max(source.width, base))
-        namer = namer_of(source.reading.contract())
-        names = tuple(getattr(namer, "names", ())[: columns.stop - base])
-        learners = in_order(learners, source.labels, settings)
-        sign = sign_of_learner(source.labels, labels, settings)
-        return ShardFit(learners, labels, source.rows or 0, columns, names, sign, settings)
+        return fitting.training, in_order(learners, source.labels, settings)
