@@ -169,7 +169,6 @@ def _notes(outcome: Outcome, settings: Settings) -> Lines:
 
 
 def _report_certain(certain: Certain, until: float, code: int) -> int:
-    """Print how many labels are certain, and return the exit code."""
     click.echo(f"{'certain labels':<18} {certain.certain:,} of {certain.rows:,}")
     if certain.share >= until or code:
         return code

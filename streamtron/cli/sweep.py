@@ -125,7 +125,6 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
 
 
 def _columns(rows: Rows, metric: str) -> dict[str, str]:
-    """Return heading → name of the columns that are shown."""
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     of_two = ("accuracy", "f1", "roc_auc", "average_precision")
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
@@ -152,7 +151,6 @@ def _stop_reason(row: Mapping[str, Any]) -> str:
 
 
 def _best_not_certified(rows: Rows) -> str:
-    """Return the message of a sweep without a model whose best candidate is not certified."""
     best = next(row for row in rows if row["best"])
     return (
         "the best candidate stopped before its tolerance was certified: the "

@@ -238,7 +238,6 @@ def _explain_path(
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
-    """Return a row, and the name of its shard."""
     files, first_row = find_shards(paths), 0
     reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:

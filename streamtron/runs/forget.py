@@ -110,7 +110,6 @@ def forget(
 def _check(
     names: Sequence[str], key: str | None, values: Sequence[str], rows: object | None
 ) -> None:
-    """Raise a SettingsError if options exclude each other, or none is given."""
     if key is not None and rows is not None:
         raise SettingsError("--key and --rows exclude each other. Give one.")
     if (key is None) != (len(values) == 0):
@@ -154,7 +153,6 @@ deleted, each counted where it is named first, None if the run does not have it.
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
-    """Delete the named shards."""
     records = target.manifest.shards
     removed, deleted = dict[int, Removed](), dict[str, int | None]()
     for name, numbers in _numbers(target, names).items():

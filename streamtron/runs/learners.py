@@ -199,7 +199,6 @@ class Training(Generic[Source]):
             self.together(learners, learners[0].pool)
 
     def _group_size(self, learners: Sequence[Learner], start: int, known: Known) -> int:
-        """Return how many learners from ``start`` on memory takes at a time."""
         blocks, machine = self.source.blocks, self.machine
         rows = max(sum(block.rows for block in blocks), known.rows)
         nonzeros = max(sum(block.nonzeros for block in blocks), known.nonzeros)

@@ -269,7 +269,6 @@ def train_changed(
 
 
 def _report(parts: Parts) -> dict[str, Any]:
-    """Return what the report has of rounds."""
     steps = {
         name: {"rounds": rounds, "seconds": parts.seconds[name]}
         for name, rounds in parts.rounds.items()
