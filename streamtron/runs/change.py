@@ -296,7 +296,8 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
 
         learners = target.restore(source)
         final = _FinalState(source, () if rows.added else learners)
-        training = Training(source, settings, target.machine, target.listen, final)
+        known = target.known(rows.shards)
+        training = Training(source, settings, target.machine, target.listen, final, known)
         facts = _train_learners(target, rows, training, learners, begin)
         if new is not None and not few:
             _check_index_base(source, target)
@@ -315,7 +316,7 @@ def _train_learners(
     """Train the learners on; return what the report has of parts."""
     settings = target.settings
     if settings.parts is None:
-        training.on(learners, begin, target.known(rows.shards))
+        training.on(learners, begin)
         return {}
     begin(learners)
     counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]

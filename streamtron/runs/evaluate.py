@@ -1,8 +1,4 @@
-"""Evaluate models on labelled shards.
-
-Rows are read once, in the order of the shards, and need no cache. Memory is a few blocks; with
-workers, the decisions of a few shards.
-"""
+"""Evaluate models on labelled shards, which are read as by ``predict``."""
 
 from __future__ import annotations
 

@@ -192,25 +192,24 @@ def _fitted(job: Job, files: Mapping[str, str | None]) -> Outcome:
 
 def fit_many(
     shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
-    cache_dir: str | None, run_dir: str | None = None,
+    cache_dir: str, run_dir: str | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
     checkpoints are written.
 
-    ``cache_dir`` : of the flat copy of the shards; None = as ``machine`` says. ``run_dir`` : of the
-    checkpoints of these candidates; training resumes from the last one. Each outcome equals that of
-    ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
+    ``cache_dir`` : of the flat copy of the shards. ``run_dir`` : of the checkpoints of these
+    candidates; training resumes from the last one. Each outcome equals that of ``run``, except that
+    ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     if (parts := candidates[0].parts) is not None:
         raise SettingsError(f"parts is {parts}: only fit trains on parts. Leave it out.")
-    with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
-        job = Job(as_paths(shards), candidates, machine, listen, cache, run_dir, resume=True)
-        with opened(job) as fitting:
-            groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
-            return [
-                fitting.outcome(learners, settings, {})
-                for learners, settings in zip(groups, fitting.candidates, strict=True)
-            ]
+    job = Job(as_paths(shards), candidates, machine, listen, cache_dir, run_dir, resume=True)
+    with opened(job) as fitting:
+        groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
+        return [
+            fitting.outcome(learners, settings, {})
+            for learners, settings in zip(groups, fitting.candidates, strict=True)
+        ]
 
 
 class Job(NamedTuple):

@@ -1,8 +1,5 @@
-"""Forget rows: choose them, delete them and their counts from a finished run, and train on.
-
-The rows' counts are deleted, the next reading sums a = Σ c_k y_k afresh over the rows that stay,
-and training goes on from there: two readings where memory holds the rows that matter.
-"""
+"""Forget rows: choose them, delete them and their counts from a finished run, and train on: two
+readings where memory holds the rows that matter."""
 
 from __future__ import annotations
 
