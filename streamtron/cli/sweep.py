@@ -63,18 +63,13 @@ def sweep(
     }
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
-    from streamtron.runs.directory import run_directory
     from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
     if table:
         check_table(table)
-    check_files(
-        {"table": table, **files, "log": log},
-        [*shards, *valid, config, settings.vocabulary, given["scheduler"]],
-        directories={"run directory": model and (machine.run_dir or run_directory(model))},
-        cache=machine.cache_dir,
-    )
+    read = [*shards, *valid, config, settings.vocabulary, given["scheduler"]]
+    check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
             from streamtron.cluster.sweep import sweep_executor

@@ -111,9 +111,7 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
                 training = _measure(model, shards, executor, ranked=False, share=share)
             except DataError as error:
                 notes.append(f"The margins of the training rows are not shown: {error}")
-    column_names = load_names(
-        model, names or names_beside(model, (shard.path for shard in manifest.shards))
-    )
+    column_names = load_names(model, names or names_beside(model, manifest))
     title = os.path.basename(place.model)
     return Facts(title, model, content, manifest, training, None, notes, column_names)
 
