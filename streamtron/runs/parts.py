@@ -37,13 +37,12 @@ MOST_PARTS = 64
 
 
 class PartPlan(NamedTuple):
-    """What a part is made of: its number, its shards, and how they are read and trained on.
+    """What a part is made of: its shards, and how they are read and trained on.
 
     ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
     saved, see ``Part``. ``threads`` : that parse text. ``most_labels``, ``seen`` : as of a source.
     """
 
-    number: int
     shards: tuple[ShardFile, ...]
     settings: Settings
     reading: ReaderConfig
@@ -297,8 +296,8 @@ def _plans_of(
     reading = source.resolve()
     plans = [
         PartPlan(
-            number, shards, part_settings, reading, None if labels is None else tuple(labels),
-            weights, os.path.abspath(job.cache), _state_path(job.directory, number),
+            shards, part_settings, reading, None if labels is None else tuple(labels), weights,
+            os.path.abspath(job.cache), _state_path(job.directory, number),
             max(1, threads // settings.parts), source.most_labels, source.seen,
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
