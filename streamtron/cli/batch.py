@@ -47,7 +47,6 @@ def _print_status(status: JobStatus) -> None:
 
 
 def _verdict(path: str, statuses: Sequence[JobStatus]) -> str:
-    """Return how many jobs are done, and the names of the others."""
     done = sum(status.state == "done" for status in statuses)
     text = f"{path}: {done} of {len(statuses)} jobs done"
     for state in ("failed", "skipped"):
@@ -111,7 +110,6 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    """Write a TOML value as on a command line."""
     if isinstance(value, list):
         return ",".join(map(_text, value))
     if isinstance(value, Mapping):

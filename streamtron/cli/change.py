@@ -71,7 +71,6 @@ def _change_run(
     change: Callable[..., Outcome], run: str, shards: tuple[str, ...], report: str | None,
     log: str | None, given: Mapping[str, Any],
 ) -> int:  # fmt: skip
-    """Update a run that has ended, or forget rows of it, and print the summary."""
     settings, machine = options.split(given)
     from streamtron.cli.progress import progress
     from streamtron.runs.finished_run import locate, model_of
@@ -93,7 +92,6 @@ def _change_run(
 
 
 def _changes(report: Mapping[str, Any]) -> Lines:
-    """Yield what a forget removed, and what an update or a forget skipped."""
     forgotten = report.get("forgotten", {})
     if forgotten or report.get("not_in_run"):
         count = sum(forgotten.values())

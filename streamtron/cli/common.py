@@ -76,11 +76,18 @@ def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[s
     return outcome.exit_code
 
 
-def check_files(written: Mapping[str, str | None], read: Iterable[str | None], **how: Any) -> None:
-    """Refuse outputs that ``check_outputs`` refuses, or that cannot be written, before any work."""
-    from streamtron.runs.inputs import check_outputs
+def check_files(
+    written: Mapping[str, str | None], read: Iterable[str | None], fit: Machine | None = None,
+    **how: Any,
+) -> None:  # fmt: skip
+    """Refuse outputs, of a ``fit`` on a machine or as ``how`` says, that ``check_outputs`` refuses,
+    or that cannot be written, before any work."""
+    from streamtron.runs.inputs import check_outputs, check_outputs_of_fit
 
-    check_outputs(written, read, **how)
+    if fit is None:
+        check_outputs(written, read, **how)
+    else:
+        check_outputs_of_fit(written, read, fit)
     for path in filter(None, written.values()):
         directory = os.path.dirname(os.path.abspath(path))
         if is_stream(path):

@@ -46,7 +46,6 @@ def export(model: str, format_: Any, output: str, drop_below: float | None) -> N
 
 
 def _without_small_weights(model: LinearModel, below: float) -> LinearModel:
-    """Drop weights, and say what that can change."""
     from streamtron.core.text import up
     from streamtron.model.pruning import prune
 

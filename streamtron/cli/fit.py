@@ -74,15 +74,13 @@ def fit(
         raise SettingsError("--calibrate makes probabilities, and numbers have none: leave it out.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
-    from streamtron.runs.directory import run_directory
     from streamtron.runs.fit import run
     from streamtron.sweeps.until_certain import fit_until_certain
 
     files = {"model": model, "report": report, "witness": witness}
-    directories = {"run directory": machine.run_dir or run_directory(model)}
     paths = [*shards, *calibrated.files, *measured.files]
     read = [*paths, config, settings.vocabulary, given["scheduler"]]
-    check_files({**files, "log": log}, read, directories=directories, cache=machine.cache_dir)
+    check_files({**files, "log": log}, read, machine)
     for rows in filter(None, (calibrated.files, measured.files)):
         find_shards(rows)  # before hours of work
     certain = None
@@ -169,7 +167,6 @@ def _notes(outcome: Outcome, settings: Settings) -> Lines:
 
 
 def _report_certain(certain: Certain, until: float, code: int) -> int:
-    """Print how many labels are certain, and return the exit code."""
     click.echo(f"{'certain labels':<18} {certain.certain:,} of {certain.rows:,}")
     if certain.share >= until or code:
         return code

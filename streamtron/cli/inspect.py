@@ -176,7 +176,6 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
 
 
 def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
-    """Yield a table of the shards, with what is known of all."""
     known = [name for name in ("rows", "nonzeros", "bytes") if shards and name in shards[0]]
     yield ""
     yield " ".join(f"{name:>15}" for name in known) + "  shard"
@@ -201,7 +200,6 @@ def _plan(facts: Mapping[str, Any]) -> Lines:
 
 
 def _some(facts: Mapping[str, Any], *names: str) -> Lines:
-    """Yield the facts of these names that are known."""
     known = [name for name in names if facts.get(name) is not None]
     return aligned([(name.replace("_", " "), facts[name]) for name in known])
 

@@ -232,7 +232,6 @@ def _which(report: Report, most: int = 5) -> str:
 
 
 def _no_margin(report: Report, model: str) -> str:
-    """Return the message of a hard-margin fit on rows that have almost no margin."""
     worst = next(learner for learner in _learners(report) if learner["stop_reason"] == "no margin")
     which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
     upper = _upper(worst)

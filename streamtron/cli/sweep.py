@@ -63,18 +63,13 @@ def sweep(
     }
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
-    from streamtron.runs.directory import run_directory
     from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
 
     if table:
         check_table(table)
-    check_files(
-        {"table": table, **files, "log": log},
-        [*shards, *valid, config, settings.vocabulary, given["scheduler"]],
-        directories={"run directory": model and (machine.run_dir or run_directory(model))},
-        cache=machine.cache_dir,
-    )
+    read = [*shards, *valid, config, settings.vocabulary, given["scheduler"]]
+    check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
             from streamtron.cluster.sweep import sweep_executor
@@ -125,7 +120,6 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
 
 
 def _columns(rows: Rows, metric: str) -> dict[str, str]:
-    """Return heading → name of the columns that are shown."""
     price = "delta" if any(row["C"] is None for row in rows) else "C"
     of_two = ("accuracy", "f1", "roc_auc", "average_precision")
     of_many = ("micro_f1", "macro_f1", "macro_roc_auc", "macro_average_precision")
@@ -152,7 +146,6 @@ def _stop_reason(row: Mapping[str, Any]) -> str:
 
 
 def _best_not_certified(rows: Rows) -> str:
-    """Return the message of a sweep without a model whose best candidate is not certified."""
     best = next(row for row in rows if row["best"])
     return (
         "the best candidate stopped before its tolerance was certified: the "

@@ -127,7 +127,6 @@ def _tables(path: str) -> dict[str, dict[str, Any]]:
 
 
 def _table_error(table: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a job's own settings, or None."""
     after, accept = table["after"], table.get("accept_uncertified", False)
     if not isinstance(after, list) or not all(isinstance(name, str) for name in after):
         return f"after is {after!r}, wanted names of jobs"

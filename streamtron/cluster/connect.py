@@ -198,7 +198,6 @@ def _certificates(address: str) -> dict[str, Any]:
 
 
 def _address_in(file: str) -> str:
-    """Return the address that a scheduler file gives."""
     try:
         with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
             return str(parse_json(content.read())["address"])

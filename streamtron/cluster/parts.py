@@ -118,7 +118,6 @@ class WorkerParts(Parts):
         self._most_homes = max(self._most_homes, len(set(self._homes)))
 
     def _make_actors(self) -> None:
-        """Make an actor on each home that has none."""
         futures = {
             home: self._workers.client.submit(
                 _Caller, self._token, actor=True, workers=[home],
@@ -291,7 +290,6 @@ def _lost(actor: Future) -> bool:
 def _open_parts(
     token: str, numbers: Sequence[int], plans: Sequence[PartPlan], scans: Scans
 ) -> list[Any]:
-    """Open parts in this worker's process."""
     from distributed import get_worker
 
     worker = get_worker()

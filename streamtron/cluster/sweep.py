@@ -1,8 +1,7 @@
 """Distributed sweep: its tasks on Dask's workers.
 
-A candidate's trial is the same beside any others, on any worker, and when it is fitted again
-because its first worker died. It goes on from its last checkpoint then if the workers share the
-disk of the client's cache.
+A trial whose worker died is fitted again, from its last checkpoint on if the workers share the disk
+of the client's cache, and is the same.
 """
 
 from __future__ import annotations

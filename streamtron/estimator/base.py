@@ -9,6 +9,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import numpy as np
@@ -18,20 +19,23 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.events import Listener
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
+from streamtron.data import ShardSource
+from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
-from streamtron.estimator.partial import problem_of
-from streamtron.estimator.rows import MatrixRows
-from streamtron.estimator.shards import train_on_shards
+from streamtron.estimator.rows import MatrixRows, sorted_labels
 from streamtron.estimator.watching import Watched, watched
 from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.inputs import as_model, as_paths
-from streamtron.runs.learners import one_vs_rest_learners, train_learners
-from streamtron.runs.report import certificate_of
+from streamtron.model.scoring import namer_of
+from streamtron.runs.fit import Job, opened
+from streamtron.runs.inputs import as_model, as_paths, cache_directory
+from streamtron.runs.learners import Training, one_vs_rest_learners, train_learners
+from streamtron.runs.report import certificate_of, in_order, sign_of_learner
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights
@@ -44,6 +48,57 @@ if TYPE_CHECKING:
 def learners_of(rows: MatrixRows, settings: Settings, class_weight: Any) -> list[Learner]:
     """Create one learner for two classes, else one a class; classes are given by number."""
     return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(class_weight))
+
+
+def problem_of(
+    learners: Sequence[Learner], settings: Settings, labels: Sequence[Label]
+) -> dict[str, Any]:
+    """Return by scikit-learn's names what makes the extended rows; a class weighs 1 if unnamed."""
+    weights: dict[Label, float] = {}
+    for learner in learners:
+        weights |= learner.targets.class_weights or {}
+    return {
+        "loss": settings.loss, "epsilon": settings.epsilon, "intercept": settings.intercept,
+        "C": 0.5 / settings.delta2, "intercept_scaling": settings.rho, "penalty": settings.penalty,
+        "class_weight": [float(weights.get(label, 1.0)) for label in labels],
+    }  # fmt: skip
+
+
+def _train_on_shards(
+    paths: list[str], settings: Settings, machine: Machine, classes: Sequence[Label] | None,
+    workers: int | str | Client | None, listen: Listener,
+) -> tuple[Training[ShardSource], list[Learner]]:  # fmt: skip
+    """Return the training, which has ended, and its learners in the order of the sorted labels; see
+    ``StreamtronEstimator.fit_shards``."""
+    if settings.regression and classes is not None:
+        raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
+    if settings.multilabel:
+        raise SettingsError(
+            "multilabel: an estimator predicts one label a row. Use streamtron.fit(…, "
+            "multilabel=True), whose model predicts all."
+        )
+    known = None if classes is None else sorted_labels(classes)
+    settings = with_guesses(settings, paths, machine.threads)
+    with cache_directory(None, machine) as cache, ExitStack() as stack:
+        open_parts = None
+        if workers is not None:
+            from streamtron.cluster.connect import connect
+            from streamtron.cluster.parts import parts_on
+
+            where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+            open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
+        job = Job(
+            paths, [settings], machine, listen, cache, None, classes=known, open_parts=open_parts
+        )
+        fitting = stack.enter_context(opened(job))
+        learners, _ = fitting.train()
+        source, settings = fitting.training.source, fitting.training.settings
+        if len(source.labels) < 2 and not settings.regression:
+            raise DataError(
+                f"all {source.rows} rows have one class, {sorted_labels(source.labels)[0]!r}: "
+                "wanted two. Add shards that hold the other one, or check label."
+            )
+        return fitting.training, in_order(learners, source.labels, settings)
 
 
 class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
@@ -92,13 +147,19 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
         with watched(self, name_of) as listen:
-            fit = train_on_shards(as_paths(shards), settings, machine, classes, workers, listen)
-        self.n_features_in_ = fit.columns.stop - fit.columns.start
-        self._name_features(fit.names)
-        self._rows = fit.rows
-        self._problem = problem_of(fit.learners, fit.settings, fit.labels)
-        labels = np.array(fit.labels)
-        return self._conclude(labels, fit.learners, fit.columns, fit.settings, fit.sign)
+            training, learners = _train_on_shards(
+                as_paths(shards), settings, machine, classes, workers, listen
+            )
+        source, settings = training.source, training.settings
+        labels, base = sorted_labels(source.labels), source.index_base or 0
+        columns = slice(base, max(source.width, base))  # of the shards, those that ``coef_`` has
+        self.n_features_in_ = columns.stop - base
+        namer = namer_of(source.reading.contract())
+        self._name_features(getattr(namer, "names", ())[: self.n_features_in_])
+        self._rows = source.rows or 0
+        self._problem = problem_of(learners, settings, labels)
+        sign = sign_of_learner(source.labels, labels, settings)
+        return self._conclude(np.array(labels), learners, columns, settings, sign)
 
     @classmethod
     def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
@@ -200,7 +261,6 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
-        """Set weights and certificates."""
         weights = np.array([past.average for past in self._past])
         rhos = np.array([past.rho for past in self._past])
         self._set_weights(weights[:, :-1].copy(), rhos * weights[:, -1] + self._centers)

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  # as all of them
 from sklearn.utils.metaestimators import available_if
 
+from streamtron.core.certificate import Certificate, upper_bound_of
 from streamtron.core.errors import SettingsError
-from streamtron.estimator.base import StreamtronEstimator, learners_of
+from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
 from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings_of
-from streamtron.estimator.partial import certificate_of_past, problem_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
+from streamtron.solver.partial_fit import EarlierData
 
 
 def _has_probabilities(model: StreamtronClassifier) -> bool:
@@ -190,7 +191,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)
         self.n_iter_ += 1
-        self._publish([certificate_of_past(past) for past in self._past])
+        self._publish([_certificate_of(past) for past in self._past])
         return self
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
@@ -204,3 +205,17 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         """Compute the logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.predict_proba(X)))
+
+
+def _certificate_of(past: EarlierData) -> dict[str, Any]:
+    """Return a certificate of D alone, and of the upper bound where there are margins."""
+    sums, (upper, rounding) = past.scan_sums, upper_bound_of(past.scan_sums)
+    return {
+        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
+        "upper_bound": upper if sums.loss.quadratic and not sums.free else None,
+        "dual_objective": past.dual or None,
+        "rounding_bound": rounding,
+        "rows_scanned": past.rows,
+        "covers": f"this holds for all {past.rows} rows given so far; nothing is proven of the "
+        "weights, for the earlier ones were not there to be scanned at them",
+    }

@@ -88,7 +88,6 @@ def _named_as_in_sklearn() -> Iterator[None]:
 
 
 def _with_sklearn_names(message: str) -> str:
-    """Replace the setting that a message begins with by scikit-learn's name."""
     for sklearn_name, name in (*SKLEARN_NAMES.items(), ("n_jobs", "threads")):
         for start in (f"{name} ".replace("_", "-"), f"{name}-of "):
             if message.startswith(start):

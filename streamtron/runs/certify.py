@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import Any, Unpack
 
 import numpy as np
@@ -37,7 +37,7 @@ from streamtron.runs.inputs import (
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import ClassWeights, class_weights_of
+from streamtron.runs.learners import ClassWeights, against_rest, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
 from streamtron.runs.report import deletions_of, in_order, sign_of_learner
 from streamtron.runs.scan import Scans, scan_weights
@@ -215,13 +215,16 @@ def _prove(
     running = None if run is None else running_weights(run, model, known)
     known = known.ordered_as(scans.fingerprints())
     scans.rows = known.shard_rows
-    certificates, distances, drifts = list[Certificate](), list[float](), list[float]()
+    certificates, distances = list[Certificate](), list[float]()
     for group, learners in _groups(problem, machine, scans.source, model, known):
         certificates += scan_weights(scans, learners, scales[group])
         distances += map(_distance, learners, certificates[group])
         if running is not None:
-            drifts += map(_drift, learners, running[group])
-    return _proof(model, problem, _with_drift(certificates, drifts), scans, distances)
+            drifts = map(_drift, learners, running[group])
+            proofs = zip(certificates[group], drifts, strict=True)
+            certificates[group] = [replace(proof, drift=drift) for proof, drift in proofs]
+    _warn_of_drift([proof.drift for proof in certificates if proof.drift is not None])
+    return _proof(model, problem, certificates, scans, distances)
 
 
 def _proof(
@@ -282,9 +285,8 @@ def _learners(
     numbered as the shards number columns, and its counts."""
     learners = []
     for k, (direction, scale) in enumerate(directions):
-        class_weights, positive = weights, direction.positive
-        if weights is not None and positive is not None and model.kind != "two classes":
-            class_weights = {positive: weights.get(positive, 1.0)}  # the rest weighs 1
+        positive = direction.positive
+        class_weights = against_rest(weights, None if model.kind == "two classes" else positive)
         if problem.augmentation == 0.0 and direction.bias != 0.0:
             raise SettingsError(
                 f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
@@ -336,36 +338,27 @@ def running_weights(
     that does not belong to the witness."""
     try:
         with FinishedRun.to_read(run) as ended:
-            learners = _learners_of_run(ended, model, witness)
+            labels, settings = ended.checkpoint.labels, ended.settings
+            learners = in_order(ended.learners(), labels, settings)
+            if {*labels} != {*model.classes} or not _counted_alike(learners, witness):
+                raise DataError(f"{run}: its last checkpoint has other counts than {witness.path}.")
     except StreamtronError as error:
         _log.warning("%s The drift of the running weights is not told.", error)
         return None
-    sign = sign_of_learner(ended.checkpoint.labels, model.classes, ended.settings)
+    sign = sign_of_learner(labels, model.classes, settings)
     vectors = [learner.running.w for learner in learners]
     return vectors if sign > 0.0 else [-dense(w) for w in vectors]
 
 
-def _learners_of_run(ended: FinishedRun, model: LinearModel, witness: Witness) -> Sequence[Learner]:
-    labels, settings = ended.checkpoint.labels, ended.settings
-    learners = ended.learners()
-    number = len(labels) if settings.one_vs_rest else 1
-    alike = len(labels) == len(model.classes) and set(labels) == set(model.classes)
-    if alike and len(learners) == number:
-        ordered = in_order(learners, labels, settings)
-        rows = [*witness.shard_rows, witness_file.MOST_ROWS]  # and any row behind them
-        pieces = [split(learner.counts.nonzero(), rows) for learner in ordered]
-        theirs = [split(counts.nonzero(), rows) for counts in witness.counts]
-        if len(pieces) == len(theirs) and all(map(_equal, pieces, theirs)):
-            return ordered
-    raise DataError(f"{ended.path}: its last checkpoint has other counts than {witness.path}.")
-
-
-def _equal(first: Iterable[Counts], second: Iterable[Counts]) -> bool:
-    """Tell whether two learners have the same counts, given some at a time."""
-    return all(
-        np.array_equal(ours, theirs)
-        for pair in zip(first, second, strict=True)
-        for ours, theirs in zip(*(counts.gaps() for counts in pair), strict=True)
+def _counted_alike(learners: Sequence[Learner], witness: Witness) -> bool:
+    """Tell whether learners have a witness's counts; those of a shard are in memory at a time."""
+    rows = [*witness.shard_rows, witness_file.MOST_ROWS]  # and any row behind them
+    counts = [learner.counts for learner in learners]
+    pieces, theirs = ([split(k.nonzero(), rows) for k in some] for some in (counts, witness.counts))
+    return len(pieces) == len(theirs) and all(
+        np.array_equal(first, second)
+        for pair in zip(chain(*pieces), chain(*theirs), strict=True)
+        for first, second in zip(*(shard.gaps() for shard in pair), strict=True)
     )
 
 
@@ -375,10 +368,7 @@ def _drift(learner: Learner, running: Vector | SparseVector) -> float:
     return learner.frozen.scan_sums.distance(dense(running))
 
 
-def _with_drift(certificates: Sequence[Certificate], drifts: Sequence[float]) -> list[Certificate]:
-    """Return the certificates with the drifts of the running weights, if there are any."""
-    if not drifts:
-        return [*certificates]
+def _warn_of_drift(drifts: Sequence[float]) -> None:
     if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
         _log.warning(
             "the running weights have drifted by %.1g of their length from those that the counts "
@@ -386,7 +376,3 @@ def _with_drift(certificates: Sequence[Certificate], drifts: Sequence[float]) ->
             "from them, as do forget and fit --resume where they train on.",
             max(drifts),
         )
-    return [
-        replace(certificate, drift=drift)
-        for certificate, drift in zip(certificates, drifts, strict=True)
-    ]

@@ -48,7 +48,7 @@ from streamtron.runs.finished_run import (
 from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import Known, Training, class_weights_of
 from streamtron.runs.memory import DataSize, check_memory, columns_allowed, memory_needed
-from streamtron.runs.parts import OpenParts, take_saved_counts, train_changed, with_parts_after
+from streamtron.runs.parts import OpenParts, PartsTraining, train_changed, with_parts_after
 from streamtron.runs.report import (
     Outcome,
     build_outcome,
@@ -296,7 +296,8 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
 
         learners = target.restore(source)
         final = _FinalState(source, () if rows.added else learners)
-        training = Training(source, settings, target.machine, target.listen, final)
+        known = target.known(rows.shards)
+        training = Training(source, settings, target.machine, target.listen, final, known)
         facts = _train_learners(target, rows, training, learners, begin)
         if new is not None and not few:
             _check_index_base(source, target)
@@ -315,17 +316,13 @@ def _train_learners(
     """Train the learners on; return what the report has of parts."""
     settings = target.settings
     if settings.parts is None:
-        training.on(learners, begin, target.known(rows.shards))
+        training.on(learners, begin)
         return {}
     begin(learners)
     counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]
     directory = str(transaction.begin(target.finished.path) / PARTS)
-    facts = train_changed(
-        training, learners, counted, rows.rows, target.cache_directory, directory,
-        target.open_parts,
-    )  # fmt: skip
-    take_saved_counts(directory, settings, learners)
-    return facts
+    parts = PartsTraining(training, target.cache_directory, directory, target.open_parts)
+    return train_changed(parts, learners, counted, rows.rows)[1]
 
 
 def _outcome(

@@ -106,32 +106,24 @@ def convert(
             "--keep-names out."
         )
     reading = resolve_reading(files[0], reading_from_settings(settings))
-    with new_shards(os.fspath(destination), to, overwrite) as path_of:
-        return _convert(files, reading, settings, to, rows_per_shard, path_of, keep_names, executor)
-
-
-def _convert(
-    files: Sequence[ShardFile], reading: ReaderConfig, settings: Settings, to: Format,
-    rows_per_shard: int, path_of: Callable[[int | str], str], keep_names: bool, executor: Executor,
-) -> Written:  # fmt: skip
-    """Survey the shards, then write the rows."""
     threads = available_processors() if executor is serial else 1
-    if reading.recipe is not None and not reading.recipe.is_fitted:
-        reading = with_counts(reading, executor(count_columns, files, reading, threads))
-    if executor is serial and _first_rows_tell(files, reading, to):
-        surveys = _survey_first_rows(files, reading)
-        ranges = [RowRange(files[0].name, files, 0, sys.maxsize, path_of, rows_per_shard)]
-    else:
-        surveys = [*executor(survey, files, reading, threads)]
-        ranges = _row_ranges(files, surveys, path_of, rows_per_shard)
-    base = _base(surveys, files, reading, to)
-    shift = -base if to == "parquet" else 0 if files[0].format == "libsvm" else 1 - base
-    style = _style(surveys, to, shift, settings, reading.recipe)
-    based = replace(reading, index_base=base)
-    if keep_names:
-        counts = add_up(executor(names_of, files, based, threads))
-        write_names(path_of(NAMES), counts, based, shift)
-    return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
+    with new_shards(os.fspath(destination), to, overwrite) as path_of:
+        if reading.recipe is not None and not reading.recipe.is_fitted:
+            reading = with_counts(reading, executor(count_columns, files, reading, threads))
+        if executor is serial and _first_rows_tell(files, reading, to):
+            surveys = _survey_first_rows(files, reading)
+            ranges = [RowRange(files[0].name, files, 0, sys.maxsize, path_of, rows_per_shard)]
+        else:
+            surveys = [*executor(survey, files, reading, threads)]
+            ranges = _row_ranges(files, surveys, path_of, rows_per_shard)
+        base = _base(surveys, files, reading, to)
+        shift = -base if to == "parquet" else 0 if files[0].format == "libsvm" else 1 - base
+        style = _style(surveys, to, shift, settings, reading.recipe)
+        based = replace(reading, index_base=base)
+        if keep_names:
+            counts = add_up(executor(names_of, files, based, threads))
+            write_names(path_of(NAMES), counts, based, shift)
+        return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
 
 
 def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:

@@ -1,8 +1,4 @@
-"""Evaluate models on labelled shards.
-
-Rows are read once, in the order of the shards, and need no cache. Memory is a few blocks; with
-workers, the decisions of a few shards.
-"""
+"""Evaluate models on labelled shards, which are read as by ``predict``."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
-from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.core.rows import Chunk, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, open_reader
 from streamtron.data.manifest import ShardRecord
@@ -130,24 +126,13 @@ def score_shards(
         raise no_rows(list(files), share)
 
 
-def _score_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool,
-    on_bad_shard: Literal["error", "skip"],
-) -> Iterator[ScoredRows]:  # fmt: skip
-    """Score one shard, which may be empty."""
-    known = models[0].classes if models[0].kind == "two classes" else None
-    with open_one(shard, reading, known, on_bad_shard=on_bad_shard) as source:
-        for rows in score(models, source, at_optimum=at_optimum):
-            yield rows._replace(shard=shard.name)
-
-
 class ScoredRows(NamedTuple):
     """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
     classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
     label; bounds on the decisions of
-    the optima, if they are wanted and proven; all labels of their source so far; the first row's
+    the optima, if they are wanted and proven; all labels of their shard so far; the first row's
     number; the nonzeros in columns beyond the models' width, which weigh 0, and the columns of a
-    table with categories that were not counted; and their shard, if there is one."""
+    table with categories that were not counted; and their shard."""
 
     decisions: tuple[NDArray[Any], ...]
     truth: NDArray[Any]
@@ -157,35 +142,38 @@ class ScoredRows(NamedTuple):
     labels: tuple[Label, ...]
     first_row: int
     out_of_range: int
-    unseen: tuple[str, ...] = ()
-    shard: str = ""
+    unseen: tuple[str, ...]
+    shard: str
 
 
-def score(
-    models: Sequence[LinearModel], source: ChunkSource, *, at_optimum: bool = False
-) -> Iterator[ScoredRows]:
-    """Score every chunk; the models have the same classes."""
+def _score_shard(
+    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool,
+    on_bad_shard: Literal["error", "skip"],
+) -> Iterator[ScoredRows]:  # fmt: skip
+    """Score one shard, which may be empty."""
     first = models[0]
+    classes = first.classes if first.kind == "two classes" else None
     proven = [
         at_optimum and m.certificate and m.kind == "two classes" and why_unbounded(m) is None
         for m in models
     ]
     optima = [OptimumBounds(m) if known else None for m, known in zip(models, proven, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
-    for chunk in source.chunks():
-        decisions, beyond = zip(*(model.decision_rows(chunk.rows) for model in models), strict=True)
-        weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
-        of_codes = [places.get((type(label), label), -1) for label in source.labels]
-        truth, strange = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
-        if first.kind == "two classes":
-            truth = truth[:, 1:]  # one problem: the larger class against the other
-        bounds = tuple(
-            None if optimum is None else optimum.decisions(chunk.rows, chunk.squares)
-            for optimum in optima
-        )
-        labels, [(first_row, _), *_] = tuple(source.labels), chunk.ranges
-        unknown = max(beyond), unseen_columns(first, chunk.rows)
-        yield ScoredRows(decisions, truth, weights, strange, bounds, labels, first_row, *unknown)
+    with open_one(shard, reading, classes, on_bad_shard=on_bad_shard) as source:
+        for chunk in source.chunks():
+            scored = (model.decision_rows(chunk.rows) for model in models)
+            decisions, beyond = zip(*scored, strict=True)
+            weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+            of_codes = [places.get((type(label), label), -1) for label in source.labels]
+            truth, strange = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
+            if classes is not None:
+                truth = truth[:, 1:]  # one problem: the larger class against the other
+            rows, squares = chunk.rows, chunk.squares
+            bounds = tuple(None if k is None else k.decisions(rows, squares) for k in optima)
+            yield ScoredRows(
+                decisions, truth, weights, strange, bounds, tuple(source.labels),
+                chunk.ranges[0][0], max(beyond), unseen_columns(first, chunk.rows), shard.name,
+            )  # fmt: skip
 
 
 def summarise(
@@ -195,9 +183,8 @@ def summarise(
     """Evaluate models on all scored rows."""
     evaluators = [Evaluator(model, limit_rows, ranking, worst) for model in models]
     for rows in scored:
-        of_models = zip(evaluators, rows.decisions, rows.bounds, strict=True)
-        for evaluator, decisions, bounds in of_models:
-            evaluator.add(rows, decisions, bounds)
+        for number, evaluator in enumerate(evaluators):
+            evaluator.add(rows, number)
     return [evaluator.evaluation() for evaluator in evaluators]
 
 
@@ -218,12 +205,9 @@ class Evaluator:
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
-    def add(
-        self, rows: ScoredRows, decisions: NDArray[Any],
-        bounds: tuple[NDArray[Any], NDArray[Any]] | None = None,
-    ) -> None:  # fmt: skip
-        """Add rows with the model's decisions, and bounds on those of the optimum."""
-        truth, weights = rows.truth, rows.weights
+    def add(self, rows: ScoredRows, number: int = 0) -> None:
+        """Add rows; ``number`` : of the model among those that scored them."""
+        truth, weights, decisions = rows.truth, rows.weights, rows.decisions[number]
         self.out_of_range += rows.out_of_range
         self.unseen.update(rows.unseen)
         if self.residuals is not None:
@@ -235,7 +219,7 @@ class Evaluator:
             self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
             self.worth.add(truth, probabilities_of(self.model, decisions), weights, rows.strange)
-        if bounds is not None:
+        if (bounds := rows.bounds[number]) is not None:
             self.bounds = self.bounds or AccuracyBounds()
             self.bounds.add(np.where(truth[:, 0], 1, -1), *bounds, weights)
 

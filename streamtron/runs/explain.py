@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
 from streamtron.core.text import feature_text
-from streamtron.data import find_shards, no_rows
+from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
 from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
@@ -140,10 +140,10 @@ def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
     return names
 
 
-def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
+def names_beside(model: LinearModel, manifest: Manifest) -> list[str]:
     """Return the directories of shards in which ``convert`` kept the names of this model's
     columns."""
-    places = dict.fromkeys(map(os.path.dirname, shards))
+    places = dict.fromkeys(os.path.dirname(shard.path) for shard in manifest.shards)
     directories = [place for place in places if os.path.isfile(os.path.join(place, NAMES))]
     if not directories:
         return []
@@ -156,7 +156,7 @@ def names_beside(model: LinearModel, shards: Iterable[str]) -> list[str]:
 def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
     """Return the directories with names beside the shards of the run of the model at ``path``."""
     manifest = manifest_of(run_directory(path))
-    return names_beside(model, (shard.path for shard in manifest.shards)) if manifest else []
+    return names_beside(model, manifest) if manifest else []
 
 
 def _feature(
@@ -238,7 +238,6 @@ def _explain_path(
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
-    """Return a row, and the name of its shard."""
     files, first_row = find_shards(paths), 0
     reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:

@@ -18,7 +18,9 @@ from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
+from streamtron.core.files import scratch_directory
 from streamtron.core.names import SettingNames, checks_keywords
+from streamtron.core.rows import Label
 from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.profile import with_guesses
@@ -49,7 +51,7 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.parts import OpenParts, train_in_parts, with_parts
+from streamtron.runs.parts import OpenParts, PartsTraining, train_new, with_parts
 from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -150,17 +152,16 @@ def run(
     inputs = [*as_paths(shards), settings.vocabulary]
     files, directory = check_outputs_of_fit(named, inputs, machine)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
-        job = _Job(
+        job = Job(
             as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
-            resume, overwrite,
+            resume, overwrite, open_parts=open_parts,
         )  # fmt: skip
         try:
-            return _fitted(job, open_parts, files)
+            return _fitted(job, files)
         except ManyClasses as error:
             if machine.cache_dir is None:
                 clear_cache(cache)  # of another reading
-            job = job._replace(resume=False, overwrite=True, many=error.spent)
-            return _fitted(job, open_parts, files)
+            return _fitted(job._replace(resume=False, overwrite=True, many=error.spent), files)
 
 
 @contextmanager
@@ -175,54 +176,47 @@ def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         raise
 
 
-def _fitted(job: _Job, open_parts: OpenParts | None, files: Mapping[str, str | None]) -> Outcome:
+def _fitted(job: Job, files: Mapping[str, str | None]) -> Outcome:
     """Fit once; a ManyClasses says what was spent."""
-    with _opened(job, workers=open_parts is not None) as fitting:
-        [settings], training, of_parts = fitting.candidates, fitting.training, None
+    with opened(job) as fitting:
         try:
-            if settings.parts is None:
-                [learners] = train_candidates(training, [settings], fitting.state)
-            else:
-                learners, of_parts = train_in_parts(
-                    training, fitting.state, job.cache, fitting.states, open_parts
-                )
+            learners, of_parts = fitting.train()
         except ManyClasses as error:
-            seconds, source = time.perf_counter() - fitting.began, training.source
+            seconds, source = time.perf_counter() - fitting.began, fitting.training.source
             error.spent = source.nonzeros_read, source.bytes_read, seconds
             raise
-        outcome = fitting.outcome(learners, settings, of_parts)
+        outcome = fitting.outcome(learners, fitting.training.settings, of_parts)
         write_outcome(outcome, run=job.directory, **files)
     return outcome
 
 
 def fit_many(
     shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
-    cache_dir: str | None, run_dir: str | None = None,
+    cache_dir: str, run_dir: str | None = None,
 ) -> list[Outcome]:  # fmt: skip
     """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
     checkpoints are written.
 
-    ``cache_dir`` : of the flat copy of the shards; None = as ``machine`` says. ``run_dir`` : of the
-    checkpoints of these candidates; training resumes from the last one. Each outcome equals that of
-    ``run``, except that ``bytes_read`` and ``seconds`` of the report are those of all.
+    ``cache_dir`` : of the flat copy of the shards. ``run_dir`` : of the checkpoints of these
+    candidates; training resumes from the last one. Each outcome equals that of ``run``, except that
+    ``bytes_read`` and ``seconds`` of the report are those of all.
     """
     if (parts := candidates[0].parts) is not None:
         raise SettingsError(f"parts is {parts}: only fit trains on parts. Leave it out.")
-    with nullcontext(cache_dir) if cache_dir else cache_directory(None, machine) as cache:
-        job = _Job(as_paths(shards), candidates, machine, listen, cache, run_dir, resume=True)
-        with _opened(job) as fitting:
-            groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
-            return [
-                fitting.outcome(learners, settings, {})
-                for learners, settings in zip(groups, fitting.candidates, strict=True)
-            ]
+    job = Job(as_paths(shards), candidates, machine, listen, cache_dir, run_dir, resume=True)
+    with opened(job) as fitting:
+        groups = train_candidates(fitting.training, fitting.candidates, fitting.state)
+        return [
+            fitting.outcome(learners, settings, {})
+            for learners, settings in zip(groups, fitting.candidates, strict=True)
+        ]
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """What is fitted on what. The ``directory`` of its run (None = no checkpoints) and its
     ``model`` (None = the candidates of a sweep, which is never resumed by hand), whether it is
     resumed or replaced; and ``many`` classes, though the settings do not say so: what was spent on
-    two of them."""
+    two of them. ``classes`` : the only ones, None = those of the shards."""
 
     shards: list[str]
     candidates: Sequence[Settings]
@@ -234,21 +228,38 @@ class _Job(NamedTuple):
     resume: bool = False
     overwrite: bool = False
     many: tuple[int, int, float] | None = None
+    classes: Sequence[Label] | None = None
+    open_parts: OpenParts | None = None
 
 
-class _Fitting(NamedTuple):
+class Fitting(NamedTuple):
     """A fit that has begun at ``began``, on the clock of ``time.perf_counter``.
 
     ``state`` : of the checkpoint to go on from. ``states`` : where parts save theirs. ``counted`` :
     whether the data were read to find the size of the active set.
     """
 
+    job: Job
     training: Training[ShardSource]
     candidates: list[Settings]
     began: float
     counted: bool
     state: State | None = None
     states: str | None = None
+
+    def train(self) -> tuple[list[Learner], dict[str, Any] | None]:
+        """Train the only candidate; return its finished learners, and what the report has of parts,
+        None if there is one."""
+        if self.training.settings.parts is None:
+            [learners] = train_candidates(self.training, self.candidates, self.state)
+            return learners, None
+        with nullcontext(self.states) if self.states else scratch_directory("streamtron-") as where:
+            parts = PartsTraining(self.training, self.job.cache, where, self.job.open_parts)
+            learners, report = train_new(parts, self.state)
+            if self.states is None:
+                for learner in learners:
+                    learner.counts.total()  # reads them all
+        return learners, report
 
     def outcome(
         self, learners: Sequence[Learner], settings: Settings, report: dict[str, Any] | None = None
@@ -269,35 +280,34 @@ class _Fitting(NamedTuple):
 
 
 @contextmanager
-def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
+def opened(job: Job) -> Iterator[Fitting]:
     """Open the shards, and the run in its directory, which is locked meanwhile."""
     nonzeros, size, seconds = job.many or (0, 0, 0.0)
     began, directory, machine = time.perf_counter() - seconds, job.directory, job.machine
-    resumed = directory if job.resume and directory and is_run(directory) else None
     kept: dict[str, Any] = {} if job.many is None else {"multiclass": True}
     recipe = None
-    if resumed is not None:  # it keeps what was decided when it began
-        record = read_record(Path(resumed))
-        kept = {name: record.settings.get(name) for name in ("parts", "multiclass")}
+    if job.resume and directory and is_run(directory):  # it keeps what was decided when it began
+        record = read_record(Path(directory))
+        kept = {name: record.settings.get(name) for name in ("parts", "multiclass", "active_set")}
         recipe = _recipe_of(job, record)
     most_labels = None if job.candidates[0].one_vs_rest else MOST_NUMBERS
     candidates = [
         settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)})
         for settings in job.candidates
     ]
-    candidates, read = with_active_set(
-        job.shards, candidates, machine, job.cache, resumed, job.listen
-    )
+    candidates, read = with_active_set(job.shards, candidates, machine, job.cache, job.listen)
     with open_training_shards(
-        job.shards, candidates[0], machine, job.cache, most_labels=most_labels, recipe=recipe
-    ) as source:
+        job.shards, candidates[0], machine, job.cache, classes=job.classes, recipe=recipe,
+        most_labels=most_labels,
+    ) as source:  # fmt: skip
         source.nonzeros_read = read[0] + nonzeros
         source.bytes_read = read[1] + size + source.counted
-        candidates = [
-            with_parts(settings, source.shards, workers=workers) for settings in candidates
-        ]
+        if job.classes is not None:
+            candidates = [k.but(multiclass=len(job.classes) > 2) for k in candidates]
+        workers = job.open_parts is not None
+        candidates = [with_parts(k, source.shards, workers=workers) for k in candidates]
         training = Training(source, candidates[0], machine, job.listen)
-        fitting = _Fitting(training, candidates, began, bool(read[0]))
+        fitting = Fitting(job, training, candidates, began, bool(read[0]))
         if directory is None:
             yield fitting
             return
@@ -311,12 +321,12 @@ def _opened(job: _Job, *, workers: bool = False) -> Iterator[_Fitting]:
             recipe=recipe_digest(candidates[0], source.reading),
             resume=job.resume, overwrite=job.overwrite,
         ) as run:  # fmt: skip
-            fitting = _begun(fitting, run, job)
+            fitting = _begun(fitting, run)
             with nullcontext() if job.model is None else signals.defer_to_checkpoint():
                 yield fitting
 
 
-def _recipe_of(job: _Job, record: Record) -> Recipe | None:
+def _recipe_of(job: Job, record: Record) -> Recipe | None:
     """Return the recipe of a run that has ended: its model's, which was counted in the rows that it
     had first; None where the shards have to tell."""
     if record.recipe is None or job.model is None or not os.path.exists(job.model):
@@ -326,9 +336,9 @@ def _recipe_of(job: _Job, record: Record) -> Recipe | None:
     return reading.recipe if is_its_own else None
 
 
-def _begun(fitting: _Fitting, run: Run, job: _Job) -> _Fitting:
+def _begun(fitting: Fitting, run: Run) -> Fitting:
     """Return the fit as it goes on from the last checkpoint of its run, and writes others."""
-    training, began, state = fitting.training, fitting.began, None
+    job, training, began, state = fitting.job, fitting.training, fitting.began, None
     source, every = training.source, training.machine.checkpoint_every
     source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
     if (manifest := manifest_of(run.path)) is not None:

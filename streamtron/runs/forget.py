@@ -1,15 +1,11 @@
-"""Forget rows: choose them, delete them and their counts from a finished run, and train on.
-
-The rows' counts are deleted, the next reading sums a = Σ c_k y_k afresh over the rows that stay,
-and training goes on from there: two readings where memory holds the rows that matter.
-"""
+"""Forget rows: choose them, delete them and their counts from a finished run, and train on: two
+readings where memory holds the rows that matter."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +106,6 @@ def forget(
 def _check(
     names: Sequence[str], key: str | None, values: Sequence[str], rows: object | None
 ) -> None:
-    """Raise a SettingsError if options exclude each other, or none is given."""
     if key is not None and rows is not None:
         raise SettingsError("--key and --rows exclude each other. Give one.")
     if (key is None) != (len(values) == 0):
@@ -121,45 +116,45 @@ def _check(
         raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
 
 
-def _without(target: EditableRun, removed: Mapping[int, Removed]) -> RowChange | None:
+Exclusions = tuple[Mapping[int, NDArray[np.int64] | None], dict[str, int | None]]
+"""Number of a shard → rising numbers of the rows that are deleted from its file, None = all; what
+is named in the call → its rows that are deleted, each counted where it is named first, None if the
+run does not have it."""
+
+
+def _without(
+    target: EditableRun, removed: Mapping[int, NDArray[np.int64] | None]
+) -> RowChange | None:
     """Return the rows of the run without those that are removed; None if nothing is."""
-    if not removed:
+    if all(rows is not None and not len(rows) for rows in removed.values()):
         return None
-    shards, rows, gone = list[ShardFile](), list[int](), list[NDArray[np.int64]]()
-    for number, record in enumerate(target.manifest.shards):
-        numbers, file = removed.get(number, Removed(NO_ROWS, target.shards[number]))
-        gone.append(record.first_row + numbers)
-        if file is not None:
-            shards.append(file)
-            rows.append(record.rows - len(numbers))
-    if not sum(rows):
+    shards, left, gone = list[ShardFile](), list[int](), list[NDArray[np.int64]]()
+    for number, (record, file) in enumerate(
+        zip(target.manifest.shards, target.shards, strict=True)
+    ):
+        if (rows := removed.get(number, NO_ROWS)) is None:
+            gone.append(record.first_row + np.arange(record.rows))
+            continue
+        gone.append(record.first_row + rows - np.searchsorted(_not_read(target, file, rows), rows))
+        left.append(record.rows - len(rows))
+        if len(rows):
+            known = np.union1d(_left_out(file), rows)
+            file = file._replace(without=Deletions(record.path, record.fingerprint, known))
+        shards.append(file)
+    if not sum(left):
         raise DataError(
             f"{target.finished.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    return RowChange(shards, rows, removed=np.concatenate(gone))
-
-
-class Removed(NamedTuple):
-    """Rising numbers of the rows that are deleted from a shard, among the run's rows of it, and the
-    file without them; None = the whole shard is deleted."""
-
-    rows: NDArray[np.int64]
-    file: ShardFile | None
-
-
-Exclusions = tuple[dict[int, Removed], dict[str, int | None]]
-"""Number of a shard → what is deleted from it; what is named in the call → its rows that are
-deleted, each counted where it is named first, None if the run does not have it."""
+    return RowChange(shards, left, removed=np.concatenate(gone))
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
-    """Delete the named shards."""
     records = target.manifest.shards
-    removed, deleted = dict[int, Removed](), dict[str, int | None]()
+    removed, deleted = dict[int, None](), dict[str, int | None]()
     for name, numbers in _numbers(target, names).items():
         new = numbers - removed.keys()
-        removed |= {number: Removed(np.arange(records[number].rows), None) for number in new}
+        removed |= dict.fromkeys(new)
         deleted[name] = sum(records[number].rows for number in new) if numbers else None
     return removed, deleted
 
@@ -184,7 +179,7 @@ def _rows_by_key(
     if places:
         for value, count, known in zip(values, counts.tolist(), occurs, strict=True):
             deleted[f"{column} = {value}"] = count if known else None
-    return _with_deletions(target, hits), deleted
+    return hits, deleted
 
 
 def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
@@ -211,7 +206,7 @@ def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
             not_in_run = np.intersect1d(not_in_run, left_out)
         if deleted[name] is not None and len(not_in_run):
             deleted[f"{len(not_in_run):,} row(s) of {name}"] = None
-    return _with_deletions(target, hits), deleted
+    return hits, deleted
 
 
 def _numbers(target: EditableRun, names: Sequence[str]) -> dict[str, set[int]]:
@@ -253,17 +248,3 @@ def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:
     prints = [record.fingerprint for record in target.manifest.shards]
     wanted = {prints[number] for number in numbers}
     return {number for number, fingerprint in enumerate(prints) if fingerprint in wanted}
-
-
-def _with_deletions(
-    target: EditableRun, rows: Mapping[int, NDArray[np.int64]]
-) -> dict[int, Removed]:
-    """Delete rows that the run reads, numbered as in the files."""
-    removed = {}
-    for number, new in rows.items():
-        if len(new):
-            record, file = target.manifest.shards[number], target.shards[number]
-            without = Deletions(record.path, record.fingerprint, np.union1d(_left_out(file), new))
-            gone = new - np.searchsorted(_not_read(target, file, new), new)
-            removed[number] = Removed(gone, file._replace(without=without))
-    return removed

@@ -300,9 +300,12 @@ def check_outputs_of_fit(
     """Check model, report and witness as ``check_outputs`` does; return their absolute paths, and
     the run directory of the model, if there is one."""
     model = files["model"]
-    directory = None if model is None else machine.run_dir or absolute(run_directory(model))
+    directory = None if model is None else machine.run_dir or run_directory(model)
     places = {"run directory": directory}
-    return check_outputs(files, inputs, directories=places, cache=machine.cache_dir), directory
+    paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
+    if directory is not None and machine.run_dir is None:
+        directory = absolute(directory)
+    return paths, directory
 
 
 def _refuse_shared(

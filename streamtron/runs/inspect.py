@@ -235,14 +235,11 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
 
 def with_active_set(
     shards: Sequence[str], candidates: Sequence[Settings], machine: Machine, cache: str,
-    run: str | os.PathLike[str] | None = None, listen: Listener = ignore,
+    listen: Listener = ignore,
 ) -> tuple[list[Settings], tuple[int, int]]:  # fmt: skip
-    """Return candidates with the active set that they are fitted with: as given, as ``run`` has it,
-    or as memory allows; and the nonzeros and bytes that were read to find it, none where there is
-    room for all that the shards can hold. MachineError: one learner does not fit."""
-    if candidates[0].active_set is None and run is not None and (Path(run) / "run.json").is_file():
-        known = Settings.from_dict(read_record(Path(run)).settings)
-        candidates = [settings.but(active_set=known.active_set) for settings in candidates]
+    """Return candidates with the active set that they are fitted with: as given, or as memory
+    allows; and the nonzeros and bytes that were read to find it, none where there is room for all
+    that the shards can hold. MachineError: one learner does not fit."""
     [first, *_] = candidates
     if has_room(first, machine) or has_room(
         first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))

@@ -114,13 +114,15 @@ UNKNOWN = Known(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Training(Generic[Source]):
-    """Trains learners on the same readings of a source, together or in groups."""
+    """Trains learners on the same readings of a source, of which so much is ``known``, together or
+    in groups."""
 
     source: Source
     settings: Settings
     machine: Machine
     listen: Listener = ignore
     checkpointer: Checkpointer | None = None
+    known: Known = UNKNOWN
 
     def together(
         self,
@@ -148,14 +150,14 @@ class Training(Generic[Source]):
 
     def in_groups(
         self, learners: Sequence[Learner], at_once: int | None = None, state: State | None = None,
-        begin: Callable[[Sequence[Learner]], None] = lambda _: None, known: Known = UNKNOWN,
+        begin: Callable[[Sequence[Learner]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """Train learners one group after another, of ``at_once`` at most, or fewer where memory
         does not take them. What a group held is released when it is done, and its vectors are held
         by their nonzeros. MachineError: not even one has room beside the others.
 
         ``state`` is of all learners; those that have finished are not trained again. ``begin`` : is
-        called with the learners of each group before it trains. ``known`` : of the data.
+        called with the learners of each group before it trains.
         """
         restored = _restored(state, learners)
         begun = None if state is None else state.group
@@ -164,7 +166,7 @@ class Training(Generic[Source]):
         while start < len(learners):
             stop = min(border for border in borders if border > start)
             if begun is None or start != begun[0]:  # else they fitted when they began
-                size = self._group_size(learners, start, known)
+                size = self._group_size(learners, start)
                 stop = min(stop, start + (size if at_once is None else min(size, at_once)))
             group, pool = learners[start:stop], Pool()
             for learner in group:
@@ -185,22 +187,19 @@ class Training(Generic[Source]):
             return_memory()
             start = stop
 
-    def on(
-        self, learners: Sequence[Learner], begin: Callable[[Sequence[Learner]], None], known: Known
-    ) -> None:
+    def on(self, learners: Sequence[Learner], begin: Callable[[Sequence[Learner]], None]) -> None:
         """Train the learners of a finished run on, together if they fit in memory, else in groups.
-        ``begin``, ``known`` : see ``in_groups``."""
+        ``begin`` : see ``in_groups``."""
         for learner in learners:
             learner.progress.finish(None)  # also of those whose group has not begun
-        if self._group_size(learners, 0, known) < len(learners):
-            self.in_groups(learners, begin=begin, known=known)
+        if self._group_size(learners, 0) < len(learners):
+            self.in_groups(learners, begin=begin)
         else:
             begin(learners)
             self.together(learners, learners[0].pool)
 
-    def _group_size(self, learners: Sequence[Learner], start: int, known: Known) -> int:
-        """Return how many learners from ``start`` on memory takes at a time."""
-        blocks, machine = self.source.blocks, self.machine
+    def _group_size(self, learners: Sequence[Learner], start: int) -> int:
+        blocks, machine, known = self.source.blocks, self.machine, self.known
         rows = max(sum(block.rows for block in blocks), known.rows)
         nonzeros = max(sum(block.nonzeros for block in blocks), known.nonzeros)
         columns = max(self.source.width, *(learner.extent.columns for learner in learners))
@@ -270,10 +269,13 @@ def _resumed_group(state: State | None, restored: Sequence[RestoredLearner]) -> 
 def _learner(
     settings: Settings, labels: Sequence[Label], weights: ClassWeights | None, label: Label | None
 ) -> Learner:
-    """Return the learner of a class against the rest, of weight 1; of two classes if None."""
-    if label is not None and weights is not None:
-        weights = {label: weights.get(label, 1.0)}
-    return Learner(settings, labels, weights, label)
+    """Return the learner of a class against the rest; of two classes if None."""
+    return Learner(settings, labels, against_rest(weights, label), label)
+
+
+def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
+    """Return the weights of a class and of the rest, which is 1; of two classes, None, as given."""
+    return weights and ({label: weights.get(label, 1.0)} if label is not None else weights)
 
 
 class MemoryGuard:

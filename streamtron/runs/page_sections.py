@@ -284,7 +284,6 @@ def _certificate(facts: Facts) -> Iterator[str]:
 
 
 def _gaps(facts: Facts, histories: Sequence[Sequence[Values]]) -> str:
-    """Draw the gap after each reading, of every learner."""
     lines, tol = [_series("gap", 1, histories[0])], facts.report["settings"]["tol"]
     if len(histories) > 1:
         few = len(histories) <= 5  # colours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from streamtron.core.config import Settings, label_weights
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import RoundDone
 from streamtron.core.executor import LocalParts, Parts, Scans
-from streamtron.core.files import scratch_directory
 from streamtron.core.rows import COLUMN_MAX, Label
 from streamtron.data import ReaderConfig, ShardFile, ShardSource, SourceFacts, facts_of
 from streamtron.runs.learners import (
     ClassWeights,
     Training,
+    against_rest,
     balanced,
     read_to_end,
     restore_finished,
@@ -37,13 +37,12 @@ MOST_PARTS = 64
 
 
 class PartPlan(NamedTuple):
-    """What a part is made of: its number, its shards, and how they are read and trained on.
+    """What a part is made of: its shards, and how they are read and trained on.
 
     ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
     saved, see ``Part``. ``threads`` : that parse text. ``most_labels``, ``seen`` : as of a source.
     """
 
-    number: int
     shards: tuple[ShardFile, ...]
     settings: Settings
     reading: ReaderConfig
@@ -139,6 +138,29 @@ def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) 
     return part
 
 
+class PartsTraining(NamedTuple):
+    """A training on the parts of its settings, where ``open_parts`` has them, None = in this
+    process. They keep flat copies of their shards in ``cache``, their states in ``directory``."""
+
+    training: Training[ShardSource]
+    cache: str
+    directory: str
+    open_parts: OpenParts | None
+
+    @property
+    def threads(self) -> int:
+        """Threads of this process."""
+        return self.training.machine.thread_count
+
+    def opened(self, plans: Sequence[PartPlan], scans: Scans) -> AbstractContextManager[Parts]:
+        """Open the parts, new or restored after so many scans of each problem."""
+        return (self.open_parts or partial(open_here, threads=self.threads))(plans, scans)
+
+
+PartsTrained = tuple[list[Learner], dict[str, Any]]
+"""The finished learners, and what the report has of parts."""
+
+
 @contextmanager
 def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iterator[Parts]:
     """Open parts in this process, mapped over by so many threads."""
@@ -152,20 +174,10 @@ def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iter
             part.close()
 
 
-def train_in_parts(
-    training: Training[ShardSource],
-    state: State | None,
-    cache: str,
-    directory: str | None,
-    open_parts: OpenParts | None,
-) -> tuple[list[Learner], dict[str, Any]]:
-    """Train on the parts of the settings, where ``open_parts`` has them; None = in this process.
-
-    Returns the finished learners, with the counts of all rows, in the order of ``source.labels``;
-    and more for the report. ``state`` : of a run to resume. ``directory`` : where the parts save
-    their states, beside the checkpoints; None = a temporary one.
-    """
-    source, settings = training.source, training.settings
+def train_new(job: PartsTraining, state: State | None = None) -> PartsTrained:
+    """Train new learners, or those of ``state``, of a run to resume; with the counts of all rows,
+    in the order of ``source.labels``."""
+    source, settings = job.training.source, job.training.settings
     check_settings(settings)
     learners: list[Learner] = []
     resumed = None
@@ -175,28 +187,19 @@ def train_in_parts(
             densify(learner)
         reopened = [learner for learner in learners if reopen(learner)]
         resumed = Resumed(state.reading, state.chunks, (), reopened)
-    with nullcontext(directory) if directory else scratch_directory("streamtron-") as where:
-        labels = source.labels if learners else None  # whose order is that of the learners
-        plans = plans_of(training, cache, where, open_parts, labels, weighed=bool(learners))
-        report = train_on(training, plans, learners, open_parts, resumed)
-        take_saved_counts(where, settings, learners)
-        if directory is None:
-            for learner in learners:
-                learner.counts.total()  # reads them all
-    return learners, report
+    labels = source.labels if learners else None  # whose order is that of the learners
+    plans = _plans_of(job, labels, weighed=bool(learners))
+    return _train_on(job, plans, learners, resumed)
 
 
-def train_on(
-    training: Training[ShardSource],
-    plans: Sequence[PartPlan],
-    learners: list[Learner],
-    open_parts: OpenParts | None,
-    resumed: Resumed | None = None,
-) -> dict[str, Any]:
-    """Train learners on planned parts of a source, as they were after the learners' last readings;
-    or, if there are none, new ones. Return what the report has of it."""
-    source, readings = training.source, [learner.progress.reading for learner in learners]
-    with _opened(training, plans, readings or None, open_parts) as parts:
+def _train_on(
+    job: PartsTraining, plans: Sequence[PartPlan], learners: list[Learner], resumed: Resumed | None
+) -> PartsTrained:
+    """Train learners on planned parts, as they were after the learners' last readings; or, if there
+    are none, new ones."""
+    training, source = job.training, job.training.source
+    readings = [learner.progress.reading for learner in learners]
+    with job.opened(plans, readings or None) as parts:
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
@@ -206,16 +209,8 @@ def train_on(
             ended=lambda: source.take(parts(Part.describe, _facts)),
         )  # fmt: skip
         train(data, resumed)
-    return {"parts": len(plans), **_report(parts)}
-
-
-def _opened(
-    training: Training[ShardSource],
-    plans: Sequence[PartPlan],
-    scans: Scans,
-    open_parts: OpenParts | None,
-) -> AbstractContextManager[Parts]:
-    return (open_parts or partial(open_here, threads=training.machine.thread_count))(plans, scans)
+    take_saved_counts(job.directory, training.settings, learners)
+    return learners, {"parts": len(plans), **_report(parts)}
 
 
 def _weighed(source: ShardSource) -> tuple[tuple[float, dict[Label, float]], int, int]:
@@ -246,44 +241,33 @@ def _state_path(directory: str | os.PathLike[str], number: int) -> str:
 
 
 def train_changed(
-    training: Training[ShardSource],
-    learners: list[Learner],
-    counted: Sequence[Pieces],
-    rows: Sequence[int],
-    cache: str,
-    directory: str,
-    open_parts: OpenParts | None,
-) -> dict[str, Any]:
-    """Train learners of a changed run on, from their weights and these counts; return what the
-    report has of it. The parts save their counts in ``directory``. ``counted`` : of each learner,
-    counts. ``rows`` : how many the source's first shards have, all that have a count.
-    """
-    source, settings = training.source, training.settings
+    job: PartsTraining, learners: list[Learner], counted: Sequence[Pieces], rows: Sequence[int]
+) -> PartsTrained:
+    """Train learners of a changed run on, from their weights and the counts ``counted`` of each.
+    ``rows`` : how many the source's first shards have, all that have a count."""
+    source, settings = job.training.source, job.training.settings
     check_settings(settings)
-    os.makedirs(directory, exist_ok=True)
-    plans = plans_of(training, cache, directory, open_parts, source.labels)
+    os.makedirs(job.directory, exist_ok=True)
+    plans = _plans_of(job, source.labels)
     rows_left = iter(rows)
     sizes = [sum(islice(rows_left, len(plan.shards))) for plan in plans]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
-        progress = learner.progress
+        progress, positive = learner.progress, learner.targets.positive
         learner.best.propose(learner.best.augmented)
         choose_mode(learner, "scan")
         leave_counts(learner, Counts())
         hold_elsewhere(learner, 0)
-        positive, weights_of = learner.targets.positive, plans[0].weights
         which = number if settings.one_vs_rest else None
-        if which is not None and positive is not None and weights_of is not None:
-            weights_of = {positive: weights_of.get(positive, 1.0)}
+        weights = plans[0].weights if which is None else against_rest(plans[0].weights, positive)
         for plan, counts in zip(plans, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
             label = next(iter(source.labels), None) if positive is None else positive
             center = learner.extent.center or 0.0
-            write_first_state(path, counts, progress.b, label, weights_of, center)
-    return train_on(training, plans, learners, open_parts)
+            write_first_state(path, counts, progress.b, label, weights, center)
+    return _train_on(job, plans, learners, None)
 
 
 def _report(parts: Parts) -> dict[str, Any]:
-    """Return what the report has of rounds."""
     steps = {
         name: {"rounds": rounds, "seconds": parts.seconds[name]}
         for name, rounds in parts.rounds.items()
@@ -298,18 +282,12 @@ def _report(parts: Parts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plans_of(
-    training: Training[ShardSource],
-    cache: str,
-    directory: str,
-    open_parts: OpenParts | None,
-    labels: Sequence[Label] | None = None,
-    *,
-    weighed: bool = False,
+def _plans_of(
+    job: PartsTraining, labels: Sequence[Label] | None, *, weighed: bool = False
 ) -> list[PartPlan]:
     """Return the plan of every part; a reading of its own finds the balanced weights of the labels
     in all parts, if the settings want them and they are not ``weighed``."""
-    source, settings, threads = training.source, training.settings, training.machine.thread_count
+    source, settings, threads = job.training.source, job.training.settings, job.threads
     assert settings.parts is not None
     part_settings = settings.but(
         active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
@@ -318,15 +296,15 @@ def plans_of(
     reading = source.resolve()
     plans = [
         PartPlan(
-            number, shards, part_settings, reading, None if labels is None else tuple(labels),
-            weights, os.path.abspath(cache), _state_path(directory, number),
+            shards, part_settings, reading, None if labels is None else tuple(labels), weights,
+            os.path.abspath(job.cache), _state_path(job.directory, number),
             max(1, threads // settings.parts), source.most_labels, source.seen,
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
     ]  # fmt: skip
     if settings.class_weight != "balanced" or weighed:
         return plans
-    with _opened(training, plans, None, open_parts) as parts:
+    with job.opened(plans, None) as parts:
         facts = parts(Part.describe, _weighed)
     for _, nonzeros, size in facts:
         source.nonzeros_read += nonzeros

@@ -309,7 +309,6 @@ def _report_of(
 
 
 def _certificate(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """Return the certificate as plain values, with the skipped shards."""
     assert learner.certificate is not None
     plain: dict[str, Any] = learner.certificate.to_dict()
     if skipped:

@@ -111,9 +111,7 @@ def _facts_of(place: RunLocation, margins: bool, names: Sequence[str], executor:
                 training = _measure(model, shards, executor, ranked=False, share=share)
             except DataError as error:
                 notes.append(f"The margins of the training rows are not shown: {error}")
-    column_names = load_names(
-        model, names or names_beside(model, (shard.path for shard in manifest.shards))
-    )
+    column_names = load_names(model, names or names_beside(model, manifest))
     title = os.path.basename(place.model)
     return Facts(title, model, content, manifest, training, None, notes, column_names)
 
@@ -160,10 +158,10 @@ def _measure(
     margins = np.zeros(len(EDGES) - 1, dtype=np.int64)
     evaluator = Evaluator(model, ranking=ranked or model.regression)
     for rows in score_shards([model], shards, executor, share=share):
-        [decisions] = rows.decisions
-        evaluator.add(rows, decisions)
+        evaluator.add(rows)
         if no_margin:
             continue
+        [decisions] = rows.decisions
         two = rows.truth.shape[1] == 1
         counts = (rows.weights > 0) & ~rows.strange & (two or rows.truth.any(axis=1))
         truth, decisions = rows.truth[counts], decisions[counts]

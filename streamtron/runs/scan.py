@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from streamtron.solver.duals import Counts, split
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading, problem_of
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
-from streamtron.solver.working_set import NEAR, keep_violators
+from streamtron.solver.working_set import NEAR, keep_violators, room
 
 
 class Scans:
@@ -61,17 +61,16 @@ class Scans:
         return self.source.readings + self._readings
 
     def read(
-        self, requests: Sequence[ScanRequest], counts: Sequence[Counts],
-        rooms: Callable[[], Sequence[int]] | None = None,
-    ) -> Generator[BlockScan, None, None]:  # fmt: skip
-        """Read once and yield the scan of every block; see ``scan_blocks``. ``counts`` : rows
-        numbered as in the whole data. ``rooms`` : bytes of violators that still fit, for every
-        request. No rows, a duplicate shard or one that changed are a DataError."""
+        self, requests: Sequence[ScanRequest], learners: Sequence[Learner], *, hold: bool
+    ) -> Generator[BlockScan, None, None]:
+        """Read once and yield the scan of every block; see ``scan_blocks``. ``hold`` : with the
+        violators that the learners have room for. No rows, a duplicate shard or one that changed
+        are a DataError."""
         shards, records, nonzeros = self.source.shards, list[ShardRecord](), 0
         reading = resolve_reading(shards[0], self.source.reading)
         tasks = (  # made in turn, so that no row is sent in vain
-            task._replace(rooms=tuple(rooms())) if rooms else task
-            for task in scan_tasks(shards, self.rows, counts)
+            task._replace(rooms=tuple(map(room, learners))) if hold else task
+            for task in scan_tasks(shards, self.rows, [learner.counts for learner in learners])
         )
         arguments = requests, reading, self.source.labels, self._cache_dir, self._threads
         self.begin("scan", len(requests))
@@ -177,10 +176,9 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
 def scan_weights(
     scans: Scans, learners: Sequence[Learner], scales: Sequence[float], *,
     from_slacks: bool = False, first: bool = False,
-    rooms: Callable[[], Sequence[int]] | None = None,
 ) -> list[Certificate]:  # fmt: skip
     """Certify the learners' weights by one reading: with the dual of their counts, or of those
-    that are made of the slacks, of which the learners then hold the rows that fit ``rooms``.
+    that are made of the slacks, of which the learners then hold the rows that they have room for.
     ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
     for learner, scale in zip(learners, scales, strict=True):
         begin_reading(learner, 0, scale)
@@ -190,8 +188,7 @@ def scan_weights(
         near = NEAR / scale if from_slacks and learner.loss.zone else -math.inf
         request = scan_request(learner)
         requests.append(request._replace(threshold=near, first=first, from_slacks=from_slacks))
-    counts = [learner.counts for learner in learners]
-    add_blocks(scans.read(requests, counts, rooms), learners)
+    add_blocks(scans.read(requests, learners, hold=from_slacks), learners)
     certificates = []
     for learner in learners:
         assert learner.frozen is not None

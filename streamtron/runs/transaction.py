@@ -88,7 +88,6 @@ def recover(run: Path, model: str | os.PathLike[str]) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, or a directory with all that is in it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -8,7 +8,7 @@ rows that have a loss then raises the dual.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -45,11 +45,9 @@ SCALED = 0.25
 def find_upper_bounds(
     scans: Scans, learners: Sequence[Learner], scales: Sequence[float], readings: int
 ) -> list[Certificate]:
-    """Certify the learners' weights by a first reading, with counts made of their slacks. Where
-    that leaves a gap, search for counts of a larger dual in at most ``readings`` more: a solve of
-    the rows that have a loss, then scans."""
+    """Certify the learners' weights by a first reading, and where that leaves a gap search for
+    counts of a larger dual in at most ``readings`` more."""
     certificates, spent = _certify(scans, learners, scales, readings)
-    bounds = {k: [proof] for k, proof in enumerate(certificates)}
     gaps = [proof.relative_duality_gap for proof in certificates]
     searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
     if learners[0].settings.hard or spent >= readings:
@@ -65,20 +63,20 @@ def find_upper_bounds(
         for k in searching:
             learner = learners[k]
             run_mini_epochs(finish_reading(learner))
-            if (proof := learner.certificate) is not None and proof.dual:
-                bounds[k].append(proof)
+            if (bound := learner.certificate) is not None and bound.dual:
+                certificates[k] = _with_bound(certificates[k], bound)
             _, _, mini_epochs = learner.progress.done_since(learner.running.updates)
-            proof = _bounded(certificates[k], bounds[k])
-            scans.done(learner, proof, learner.progress.mode, mini_epochs)
-    return [_bounded(proof, bounds[k]) for k, proof in enumerate(certificates)]
+            scans.done(learner, certificates[k], learner.progress.mode, mini_epochs)
+    return certificates
 
 
-def _bounded(proof: Certificate, bounds: Sequence[Certificate]) -> Certificate:
-    """Return a certificate with the largest D of ``bounds`` and its rounding, and the most columns
-    that one of them has proven to weigh 0."""
-    best = max(bounds, key=lambda bound: bound.dual)
-    zeros = max(bound.zero_columns for bound in bounds)
-    return replace(proof, dual=best.dual, rounding_bound=best.rounding_bound, zero_columns=zeros)
+def _with_bound(proof: Certificate, bound: Certificate) -> Certificate:
+    """Return a certificate with the larger D of the two and its rounding, and with as many columns
+    as either has proven to weigh 0."""
+    proof = replace(proof, zero_columns=max(proof.zero_columns, bound.zero_columns))
+    if bound.dual <= proof.dual:
+        return proof
+    return replace(proof, dual=bound.dual, rounding_bound=bound.rounding_bound)
 
 
 def _certify(
@@ -93,9 +91,7 @@ def _certify(
     quadratic P is known at the scanned scale alone, which stays; but rows may weigh so much that
     their counts were cut."""
     around, hard = list(scales), learners[0].settings.hard
-    best = scan_weights(
-        scans, learners, around, from_slacks=not hard, first=True, rooms=_rooms(learners)
-    )
+    best = scan_weights(scans, learners, around, from_slacks=not hard, first=True)
     for learner in learners:
         begin_search(learner)
     most = 0 if hard else max(readings - 2, min(readings, 1))
@@ -114,11 +110,7 @@ def _certify(
             learners[k].counts.clear()
             set_resolution(learners[k], resolution(learners[k]))
         again, scales = [learners[k] for k in far], [around[k] for k in far]
-        for k, proof in zip(
-            far,
-            scan_weights(scans, again, scales, from_slacks=True, rooms=_rooms(again)),
-            strict=True,
-        ):
+        for k, proof in zip(far, scan_weights(scans, again, scales, from_slacks=True), strict=True):
             best[k] = replace(proof, as_scanned=best[k].as_scanned)
     return best, most
 
@@ -156,13 +148,14 @@ def _read(scans: Scans, learners: Sequence[Learner], reading: int) -> None:
         begin_reading(learner, reading)
     scanning = [learner for learner in learners if learner.mode == "scan"]
     training = [learner for learner in learners if learner.mode == "train"]
-    requests, counts = list(map(_request, scanning)), [learner.counts for learner in scanning]
+    requests = list(map(_request, scanning))
     if training:
         scans.begin("train", len(learners))
-        chunks = _trained(scans, training)
-        add_blocks(scan_blocks(chunks, requests, counts, _rooms(scanning)()), scanning)
+        counts, rooms = [learner.counts for learner in scanning], list(map(room, scanning))
+        blocks = scan_blocks(_trained(scans, training), requests, counts, rooms)
     else:
-        add_blocks(scans.read(requests, counts, _rooms(scanning)), scanning)
+        blocks = scans.read(requests, scanning, hold=True)
+    add_blocks(blocks, scanning)
     scans.end()
 
 
@@ -181,7 +174,3 @@ def _trained(scans: Scans, learners: Sequence[Learner]) -> Generator[Chunk, None
                 solve_blocks((learner, take_chunk(learner, chunk, order.file_order(len(chunk)))))
             yield chunk
             scans.passed(len(chunk), chunk.nonzeros)
-
-
-def _rooms(learners: Sequence[Learner]) -> Callable[[], list[int]]:
-    return lambda: [room(learner) for learner in learners]

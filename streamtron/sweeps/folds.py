@@ -101,7 +101,6 @@ def with_classes(settings: Settings, paths: list[str]) -> Settings:
 def _labels(
     paths: list[str], settings: Settings, most: int | None
 ) -> tuple[list[Label], ReaderConfig]:
-    """Return what ``_beginning`` does of shards to fit on."""
     reader = reading_from_settings(settings)
     reader, _ = counted_reading(find_shards(paths), reader, settings, None)
     return _beginning(paths, reader, most, settings.on_bad_shard)

@@ -1,8 +1,4 @@
-"""Schedules of a sweep: which candidates are fitted how far in each iteration.
-
-Decisions are made when all trials of an iteration are measured, so neither their order nor the
-worker that made them has an effect.
-"""
+"""Schedules of a sweep: which candidates are fitted how far in each iteration."""
 
 from __future__ import annotations
 

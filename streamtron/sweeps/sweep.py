@@ -1,8 +1,7 @@
 """Sweep: fit many settings on the same shards and find which does best on other rows.
 
-All candidates of a task learn from the same readings and are measured on one reading of the
-validation shards. Which candidates go on and which is best is decided when all are measured, so the
-results depend neither on the tasks nor on which was faster.
+Which candidates go on and which is best is decided when all are measured, so the results depend
+neither on the tasks nor on which was faster.
 """
 
 from __future__ import annotations

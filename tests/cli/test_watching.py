@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from streamtron.cli.forecast import Forecast
-from streamtron.cli.progress import Status, reading_head, reading_line
+from streamtron.cli.progress import Forecast, Status, reading_head, reading_line
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import (
     ChunkDone,
