@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_899,
-    "test lines": 34_982,
+    "package lines": 41_613,
+    "test lines": 32_137,
     "solver lines": 8_685,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_792,
+    "runs lines": 6_701,
     "functions p90": 20,
     "longest function": 53,
     "most parameters": 8,

@@ -39,10 +39,7 @@ class DataError(StreamtronError, ValueError):
 
 
 class ManyClasses(DataError):
-    """There is a third class, and the rows were read for two: ``spent`` are the nonzeros, bytes and
-    seconds of that."""
-
-    spent = 0, 0, 0.0
+    """There is a third class, and the rows were read for two."""
 
 
 class FileDamaged(DataError):

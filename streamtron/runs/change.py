@@ -48,7 +48,7 @@ from streamtron.runs.finished_run import (
 from streamtron.runs.inputs import check_outputs, reading_from_model
 from streamtron.runs.learners import Known, Training, class_weights_of
 from streamtron.runs.memory import DataSize, check_memory, columns_allowed, memory_needed
-from streamtron.runs.parts import OpenParts, PartsTraining, train_changed, with_parts_after
+from streamtron.runs.parts import OpenParts, PartsTraining, plan_changed, train_on, with_parts_after
 from streamtron.runs.report import (
     Outcome,
     build_outcome,
@@ -322,7 +322,7 @@ def _train_learners(
     counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]
     directory = str(transaction.begin(target.finished.path) / PARTS)
     parts = PartsTraining(training, target.cache_directory, directory, target.open_parts)
-    return train_changed(parts, learners, counted, rows.rows)[1]
+    return train_on(parts, plan_changed(parts, learners, counted, rows.rows))[1]
 
 
 def _outcome(

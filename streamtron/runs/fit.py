@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,7 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.inspect import with_active_set
 from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.parts import OpenParts, PartsTraining, train_new, with_parts
+from streamtron.runs.parts import OpenParts, PartsTraining, plan_new, train_on, with_parts
 from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -156,12 +156,19 @@ def run(
             as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
             resume, overwrite, open_parts=open_parts,
         )  # fmt: skip
-        try:
-            return _fitted(job, files)
-        except ManyClasses as error:
-            if machine.cache_dir is None:
-                clear_cache(cache)  # of another reading
-            return _fitted(job._replace(resume=False, overwrite=True, many=error.spent), files)
+        fitting = None
+        while True:
+            try:
+                with opened(job) as fitting:
+                    learners, of_parts = fitting.train()
+                    outcome = fitting.outcome(learners, fitting.training.settings, of_parts)
+                    write_outcome(outcome, run=job.directory, **files)
+                return outcome
+            except ManyClasses:
+                if machine.cache_dir is None:
+                    clear_cache(cache)  # of another reading
+                spent = (0, 0, 0.0) if fitting is None else fitting.spent
+                job = job._replace(resume=False, overwrite=True, many=spent)
 
 
 @contextmanager
@@ -174,20 +181,6 @@ def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
         if new and directory is not None and not is_run(directory):
             shutil.rmtree(directory, ignore_errors=True)
         raise
-
-
-def _fitted(job: Job, files: Mapping[str, str | None]) -> Outcome:
-    """Fit once; a ManyClasses says what was spent."""
-    with opened(job) as fitting:
-        try:
-            learners, of_parts = fitting.train()
-        except ManyClasses as error:
-            seconds, source = time.perf_counter() - fitting.began, fitting.training.source
-            error.spent = source.nonzeros_read, source.bytes_read, seconds
-            raise
-        outcome = fitting.outcome(learners, fitting.training.settings, of_parts)
-        write_outcome(outcome, run=job.directory, **files)
-    return outcome
 
 
 def fit_many(
@@ -247,6 +240,12 @@ class Fitting(NamedTuple):
     state: State | None = None
     states: str | None = None
 
+    @property
+    def spent(self) -> tuple[int, int, float]:
+        """Nonzeros, bytes and seconds so far."""
+        source, seconds = self.training.source, time.perf_counter() - self.began
+        return source.nonzeros_read, source.bytes_read, seconds
+
     def train(self) -> tuple[list[Learner], dict[str, Any] | None]:
         """Train the only candidate; return its finished learners, and what the report has of parts,
         None if there is one."""
@@ -255,7 +254,7 @@ class Fitting(NamedTuple):
             return learners, None
         with nullcontext(self.states) if self.states else scratch_directory("streamtron-") as where:
             parts = PartsTraining(self.training, self.job.cache, where, self.job.open_parts)
-            learners, report = train_new(parts, self.state)
+            learners, report = train_on(parts, plan_new(parts, self.state))
             if self.states is None:
                 for learner in learners:
                     learner.counts.total()  # reads them all

@@ -157,8 +157,13 @@ class PartsTraining(NamedTuple):
         return (self.open_parts or partial(open_here, threads=self.threads))(plans, scans)
 
 
-PartsTrained = tuple[list[Learner], dict[str, Any]]
-"""The finished learners, and what the report has of parts."""
+class Planned(NamedTuple):
+    """Planned parts; the learners that train on them, as they were after their last readings, none
+    where they are new; and where a run is resumed."""
+
+    plans: list[PartPlan]
+    learners: list[Learner]
+    resumed: Resumed | None = None
 
 
 @contextmanager
@@ -174,9 +179,8 @@ def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iter
             part.close()
 
 
-def train_new(job: PartsTraining, state: State | None = None) -> PartsTrained:
-    """Train new learners, or those of ``state``, of a run to resume; with the counts of all rows,
-    in the order of ``source.labels``."""
+def plan_new(job: PartsTraining, state: State | None = None) -> Planned:
+    """Plan the training of new learners, or of those of ``state``, of a run to resume."""
     source, settings = job.training.source, job.training.settings
     check_settings(settings)
     learners: list[Learner] = []
@@ -188,16 +192,14 @@ def train_new(job: PartsTraining, state: State | None = None) -> PartsTrained:
         reopened = [learner for learner in learners if reopen(learner)]
         resumed = Resumed(state.reading, state.chunks, (), reopened)
     labels = source.labels if learners else None  # whose order is that of the learners
-    plans = _plans_of(job, labels, weighed=bool(learners))
-    return _train_on(job, plans, learners, resumed)
+    return Planned(_plans_of(job, labels, weighed=bool(learners)), learners, resumed)
 
 
-def _train_on(
-    job: PartsTraining, plans: Sequence[PartPlan], learners: list[Learner], resumed: Resumed | None
-) -> PartsTrained:
-    """Train learners on planned parts, as they were after the learners' last readings; or, if there
-    are none, new ones."""
+def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[str, Any]]:
+    """Train on planned parts; return the finished learners with the counts of all rows, in the
+    order of ``source.labels``, and what the report has of parts."""
     training, source = job.training, job.training.source
+    plans, learners, resumed = planned
     readings = [learner.progress.reading for learner in learners]
     with job.opened(plans, readings or None) as parts:
         parts.tell = lambda step, rounds: training.listen(
@@ -240,11 +242,11 @@ def _state_path(directory: str | os.PathLike[str], number: int) -> str:
     return os.path.join(os.path.abspath(directory), f"part-{number:04d}")
 
 
-def train_changed(
+def plan_changed(
     job: PartsTraining, learners: list[Learner], counted: Sequence[Pieces], rows: Sequence[int]
-) -> PartsTrained:
-    """Train learners of a changed run on, from their weights and the counts ``counted`` of each.
-    ``rows`` : how many the source's first shards have, all that have a count."""
+) -> Planned:
+    """Plan to train learners of a changed run on, from their weights and the counts ``counted`` of
+    each. ``rows`` : how many the source's first shards have, all that have a count."""
     source, settings = job.training.source, job.training.settings
     check_settings(settings)
     os.makedirs(job.directory, exist_ok=True)
@@ -264,7 +266,7 @@ def train_changed(
             label = next(iter(source.labels), None) if positive is None else positive
             center = learner.extent.center or 0.0
             write_first_state(path, counts, progress.b, label, weights, center)
-    return _train_on(job, plans, learners, None)
+    return Planned(plans, learners)
 
 
 def _report(parts: Parts) -> dict[str, Any]:

@@ -162,7 +162,6 @@ def _make(crowd: list[Any], rooms: Rooms) -> None:
 
 
 def _look(looks: Sequence[Look], rooms: Rooms) -> None:
-    """Make at most BATCH_WIDTH looks."""
     active, vectors = looks[0].problem.active, [look.v[:-1] for look in looks]
     if len(looks) < LEAST or DENSE * max(map(len, vectors)) > active.nonzeros:
         for look in looks:
@@ -194,7 +193,6 @@ def _common_order(crowd: Sequence[MiniEpoch]) -> NDArray[np.int64] | None:
 
 
 def _make_together(crowd: Sequence[MiniEpoch], order: NDArray[np.int64], rooms: Rooms) -> None:
-    """Make at most BATCH_WIDTH mini-epochs at once."""
     problems = [epoch.problem for epoch in crowd]
     running, targets = [problem.running for problem in problems], problems[0].targets
     signs = [_signs(epoch) for epoch in crowd]
@@ -260,7 +258,6 @@ def _side_by_side(vectors: Sequence[NDArray[Any]], rooms: Rooms | None = None) -
 
 
 def _take_apart(lanes: NDArray[Any], vectors: Sequence[NDArray[Any]]) -> None:
-    """Write the lanes back to vectors, in place."""
     for start in range(0, len(lanes), VISITS):
         for k, vector in enumerate(vectors):
             piece = vector[start : start + VISITS]

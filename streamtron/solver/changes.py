@@ -138,7 +138,6 @@ def _solve_new_rows(learner: Learner) -> None:
 
 
 def _end_or_train(learner: Learner) -> None:
-    """Release the rows if the run has ended; else the next reading trains."""
     learner.progress.record(learner.certificate, None, learner.rows_held)
     if learner.finished:
         release_rows(learner)

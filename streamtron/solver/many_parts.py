@@ -136,7 +136,6 @@ class ManyParts(Data):
             self._parts.saved(self._readings)
 
     def _numbered(self, learners: Sequence[Learner]) -> dict[int, Learner]:
-        """Return learners by their numbers in the parts."""
         return {self.learners.index(learner): learner for learner in learners}
 
     def _start(self) -> None:
@@ -200,7 +199,6 @@ class ManyParts(Data):
         self._each(learners, steps)
 
     def _take_moves(self, learners: Mapping[int, Learner]) -> None:
-        """Add to the running weights what the visits have changed."""
         steps: list[Wanted] = [(PartProblem.moved, ())] * len(learners)
         for learner, change in zip(learners.values(), self._each(learners, steps), strict=True):
             learner.running.take(learner.running.dual_point.plus(change))
@@ -217,7 +215,6 @@ def first_mean(source: ChunkSource) -> float:
 
 
 def _longest(learners: Iterable[Learner]) -> int:
-    """The length of the longest vector of a solve."""
     return 1 + max((len(learner.running.w) for learner in learners), default=0)
 
 
@@ -233,7 +230,6 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
 
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
-    """Take the sums of a reading."""
     frozen, scan_sums = learner.frozen, reading_sums.sums
     assert frozen is not None
     scan_sums.fold()
@@ -282,7 +278,6 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
 
 
 def _observe(learner: Learner, extents: Sequence[Extent]) -> None:
-    """Take what is known of the rows of all parts."""
     for extent in extents:
         learner.extent.join(extent)
 

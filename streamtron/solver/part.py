@@ -208,7 +208,6 @@ class Part:
                 os.unlink(self._saved_at(number, self._reading - 2))
 
     def _begin_reading(self, number: int, plans: Sequence[ReadingPlan]) -> None:
-        """Prepare a reading of several problems."""
         self._reading, self._numbers = number, [plan.problem for plan in plans]
         problems = [self.problems[plan.problem] for plan in plans]
         for problem, plan in zip(problems, plans, strict=True):

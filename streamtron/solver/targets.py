@@ -210,7 +210,6 @@ class TargetRule:
     def _of_class(
         self, chunk: Chunk, signs: NDArray[np.int8], weights: Mapping[Label, float]
     ) -> NDArray[np.float64]:
-        """The class weight of every row."""
         if chunk.code_offsets is None:
             return np.array([weights.get(label, 1.0) for label in self.labels])[chunk.codes]
         positive = self.positive if self.positive is not None else next(iter(self.labels), None)
