@@ -113,12 +113,6 @@ class Turn:
         return np.argsort(generator.standard_exponential(len(weights)) / weights, kind="stable")
 
 
-def drawn(seed: int, reading: int, numbers: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Whether each row, by its number, is drawn in this reading: with a chance of ``share``."""
-    limit = np.uint64(share * 2.0**63) * np.uint64(2)
-    return draw(_start(seed, reading, _DRAWN), numbers + 1) < limit
-
-
 def file_order(rows: int) -> NDArray[np.int64]:
     """Rows as they come: the paper's order."""
     return np.arange(rows, dtype=np.int64)
