@@ -212,6 +212,15 @@ def test_the_counts_of_all_parts_are_never_together_in_memory(corpus, tmp_path, 
     forget(tmp_path / "again", corpus[0])
 
 
+@pytest.mark.parametrize("parts", [None, 2])
+def test_weights_that_forgotten_rows_have_made_are_not_certified_again(parts, tmp_path):
+    X = np.random.default_rng(0).normal(size=(300, 6))
+    paths = write_shards(tmp_path, svm_lines(X, np.sign(X[:, 0] + 0.5 * X[:, 1])), [3, 150])
+    before = trained(paths, tmp_path / "m", parts=parts, tol=0.5).model.weights
+    after = forget(tmp_path / "m", paths[0]).model.weights
+    assert abs(after @ before) < (1.0 - 1e-9) * np.linalg.norm(after) * np.linalg.norm(before)
+
+
 def test_one_part_is_the_model_without_parts(corpus, tmp_path):
     models = [trained(corpus, tmp_path / f"{parts}", parts=parts) for parts in (None, 1)]
     assert (tmp_path / "1").read_bytes() == (tmp_path / "None").read_bytes()
