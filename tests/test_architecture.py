@@ -50,9 +50,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_613,
-    "test lines": 32_137,
-    "solver lines": 8_685,
+    "package lines": 41_607,
+    "test lines": 32_161,
+    "solver lines": 8_679,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,

@@ -8,7 +8,7 @@ import pytest
 
 from streamtron.core.config import Settings, mini_epoch_limit
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import ChunkDone, Event, Problem, ReadingDone
+from streamtron.core.events import ChunkDone, Event, Problem, ReadingDone, ReadingStarted
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import problem_of
 from tests.helpers.examples import slow_but
@@ -258,3 +258,15 @@ def test_weights_that_drift_between_readings_that_visit_blocks_are_repaired():
     assert len(drifts) > 4
     assert sum(drift > 1e-9 for drift in drifts) == 1
     assert max(drifts) == learner.best.drift_repaired > 1e-4
+
+
+def test_a_reading_is_told_with_all_its_rows_and_no_bound_before_one_is_known():
+    source = drawn_source(1, 600, 2000, 0.004, block_rows=32)
+    learner = Learner(Settings(active_set=20_000, tol=1e-4), source.labels)
+    told: list[Event] = []
+    train(source, [learner], learner.settings, told.append)
+    later = [event for event in told if isinstance(event, ReadingStarted) and event.reading]
+    nonzeros = sum(block.nonzeros for block in source.blocks)
+    assert {(event.rows, event.nonzeros) for event in later} == {(600, nonzeros)}
+    first, *_ = learner.progress.history
+    assert (first.proven, first.lower, first.gap) == (False, None, None)
