@@ -165,6 +165,8 @@ def run(
                     write_outcome(outcome, run=job.directory, **files)
                 return outcome
             except ManyClasses:
+                if job.many is not None:
+                    raise
                 if machine.cache_dir is None:
                     clear_cache(cache)  # of another reading
                 spent = (0, 0, 0.0) if fitting is None else fitting.spent

@@ -303,9 +303,7 @@ def check_outputs_of_fit(
     directory = None if model is None else machine.run_dir or run_directory(model)
     places = {"run directory": directory}
     paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
-    if directory is not None and machine.run_dir is None:
-        directory = absolute(directory)
-    return paths, directory
+    return paths, None if directory is None else absolute(directory)
 
 
 def _refuse_shared(
