@@ -50,13 +50,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_607,
-    "test lines": 32_161,
+    "package lines": 41_625,
+    "test lines": 32_173,
     "solver lines": 8_679,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_701,
+    "runs lines": 6_710,
     "functions p90": 20,
     "longest function": 53,
     "most parameters": 8,

@@ -67,7 +67,7 @@ def fit(
     measured = _rows(valid, shards)
     start = 0.0 if measured.files else measured.share[1]
     calibrated = _rows(calibrate, shards, start if valid else 0.0)
-    settings = settings.but(held_out=_held_out(settings.held_out, measured, calibrated))
+    settings = _holding_out(settings, measured, calibrated)
     if until is not None and not measured.files:
         raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
     if calibrate and settings.regression:
@@ -125,18 +125,15 @@ def _rows(given: tuple[str, ...], shards: tuple[str, ...], start: float = 0.0) -
     return _Rows(given) if size is None else _Rows(shards, (start, round(start + size, 9)))
 
 
-def _held_out(setting: float, *rows_held_out: _Rows) -> float:
-    """Return the share that is held out of a fit: that of the rows, if they are one."""
+def _holding_out(settings: Settings, *rows_held_out: _Rows) -> Settings:
+    """Return the settings with the rows held out that are a share."""
+    from streamtron.runs.inputs import holding_out
+
     shares = (rows.share[1] for rows in rows_held_out if not rows.files and rows.paths)
-    share = max(shares, default=setting)
+    share = max(shares, default=settings.held_out)
     if share >= 1.0:
         raise SettingsError("--valid and --calibrate hold out all rows: give smaller shares.")
-    if setting not in (0.0, share):
-        raise SettingsError(
-            f"--held-out, or held_out of --config, is {setting:g}, but --valid and --calibrate "
-            f"hold out {share:g} of the rows. Leave the former out."
-        )
-    return share
+    return holding_out(settings, share)
 
 
 def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: str) -> None:

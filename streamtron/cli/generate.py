@@ -22,7 +22,7 @@ from streamtron.cli.common import executor_of, say_written
               help="Columns: of text at least 80 (default 30000), of dense rows at most 1000 "
               "(default 50).")  # fmt: skip
 @click.option("--seed", type=options.whole_number(), default=0, show_default=True,
-              help="Seed of all that is drawn, at least 0.")  # fmt: skip
+              help="Seed of all that is drawn, at least 0; each is another problem.")  # fmt: skip
 @click.option("--skip", type=options.whole_number(), default=0, show_default=True,
               help="Rows to leave out first, so that later ones can be held out.")  # fmt: skip
 @click.option("--shards", type=options.whole_number(), default=8, show_default=True,

@@ -17,8 +17,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 @options.command()
 @options.shards_argument
-@click.option("--valid", multiple=True, type=options.Read(),
-              help="Shards to measure on; can be repeated [folds of SHARDS].")  # fmt: skip
+@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
+              help="Shards to measure on, or a share of the rows that is held out; shards can be "
+              "repeated [folds of SHARDS].")  # fmt: skip
 @click.option("--folds", type=options.whole_number(),
               help="Number of cross-validation folds if there is no --valid [5].")  # fmt: skip
 @click.option("--random", type=options.whole_number(),

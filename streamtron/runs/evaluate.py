@@ -72,13 +72,14 @@ def evaluate(
 
 def evaluate_many(
     models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
-    on_bad_shard: Literal["error", "skip"] = "error",
+    share: tuple[float, float] = ALL, on_bad_shard: Literal["error", "skip"] = "error",
 ) -> list[Evaluation]:  # fmt: skip
     """Evaluate several models, of the same classes and reader's contract, on one reading of the
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
     that have certificates."""
     files = find_shards(as_paths(shards))
-    scored = score_shards(models, files, serial, at_optimum=True, on_bad_shard=on_bad_shard)
+    how: Any = {"share": share, "on_bad_shard": on_bad_shard}
+    scored = score_shards(models, files, serial, at_optimum=True, **how)
     return summarise(models, scored, limit_rows)
 
 

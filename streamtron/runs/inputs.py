@@ -73,6 +73,14 @@ def as_paths(shards: Paths) -> list[str]:
     return [as_path(path) for path in shards]
 
 
+def holding_out(settings: Settings, share: float) -> Settings:
+    """Return settings that hold out a share of the rows, unless they hold out another one."""
+    if settings.held_out not in (0.0, share):
+        raise SettingsError(f"held_out is {settings.held_out:g}, but {share:g} of the rows are "
+                            "to be held out. Give one of the two.")  # fmt: skip
+    return settings.but(held_out=share)
+
+
 def as_model(model: LinearModel | str | os.PathLike[str]) -> LinearModel:
     """Return a model, read from its file if a path is given."""
     return model if isinstance(model, LinearModel) else load_any(model)

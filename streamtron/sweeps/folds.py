@@ -12,6 +12,7 @@ from streamtron.core.kinds import whole
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, find_shards, open_shards
 from streamtron.data.labels import MOST_NUMBERS
+from streamtron.data.reader_config import ALL
 from streamtron.data.recipes import counted_reading
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
@@ -22,17 +23,21 @@ FOLDS = 5
 
 
 class Fold(NamedTuple):
-    """Shards to fit on and shards to measure on; no name if these are validation shards."""
+    """Shards to fit on, and shards to measure on, of whose rows in a ``share``; no name if these
+    are for validation alone."""
 
     shards: list[str]
     valid: list[str]
     name: str | None
+    share: tuple[float, float] = ALL
 
 
 def folds_of(
-    shards: Paths, valid: Paths | None, count: int | None, settings: Settings
-) -> list[Fold]:
-    """Return the one fold that validation shards make, or ``count`` folds of the shards.
+    shards: Paths, valid: Paths | None, count: int | None, settings: Settings,
+    share: float | None = None,
+) -> list[Fold]:  # fmt: skip
+    """Return the one fold that validation shards make, or a ``share`` of the rows that the settings
+    hold out, or ``count`` folds of the shards.
 
     A ``count`` of None is ``FOLDS``, or the number of shards if that is smaller. Shard k is held
     out in fold k mod ``count``: later shards leave the folds of earlier ones as they were, and
@@ -42,6 +47,8 @@ def folds_of(
     if valid is not None:
         if count is not None:
             raise SettingsError("folds are for a sweep without validation shards: give one.")
+        if share is not None:
+            return [Fold(paths, paths, None, (0.0, share))]
         fold = Fold(paths, as_paths(valid), None)
         _check_alike(fold, settings)
         return [fold]
@@ -49,7 +56,7 @@ def folds_of(
     if len(paths) < 2:
         raise SettingsError(
             f"{paths[0]}: a single shard has no folds. Name the rows to measure on with --valid, "
-            "or cut it with streamtron convert --rows-per-shard."
+            "as in --valid 20%."
         )
     folds = min(FOLDS, len(paths)) if count is None else whole(count, "folds")
     if not 2 <= folds <= len(paths):

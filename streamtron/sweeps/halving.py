@@ -148,30 +148,24 @@ def schedule_of(
     stages = min(len(plan(candidate)) for candidate in candidates)
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     penalties = [candidate.penalty for candidate in candidates if candidate.ratio]
+    of_paper = "two-stage goes through the paper's stages, which are for the"
     refusals = (
-        (halving and two_stage,
-         "halving and two-stage both say which candidates go on, and not the same: give one."),
+        (halving and two_stage, "halving and two-stage each say which candidates go on: give one."),
         (halving and settings.faithful,
-         "halving stops early at loose tolerances, and faithful is the paper's procedure, which "
-         "stops at none: give one."),
-        (two_stage and bool(losses),
-         "two-stage goes through the paper's stages, which are for the squared hinge, and the loss "
-         f"is {', '.join(losses[:1])}: leave one of them out."),
-        (two_stage and bool(penalties),
-         "two-stage goes through the paper's stages, which are for the penalty l2, and it is "
-         f"{', '.join(penalties[:1])}: leave one of them out."),
+         "halving stops early at loose tolerances, faithful stops at none: give one."),
+        (two_stage and losses,
+         f"{of_paper} squared hinge, and the loss is {', '.join(losses[:1])}: leave one out."),
+        (two_stage and penalties,
+         f"{of_paper} penalty l2, and it is {', '.join(penalties[:1])}: leave one out."),
         (two_stage and stages < 2,
          f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
          "1,0.1, or leave it to auto."),
         (two_stage and settings.faithful,
-         "two-stage stops candidates whose certificate is met, and faithful is the paper's "
-         "procedure, which goes on to convergence: give one."),
+         "two-stage stops candidates that are certified, faithful goes on: give one."),
         (two_stage and metric != "accuracy",
-         "two-stage drops candidates by what their accuracy can be, and metric is "
-         f"{metric}: leave one of them out."),
+         f"two-stage goes by what the accuracy can be, and metric is {metric}: leave one out."),
         (two_stage and settings.one_vs_rest,
-         "two-stage knows what the accuracy of two classes can be, and multiclass or multilabel is "
-         "given: leave one of them out."),
+         "two-stage is for two classes, and multiclass or multilabel is given: leave one out."),
     )  # fmt: skip
     for is_refused, sentence in refusals:
         if is_refused:

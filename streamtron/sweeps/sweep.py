@@ -22,7 +22,7 @@ from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.kinds import whole
 from streamtron.core.names import SharedNames, checks_keywords
-from streamtron.core.text import label_text, metric_words
+from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
 from streamtron.model.display import Tabled
@@ -34,6 +34,7 @@ from streamtron.runs.inputs import (
     as_paths,
     cache_directory,
     check_outputs_of_fit,
+    holding_out,
     settings_from,
 )
 from streamtron.runs.report import Outcome, write_outcome, write_report
@@ -137,7 +138,8 @@ def sweep(
     C, delta, rho, l1_ratio : numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
         from, ``"0.01..100"``.
     random : number of candidates to draw; None = all combinations.
-    valid : shards to measure on; without them, ``folds`` of whole shards (None = up to 5).
+    valid : shards to measure on, or the share of the rows that is held out, as ``"20%"``; without
+        them, ``folds`` of whole shards (None = up to 5).
     halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
         only the better ones further.
     metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of; None =
@@ -159,18 +161,21 @@ def sweep(
     [(0.1, 1.0), (1.0, 1.0)]
     """
     machine, tasks = machine or Machine(), whole(tasks, "tasks", least=1)
-    settings = _shared(settings, names, loss, as_paths(shards), machine.threads)
+    share = None if valid is None else share_of_rows(as_paths(valid))
+    settings = _shared(settings, names, loss, as_paths(shards), share, machine.threads)
     lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
-    paths, held_out = _from_the_root(shards), None if valid is None else _from_the_root(valid)
+    paths, held_out = _from_the_root(shards), None
+    if valid is not None:
+        held_out = paths if share else _from_the_root(valid)
     places: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *(held_out or ()), settings.vocabulary]
     files, run_dir = check_outputs_of_fit(places, inputs, machine)
     if run_dir is not None and not overwrite:
         refuse_existing(run_dir)
-    splits = folds_of(paths, held_out, folds, candidates[0])
+    splits = folds_of(paths, held_out, folds, candidates[0], share)
     refit = int(valid is None and any(files.values()))  # of the best, on all shards
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
     with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
@@ -196,9 +201,10 @@ def sweep(
 
 def _shared(
     settings: Settings | None, names: Mapping[str, Any], loss: Given | None, shards: list[str],
-    threads: int | None,
+    share: float | None, threads: int | None,
 ) -> Settings:  # fmt: skip
-    """Return what all candidates share, with the defaults of the first loss."""
+    """Return what all candidates share, with the defaults of the first loss, and a share of the
+    rows held out if one is to be measured on."""
     first = first_loss(loss)
     if settings and settings.regression != settings.but(**first).regression:
         raise SettingsError(
@@ -206,8 +212,10 @@ def _shared(
             f"that of {first['loss']}: give settings of a loss of the same kind."
         )
     by_name = names if settings else {**first, **names}
-    settings = with_guesses(settings_from(settings, by_name), shards, threads)
-    return with_classes(settings, shards)
+    settings = settings_from(settings, by_name)
+    if share is not None:
+        settings = holding_out(settings, share)
+    return with_classes(with_guesses(settings, shards, threads), shards)
 
 
 def _from_the_root(shards: Paths) -> list[str]:
@@ -356,7 +364,9 @@ def _measured(
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(models, task.fold.valid, limit_rows=HELD_ROWS, **how)
+    measured = evaluate_many(
+        models, task.fold.valid, limit_rows=HELD_ROWS, share=task.fold.share, **how
+    )
     times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

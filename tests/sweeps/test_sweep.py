@@ -117,6 +117,8 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ("--C 0.1..1 --random 0", "random is 0"),
     ("--metric beauty", "beauty"),
     ("--folds 1", "folds is 1, and there are 4 shards"),
+    ("--valid 20% --folds 2", "folds are for a sweep without"),
+    ("--valid 20% --held-out 0.1", "held_out is 0.1, but 0.2 of the rows are to be held out"),
     ("--folds 5", "folds is 5, and there are 4 shards"),
     ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
     ("--halving --faithful", "halving"),
@@ -177,6 +179,16 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place,
     # the folds' own are gone
     caches = (sorted((place / f"{name}.run/cache").iterdir()) for name in ("folded", "whole"))
     assert len({tuple(path.name for path in cache) for cache in caches}) == 1
+
+
+def test_a_share_of_the_rows_is_held_out_of_all_candidates_and_measured(run, place):
+    words = ("--valid", "20%", "--C", "0.01,1", "--table", "share.csv")
+    assert run("sweep", "train", *words, "--model", "share").returncode == 0
+    best = the_best(table(place / "share.csv"))
+    assert run("fit", "train", "--model", "m", "--valid", "20%", "--C", best["C"]).returncode == 0
+    assert (place / "share").read_bytes() == (place / "m").read_bytes()
+    measured = evaluate(place / "m", place / "train", share=(0.0, 0.2))
+    assert float(best["accuracy"]) == measured.accuracy
 
 
 def test_every_row_has_the_metrics_and_the_certificate_of_its_candidate_fitted_alone(
