@@ -25,6 +25,7 @@ from streamtron.solver.duals import Counts
 from streamtron.solver.scan import ScanRequest, counts_of_slacks, scan_blocks
 from streamtron.solver.targets import Targets, round_counts
 from tests.helpers import losses
+from tests.helpers.exact import solution
 from tests.helpers.examples import examples
 
 SCANS = examples(3_000)
@@ -142,8 +143,7 @@ def draw_priced(loss: Loss, seed: int) -> tuple[Drawn, Fractions]:
     alpha = rng.choice([0.0, 1.0, rng.random()], n) * 0.5 / price
     if (near := rng.choice([None, 0.0, 1e-12, 1e-4, 0.1])) is not None:
         patterns = drawn.signs[:, None] * np.c_[drawn.X.astype(float), np.full(n, drawn.rho)]
-        rows = losses.Rows(loss.name, patterns.tolist(), list(map(fraction, cost)))
-        best, alpha = (np.array(point, float) for point in rows.optimum())
+        best, alpha = solution(loss.name, patterns.tolist(), cost)
         v = best * (1.0 + near * v / np.abs(v).max())
     if not drawn.rho:
         v[-1] = 0.0

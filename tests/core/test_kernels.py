@@ -9,9 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,23 +67,31 @@ def cost(delta2: float) -> float:
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
-def equals_plain_visits(case: Case, oracle: Oracle, state: State, *, ascent: bool) -> None:
+def equals_plain_visits(
+    case: Case, oracle: Oracle, state: State, *, ascent: bool = True,
+    loss: str = "squared_hinge", numbers: Sequence[float] = (),
+) -> None:  # fmt: skip
     """A state is what the oracle's visits of the case's rows in its order lead to."""
-    loss, extension, moved = 0.0, 0.0, []
+    lost, extension, moved, total = 0.0, 0.0, [], oracle.t
     for k in case.order:
         if case.signs[k] == 0:
             continue
-        slack = max(1.0 - case.scale * oracle.margin(k), 0.0)
-        loss += cost(case.delta2[k]) * (slack * slack)
-        before = oracle.counts[k]
-        if m := oracle.visit_ascent(k) if ascent else int(oracle.visit(k)):
+        z, before, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
+        lost += price * plain(loss, case.scale * z - numbers[k] if numbers else case.scale * z)[0]
+        if numbers:
+            q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
+            pull = before / case.b * q - (z / case.b - numbers[k])
+            if m := plain_step(loss, before, pull, q, case.b, price):
+                oracle._add(k, m, z, q)
+        elif m := oracle.visit_ascent(k) if ascent else int(oracle.visit(k)):
             extension += case.delta2[k] * (m * (2.0 * before + m))
-            moved.append(k)
+        total += abs(before + m) - abs(before)
+        moved += [k] if m else []
     assert state.counts.tolist() == oracle.counts
     assert state.w.tolist() == oracle.w
     names = [kernels.BIAS, kernels.SQ_NORM, kernels.LOSS, kernels.EXTENSION]
-    assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, loss, extension]
-    assert state.tallies.tolist() == [oracle.t, len(moved), oracle.clipped]
+    assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, lost, extension]
+    assert state.tallies.tolist() == [total, len(moved), oracle.clipped]
     assert set(np.flatnonzero(state.erred)) == set(moved)
 
 
@@ -156,28 +163,12 @@ def test_visits_at_the_edges_equal_the_oracle_too(case, ascent):
 @given(case=cases(), numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7))
 def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(loss, case, numbers):
     """A count may be negative: t of the learner is Σ |c_k|."""
-    case = of_numbers(case, [*range(-3, 4)])
-    oracle, phi = case.oracle(), of_epsilon(loss)
+    case, numbers = of_numbers(case, [*range(-3, 4)]), numbers[: len(case.rows)]
+    oracle = case.oracle()
     oracle.t = sum(map(abs, oracle.counts))
-    state, total = State(oracle), oracle.t
-    run_visit(case, state, ascent=True, phi=phi, t=frozen(numbers[: len(case.rows)], np.float64))
-    lost, moved = 0.0, []
-    for k in case.order:
-        if case.signs[k] == 0:
-            continue
-        z, c, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
-        lost += price * plain(loss, case.scale * z - numbers[k])[0]
-        q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
-        pull = c / case.b * q - (z / case.b - numbers[k])
-        if m := plain_step(loss, c, pull, q, case.b, price):
-            oracle._add(k, m, z, q)
-            total += abs(c + m) - abs(c)
-            moved.append(k)
-    assert state.counts.tolist() == oracle.counts
-    assert state.w.tolist() == oracle.w
-    assert state.scalars[: kernels.EXTENSION].tolist() == [oracle.bias, oracle.sq_norm, lost]
-    assert state.tallies.tolist() == [total, len(moved), 0]
-    assert set(np.flatnonzero(state.erred)) == set(moved)
+    state = State(oracle)
+    run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=frozen(numbers, np.float64))
+    equals_plain_visits(case, oracle, state, loss=loss, numbers=numbers)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +227,7 @@ def visit_side_by_side(lanes: list[Case], order: list[int], begin: type[State] =
         case = replace(case, order=order)
         state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
         state.w, state.scalars, state.tallies = w[:, k], scalars[:, k], tallies[:, k]
-        equals_plain_visits(case, oracle, state, ascent=True)
+        equals_plain_visits(case, oracle, state)
     assert (w[:, len(lanes) :] == 7).all()
     return w
 
@@ -361,18 +352,6 @@ def products(case: Case, oracle: Oracle) -> list[float]:
     return [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
 
 
-@prove
-@given(crowds())
-def test_products_side_by_side_are_summed_in_row_order(crowd):
-    lanes, _ = crowd
-    oracles = [case.oracle() for case in lanes]
-    found = np.full((len(lanes[0].rows), kernels.BATCH_WIDTH), math.nan)
-    w = side_by_side([np.array(oracle.w) for oracle in oracles])
-    kernels.dot_batch(csr(lanes[0].rows), w, found)
-    for k, (case, oracle) in enumerate(zip(lanes, oracles, strict=True)):
-        assert found[:, k].tolist() == products(case, oracle)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
@@ -437,61 +416,6 @@ def test_a_scan_takes_products_that_are_summed_already():
     case = replace(PLAIN, delta2=[1.0])
     seen = scanned(case, case.oracle(), 1.0, 5.0, [2.0], [0, 1])
     assert 2.0 - 1e-13 <= seen.sums[kernels.LEAST] < 2.0
-
-
-@cache
-def letters() -> NDArray[np.uint32]:
-    """What the kernel is to make of each code point, by the oracle's rule."""
-    table = np.arange(0x110000, dtype=np.uint32)
-    for code in range(0x110000):
-        lower = chr(code).lower() if len(chr(code).lower()) == 1 else chr(code)
-        table[code] = ord(lower) | (word_kernels.WORD if lower.isalnum() or lower == "_" else 0)
-    table.setflags(write=False)
-    return table
-
-
-class Words(NamedTuple):
-    """What ``split_words`` writes."""
-
-    text: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-
-
-def split(documents: list[str]) -> Words:
-    """Call the kernel with buffers of the sizes that it asks for, and of no more."""
-    encoded = [document.encode() for document in documents]
-    text = np.frombuffer(b"".join(encoded), np.uint8)
-    offsets = frozen([0, *itertools.accumulate(map(len, encoded))], np.int64)
-    most = len(text) // 3 + len(documents)
-    words = Words(
-        np.full(len(text) * 3 // 2 + len(documents), 7, np.uint8),
-        np.full(most, -7), np.full(most, -7), np.full(len(documents) + 1, -7),
-    )  # fmt: skip
-    word_kernels.split_words(text, offsets, letters(), *words)
-    return words
-
-
-some_text = st.text(st.one_of(st.sampled_from("aB7_ .-éÉȺ語😀𐐀"), st.characters(codec="utf-8")))
-
-
-@prove
-@given(st.lists(some_text, max_size=4))
-@example(["ab", "a", "", "b", "cd e"])
-@example(["ȺȺ" * 20, "ȺȾ"])  # words longer than the text they are made of
-@example(["\x7f\x80é\u07ff\u0800語\uffff\U00010000😀 ab"])
-def test_split_words_equals_its_plain_oracle_bit_for_bit(documents):
-    words = split(documents)
-    lowered = ("".join(chr(letters()[ord(l)] & 0x1FFFFF) for l in text) for text in documents)
-    plain = [[word.encode() for word in re.findall(r"\w\w+", text)] for text in lowered]
-    every = [word for own in plain for word in own]
-    assert words.indptr.tolist() == [0, *itertools.accumulate(map(len, plain))]
-    stops = list(itertools.accumulate(len(word) + 1 for word in every))
-    assert words.text[: stops[-1] if stops else 0].tobytes() == b"".join(w + b" " for w in every)
-    assert words.stops[: len(every)].tolist() == [stop - 1 for stop in stops]
-    assert words.starts[: len(every)].tolist() == [0, *stops][: len(every)]
-    assert (words.starts[len(every) :] == -7).all()
 
 
 LEAST = b"U\x07o\x83"
