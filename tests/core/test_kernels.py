@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -279,14 +279,19 @@ ORIGIN, CENTER = 2.5, -0.75
 """What has been taken off numbers, and what a scan takes off them in D."""
 
 
-def plain_scan(
-    case: Case,
-    oracle: Oracle,
-    threshold: float,
-    length: float,
-    loss: str = "squared_hinge",
-    t: Sequence[float] = (),
-) -> PartialSums:
+class Scan(NamedTuple):
+    """Rows that are scanned at the weights of their oracle, ``length`` long."""
+
+    case: Case
+    oracle: Oracle
+    threshold: float
+    length: float
+    loss: str = "squared_hinge"
+    t: Sequence[float] = ()
+
+
+def plain_scan(scan: Scan) -> PartialSums:
+    case, oracle, threshold, length, loss, t = scan
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
         [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
@@ -348,10 +353,6 @@ def plain_scan(
     return seen
 
 
-def products(case: Case, oracle: Oracle) -> list[float]:
-    return [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
@@ -369,25 +370,18 @@ def test_scan_equals_its_oracle_wherever_it_is_cut(
         case = of_numbers(case, [-3, 0, 4])
     oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    seen = plain_scan(case, oracle, threshold, length, loss, t)
-    given = products(case, oracle) if summed else []
+    scan, given = Scan(case, oracle, threshold, length, loss, t), []
+    if summed:
+        given = [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
-    found = scanned(case, oracle, threshold, length, given, borders, loss, t, cuts)
-    assert found.told() == seen.told()
+    assert scanned(scan, given, borders, cuts).told() == plain_scan(scan).told()
 
 
 def scanned(
-    case: Case,
-    oracle: Oracle,
-    threshold: float,
-    length: float,
-    products: list[float],
-    borders: list[int],
-    loss: str = "squared_hinge",
-    t: Sequence[float] = (),
-    cuts: Sequence[int] = (),
+    scan: Scan, products: list[float], borders: list[int], cuts: Sequence[int] = ()
 ) -> PartialSums:
     """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
+    case, oracle, threshold, length, loss, t = scan
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
     sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
@@ -414,7 +408,7 @@ def scanned(
 
 def test_a_scan_takes_products_that_are_summed_already():
     case = replace(PLAIN, delta2=[1.0])
-    seen = scanned(case, case.oracle(), 1.0, 5.0, [2.0], [0, 1])
+    seen = scanned(Scan(case, case.oracle(), 1.0, 5.0), [2.0], [0, 1])
     assert 2.0 - 1e-13 <= seen.sums[kernels.LEAST] < 2.0
 
 
@@ -471,21 +465,6 @@ def test_products_squares_and_multiples_are_added_from_the_first_to_the_last(pai
     total = np.append(v, 7.0)
     kernels.add_scaled(u, 0.1, total)
     assert total.tolist() == [*(b + a * 0.1 for a, b in pairs), 7.0]
-
-
-@prove
-@given(cases(started=False), st.integers(0, 100))
-def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case, first):
-    chosen = frozen(case.order, np.int64)
-    copied = [case.rows[k] for k in case.order]
-    room = sum(map(len, copied))
-    indptr = np.full(len(copied) + 1, first, dtype=np.int64)
-    indices, values = np.zeros(room, dtype=np.uint32), np.zeros(room, dtype=np.float32)
-    kernels.copy_rows(csr(case.rows), chosen, indptr, indices, values)
-    expected = csr(copied)
-    assert (indptr - first).tolist() == expected.indptr.tolist()
-    assert indices.tolist() == expected.indices.tolist()
-    assert values.tolist() == expected.values.tolist()
 
 
 @prove
