@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
@@ -176,18 +175,6 @@ def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned,
     learner.extent.least_delta2 = 1.0
     list(few_columns.finish(learner))
     assert learner.best.candidate.tolist() == next_scan
-
-
-def test_the_counts_of_a_scan_are_those_of_the_slacks():
-    source = correlated(2000)
-    learner = trained(source, Settings(C=2.0, tol=1e-2, active_set=source.nbytes // 10))
-    frozen, b = learner.frozen, learner.progress.b
-    [chunk] = source.chunks([range(len(source.blocks))])
-    X = source.rows.values.reshape(-1, 50).astype(np.float64)
-    margins = learner.targets(chunk).signs * (X @ frozen.w + frozen.bias) * frozen.scan_sums.scale
-    wanted = np.floor(2.0 * b * 2.0 * np.maximum(0.0, 1.0 - margins) + 0.5)
-    assert np.abs(learner.counts.dense(2000) - wanted).max() <= 1.0
-    assert wanted.max() < kernels.COUNT_MAX
 
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():

@@ -235,13 +235,6 @@ def test_rows_solved_in_part_keep_their_resolution_for_others_counts_are_not_at_
     assert found.b == place.problem.rule.b == 20.0
 
 
-@visits
-def test_a_resolution_too_coarse_for_the_target_is_refined_until_it_is_met():
-    found = scene(0, b=20.0).solve(1e-6)
-    assert found.gap <= 1e-6
-    assert found.b > 20.0
-
-
 def test_the_average_of_blocks_weighs_later_ones_more_and_grows_wider():
     average = Average()
     assert average.add(np.array([3.0, 6.0])).tolist() == [3.0, 6.0]
