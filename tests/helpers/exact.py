@@ -98,16 +98,15 @@ class Objective:
             q = (-size).exp()
             slope = -(q if r > 0 else ONE) / (1 + q)
             return max(-r, NOTHING) + (1 + q).ln(), slope, q / (1 + q) ** 2
-        slack = -r if "hinge" in self.loss else size - epsilon
+        sign, slack = (-ONE, -r) if "hinge" in self.loss else (sign, size - epsilon)
         if slack <= 0:
             return NOTHING, NOTHING, NOTHING
-        if self.loss == "hinge":
-            if slack < epsilon:
-                return slack * slack / (2 * epsilon), -slack / epsilon, 1 / epsilon
-            return slack - epsilon / 2, -ONE, NOTHING
-        if self.loss == "epsilon_insensitive":
-            return slack, sign, NOTHING
-        return slack * slack, 2 * sign * slack, 2 * ONE
+        if self.loss.startswith("squared"):
+            return slack * slack, 2 * sign * slack, 2 * ONE
+        zone = epsilon if self.loss == "hinge" else NOTHING
+        if slack < zone:
+            return slack * slack / (2 * zone), sign * slack / zone, 1 / zone
+        return slack - zone / 2, sign, NOTHING
 
     def residuals(self, v: Vector) -> Vector:
         return [dot(x, v) - t for x, t in zip(self.X, self.t, strict=True)]

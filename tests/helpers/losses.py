@@ -50,35 +50,23 @@ EPSILON = 0.7
 
 
 def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' with the bits of the kernels."""
-    if loss in REGRESSION:
-        return plain_of_residual(loss, m, zone)
+    """φ, −φ' and φ'' of a margin or residual with the bits of the kernels."""
     if loss == "log_loss":
         q = exp_minus(abs(m))
         slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
         return max(-m, 0.0) + log_ratio(q / (2.0 + q)), slope, q / ((1.0 + q) * (1.0 + q))
-    slack = max(1.0 - m, 0.0)
-    if loss == "hinge":
-        if slack < zone:
-            return 0.5 * slack * slack / zone, slack / zone, 1.0 / zone if slack > 0.0 else 0.0
-        return slack - 0.5 * zone, 1.0 if slack > 0.0 else 0.0, 0.0
-    return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
-
-
-def plain_of_residual(loss: str, r: float, zone: float = 0.0) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' of a residual with the bits of the kernels."""
-    sign, size = (-1.0 if r > 0.0 else 1.0), abs(r)
+    sign, size = (-1.0 if m > 0.0 else 1.0), abs(m)
     if loss == "squared_error" or (loss == "huber" and size <= EPSILON):
-        return 0.5 * (r * r), -r, 1.0
+        return 0.5 * (m * m), -m, 1.0
     if loss == "huber":
         return EPSILON * (size - 0.5 * EPSILON), sign * EPSILON, 0.0
-    slack = max(size - EPSILON, 0.0)
-    if loss == "squared_epsilon_insensitive":
-        return slack * slack, sign * (2.0 * slack), 2.0 if slack > 0.0 else 0.0
+    sign, slack = (sign, size - EPSILON) if loss in REGRESSION else (1.0, 1.0 - m)
+    slack, inside = max(slack, 0.0), 1.0 if slack > 0.0 else 0.0
+    if loss.startswith("squared"):
+        return slack * slack, sign * (2.0 * slack), 2.0 * inside
     if slack < zone:
-        bend = 1.0 / zone if slack > 0.0 else 0.0
-        return 0.5 * slack * slack / zone, sign * (slack / zone), bend
-    return slack - 0.5 * zone, sign * (1.0 if slack > 0.0 else 0.0), 0.0
+        return 0.5 * slack * slack / zone, sign * (slack / zone), inside / zone
+    return slack - 0.5 * zone, sign * inside, 0.0
 
 
 def plain_terms(loss: str, p: float, t: float) -> tuple[float, float]:
