@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,15 +58,6 @@ def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_sc
     assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
 
 
-def write(path: Path, problem: Problem) -> Path:
-    """As libsvm text with weights in labels, columns from 0."""
-    signs, weights = problem.y.tolist(), problem.weights.tolist()
-    if (problem.weights != 1).any():
-        signs = [f"{sign}:{weight!r}" for sign, weight in zip(signs, weights, strict=True)]
-    path.write_text("".join(svm_lines(problem.X, signs, 0)))
-    return path
-
-
 def model_of(w: list[float], bias: float, **chosen: Any) -> LinearModel:
     """Weights of anybody, the columns numbered from 0."""
     settings = Settings(index_base=0, **chosen)
@@ -87,7 +77,11 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
             continue
         how = {"weights_in_label": bool((problem.weights != 1).any()), "allow_duplicate": True}
         model = model_of(v[:-1], v[-1] * problem.rho, C=problem.C, rho=problem.rho, **how)
-        proof = certify(model, write(tmp_path / "rows.svm", problem))
+        signs = problem.y.tolist()
+        if how["weights_in_label"]:
+            signs = [f"{l}:{x!r}" for l, x in zip(signs, problem.weights.tolist(), strict=True)]
+        (tmp_path / "rows.svm").write_text("".join(svm_lines(problem.X, signs, 0)))
+        proof = certify(model, tmp_path / "rows.svm")
         with localcontext(DIGITS):
             weights = [*map(Decimal, v)]
             if problem.rho:

@@ -31,9 +31,25 @@ def source_of(seed: int, n: int = 300, **options: Any) -> ListSource:
     return drawn_source(seed, n, COLUMNS, **{"block_rows": 32, **options})
 
 
-def faithful_equals_oracle(source: ListSource, settings: Settings) -> None:
-    """Hold the last stage against the plain procedure with the b that the learner chose: counts,
-    steps, epochs, margin, and the running weights before a certificate sums them afresh."""
+PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
+
+STAGES: list[dict[str, object]] = [
+    {"stage": "1", **PAPER},
+    {"stage": "1,0.1", **PAPER},
+    {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
+    {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
+    *({"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
+      for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
+def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, plan):
+    """With the b that the learner chose: the last stage's counts, steps, epochs and margin, and the
+    running weights before a certificate sums them afresh."""
+    settings = Settings.from_dict({"faithful": True, **plan})
+    source = source_of(seed, 40, block_rows=16)
     rows, labels = plain_rows(source.rows), [source.labels[code] for code in source.codes]
     learner, last = Learner(settings, source.labels, positive=1), b""
 
@@ -59,25 +75,6 @@ def faithful_equals_oracle(source: ListSource, settings: Settings) -> None:
     assert learner.running.w[: len(rebuilt)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
     directional = oracle.certificate().directional_margin
     assert report.directional_margin == pytest.approx(directional, rel=1e-12)
-
-
-PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
-
-STAGES: list[dict[str, object]] = [
-    {"stage": "1", **PAPER},
-    {"stage": "1,0.1", **PAPER},
-    {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
-    {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
-    *({"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
-      for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
-@pytest.mark.parametrize("seed", slow_but(range(3), 0))
-def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, plan):
-    settings = Settings.from_dict({"faithful": True, **plan})
-    faithful_equals_oracle(source_of(seed, 40, block_rows=16), settings)
 
 
 def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_is():
