@@ -28,7 +28,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.data.formats import word_kernels
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, shuffled
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
@@ -106,9 +106,7 @@ def run_visit(
     )  # fmt: skip
 
 
-ONE_ROW: list[Row] = [[(0, 1.0)]]
-
-PLAIN = Case(ONE_ROW, [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
+PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
 
 TWO_ROWS = replace(PLAIN, signs=[1, 1], delta2=[0.0, 0.0])
 

@@ -47,14 +47,6 @@ epsilons = st.one_of(st.sampled_from([0.05, 0.1, 0.5, 1.0, 1.8]), st.floats(0.05
 deltas = st.sampled_from([0.1, 0.3, 1.0, 5.0])
 
 
-def affordable_b(R: float, gamma: float, epsilon: float, variant: str, delta: float) -> float:
-    """A b of the size the paper would take, so that a run in plain lists is short."""
-    if variant == "length" and epsilon <= 1.0:
-        return theory.b_length(R, epsilon, delta, gamma)
-    exponent = 2.0 if variant == "steps" else 1.0 + epsilon
-    return R**exponent * (gamma / R) ** (2 * max(0.0, 1.0 - epsilon)) * delta**-epsilon
-
-
 def in_order(seed: int, visits: int) -> Callable[[int, list[int]], list[int]]:
     """File order for seed 0, else a new permutation each epoch; every row ``visits`` times."""
 
@@ -86,7 +78,11 @@ def finished(draw: st.DrawFn, variant: str) -> Finished:
     oracle = Oracle(*problem, epsilon=eps, variant=variant)
     R = math.sqrt(max(map(oracle.sq_length, range(len(oracle.rows)))))
     low, high = gamma_d(*problem)
-    oracle.b = affordable_b(R, high, eps, variant, draw(deltas))
+    delta, exponent = draw(deltas), 2.0 if variant == "steps" else 1.0 + eps
+    # of the size that the paper would take, so that a run in plain lists is short
+    oracle.b = R**exponent * (high / R) ** (2 * max(0.0, 1.0 - eps)) * delta**-eps
+    if variant == "length" and eps <= 1.0:
+        oracle.b = theory.b_length(R, eps, delta, high)
     oracle.run(draw(orders), n_ep=draw(st.sampled_from([1, 50])))
     margin, _, _, _, length = oracle.certificate()
     return Finished((R, oracle.b, eps), oracle.t, low, margin, length)
