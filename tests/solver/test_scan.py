@@ -77,11 +77,6 @@ def plain(value: object) -> object:
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 
-def margins(data: Data, request: ScanRequest) -> list[float]:
-    oracle = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
-    return oracle.margins(request.w.tolist(), request.bias)
-
-
 @pytest.mark.parametrize("loss", [SQUARED_HINGE, SQUARED_ERROR], ids=lambda loss: loss.name)
 def test_a_scan_sums_the_rows_that_count_the_same_to_the_bit_on_any_number_of_threads(
     loss, monkeypatch
@@ -131,8 +126,10 @@ def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, bord
     views = [view(0, threshold=0.3), view(1, threshold=-0.1)]
     blocks = scanned(data, views, borders, [room, 5000])
     asked: set[int] = set()
+    oracle = Oracle(data.rows, data.labels, [DELTA2] * ROWS, RHO, width=COLUMNS)
     for place, (request, limit) in enumerate(zip(views, (room, 5000), strict=True)):
-        violating = np.flatnonzero(np.array(margins(data, request)) <= request.threshold).tolist()
+        margins = oracle.margins(request.w.tolist(), request.bias)
+        violating = [k for k, margin in enumerate(margins) if margin <= request.threshold]
         sizes = [NONZERO_BYTES * len(data.rows[k]) + ROW_BYTES for k in violating]
         fitting = violating[: int((np.cumsum(sizes) <= limit).sum())]
         parts = [block.seen[place].violators for block in blocks]
