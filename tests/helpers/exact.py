@@ -193,13 +193,14 @@ def solved(matrix: list[Vector], right: Vector) -> Vector:
     return v
 
 
-def optimum(problem: Problem) -> Optimum:
-    """Solve by Newton's method with an exact line search."""
+def optimum(problem: Problem, start: Sequence[float | Decimal] = ()) -> Optimum:
+    """Solve by Newton's method with an exact line search; from 0, or of numbers from ``start``."""
     with localcontext(DIGITS):
         exact = problem.objective
-        v = exact.least([NOTHING] * len(exact.X[0]))
+        classes = exact.loss == "squared_hinge"
+        v = exact.least([NOTHING] * len(exact.X[0]) if classes else [*map(Decimal, start)])
         primal = exact.primal(v)
-        dual = _dual(exact, v) if exact.loss == "squared_hinge" else primal
+        dual = _dual(exact, v) if classes else primal
         assert primal - dual <= SOLVED * primal
         return Optimum(v, dual, primal)
 
@@ -242,7 +243,7 @@ def false_claims(
 
     ``radius`` : ‖v − v*‖ at most, as claimed.
     """
-    best = optimum(problem)
+    best = optimum(problem, v)
     with localcontext(DIGITS):
         weights = [Decimal(value) for value in v]
         own = problem.objective.primal(weights)
