@@ -129,27 +129,18 @@ def test_sums_of_parts_added_over_a_tree_lose_no_more_than_their_bound(parts):
         own = ScanSums(1.0, 1)
         for exponent, factor in part:
             value = factor * 2.0**exponent
-            own += _of_one_term(value)
+            term = ScanSums(1.0, 1)
+            term.fresh[0] = term.bins[0] = term.sums[kernels.SQ_EXTENSION] = value
+            own += term
             exact += Fraction(value)
             magnitude += abs(Fraction(value))
             terms += 1
         sums.append(own)
     total = sum_over_tree(operator.add, sums)
-    u = Fraction(1, 2**53)
+    u, extension = Fraction(1, 2**53), total.sums[kernels.SQ_EXTENSION :]
     allowed = u * abs(exact) + 4 * terms**2 * u**2 * magnitude
-    for found in (
-        Fraction(float(total.fresh[0])) + Fraction(float(total.low[0])),
-        Fraction(float(total.sums[kernels.SQ_EXTENSION]))
-        + Fraction(float(total.sums[kernels.SQ_EXTENSION + 1])),
-        Fraction(float(total.bins[0])) + Fraction(float(total.bins[1])),
-    ):
-        assert abs(found - exact) <= allowed
-
-
-def _of_one_term(value: float) -> ScanSums:
-    made = ScanSums(1.0, 1)
-    made.fresh[0] = made.bins[0] = made.sums[kernels.SQ_EXTENSION] = value
-    return made
+    for pair in ((total.fresh[0], total.low[0]), extension[:2], total.bins[:2]):
+        assert abs(sum(Fraction(float(value)) for value in pair) - exact) <= allowed
 
 
 def plus(one: Any, other: Any) -> Any:

@@ -20,7 +20,8 @@ from streamtron.solver.stopping import NO_MARGIN
 from streamtron.solver.weights import WeightState
 from tests.helpers.oracle import Oracle, Row, gamma_d
 from tests.helpers.processes import here
-from tests.helpers.sources import ListSource, csr, random_rows, trained
+from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 6
 ROWS = 120
@@ -38,13 +39,15 @@ def radius(rows: Sequence[Row], rho: float) -> float:
     return math.sqrt(max(math.fsum(v * v for _, v in row) for row in rows) + rho * rho)
 
 
-def fitted(source: ListSource, **chosen: Any) -> Learner:
+def fitted(rows: Sequence[Row], labels: Sequence[int], **chosen: Any) -> Learner:
+    source = ListSource(csr(rows), labels, block_rows=32)
     return trained(source, Settings(delta=0, **chosen), positive=1)
 
 
-def brackets(learner: Learner, rows: Sequence[Row], labels: Sequence[int]) -> None:
-    """Certified within tol, the best margin between its bounds, and the lower one is γ'_d of the
-    weights as they are, recomputed in plain lists."""
+def brackets(rows: Sequence[Row], labels: Sequence[int], **chosen: Any) -> Learner:
+    """What is fitted is certified within tol, the best margin between its bounds, and the lower one
+    is γ'_d of the weights as they are, recomputed in plain lists."""
+    learner = fitted(rows, labels, **chosen)
     found, rho = learner.certificate, learner.settings.rho
     assert learner.progress.finished == "certified"
     assert found.relative_duality_gap <= learner.settings.tol
@@ -57,6 +60,7 @@ def brackets(learner: Learner, rows: Sequence[Row], labels: Sequence[int]) -> No
     least = min(oracle.margins(w, bias))
     assert least / norm == pytest.approx(found.primal_margin, rel=1e-9)
     assert least == pytest.approx(1.0, rel=1e-9)
+    return learner
 
 
 @pytest.mark.parametrize("rho", [0.0, 1.0])
@@ -64,18 +68,14 @@ def brackets(learner: Learner, rows: Sequence[Row], labels: Sequence[int]) -> No
 @pytest.mark.parametrize("tol", [1e-2, 1e-4, 1e-6])
 @pytest.mark.parametrize("seed", range(2))
 def test_separable_rows_are_certified_and_the_best_margin_is_bracketed(seed, tol, room, rho):
-    rows, labels = separable(seed, room)
-    source = ListSource(csr(rows), labels, block_rows=32)
-    brackets(fitted(source, rho=rho, tol=tol), rows, labels)
-    assert tol < 0.01 or source.nonzeros_read <= 4 * len(source.rows.indices)
+    learner = brackets(*separable(seed, room), rho=rho, tol=tol)
+    assert tol < 0.01 or learner.progress.readings <= 4
 
 
 @pytest.mark.parametrize("active_set", [0, 600, 2_000, 5_000])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_small_active_set_certifies_the_hard_margin_or_says_that_it_stopped(seed, active_set):
-    rows, labels = separable(seed, 0.5)
-    source = ListSource(csr(rows), labels, block_rows=32)
-    brackets(fitted(source, tol=0.02, active_set=active_set, max_epochs=40), rows, labels)
+def test_a_small_active_set_certifies_the_hard_margin(seed, active_set):
+    brackets(*separable(seed, 0.5), tol=0.02, active_set=active_set, max_epochs=40)
 
 
 def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved(monkeypatch):
@@ -87,17 +87,15 @@ def test_the_small_extension_of_rows_in_memory_is_gone_when_they_are_solved(monk
         return solution
 
     monkeypatch.setattr(reading, "solve_hard", noted)
-    rows, labels = separable(0, 0.5)
-    assert fitted(ListSource(csr(rows), labels), tol=1e-3).finished == "certified"
+    assert fitted(*separable(0, 0.5), tol=1e-3).finished == "certified"
     assert set(extensions) == {0.0}
 
 
 def test_a_best_margin_of_a_thousandth_of_R_is_certified_too():
     rows, labels = separable(1, 0.05)
     rows[7] = [(COLUMNS, 1e3 * labels[7])]
-    learner = fitted(ListSource(csr(rows), labels, block_rows=32), tol=0.02, max_epochs=40)
+    learner = brackets(rows, labels, tol=0.02, max_epochs=40)
     assert learner.running.tallies[kernels.CLIPPED] == 0
-    brackets(learner, rows, labels)
     assert (learner.certificate.upper_bound or 1.0) < NO_MARGIN * radius(rows, 1.0)
 
 
@@ -107,7 +105,7 @@ def test_a_best_margin_of_a_thousandth_of_R_is_certified_too():
 def test_inseparable_rows_end_the_run_with_next_to_no_room_for_a_margin(seed, active_set, rho):
     rows, labels = random_rows(seed, ROWS, COLUMNS)
     rows = [row or [(0, 1.0)] for row in rows]
-    learner = fitted(ListSource(csr(rows), labels, block_rows=32), rho=rho, active_set=active_set)
+    learner = fitted(rows, labels, rho=rho, active_set=active_set)
     found = learner.certificate
     assert learner.progress.finished == "no margin"
     assert found.directional_margin <= 0
@@ -118,9 +116,7 @@ def test_inseparable_rows_end_the_run_with_next_to_no_room_for_a_margin(seed, ac
 
 def test_the_command_line_says_how_sure_it_is_that_there_is_no_margin(tmp_path):
     rows, labels = random_rows(0, ROWS, COLUMNS)
-    pairs = zip(labels, rows, strict=True)
-    lines = [" ".join([str(l), *(f"{j + 1}:{x!r}" for j, x in row)]) for l, row in pairs]
-    (tmp_path / "rows.svm").write_text("\n".join(lines) + "\n")
+    (tmp_path / "rows.svm").write_text("".join(svm_lines(dense(rows, COLUMNS), labels)))
     words = ("fit", "rows.svm", "--delta", "0", "--model", "model", "--report", "report")
     code, out, err = here(tmp_path, *words)
     report = json.loads((tmp_path / "report").read_text())

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.data.formats import word_kernels
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row, shuffled
+from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
@@ -68,23 +67,31 @@ def cost(delta2: float) -> float:
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
-def equals_plain_visits(case: Case, oracle: Oracle, state: State, *, ascent: bool) -> None:
+def equals_plain_visits(
+    case: Case, oracle: Oracle, state: State, *, ascent: bool = True,
+    loss: str = "squared_hinge", numbers: Sequence[float] = (),
+) -> None:  # fmt: skip
     """A state is what the oracle's visits of the case's rows in its order lead to."""
-    loss, extension, moved = 0.0, 0.0, []
+    lost, extension, moved, total = 0.0, 0.0, [], oracle.t
     for k in case.order:
         if case.signs[k] == 0:
             continue
-        slack = max(1.0 - case.scale * oracle.margin(k), 0.0)
-        loss += cost(case.delta2[k]) * (slack * slack)
-        before = oracle.counts[k]
-        if m := oracle.visit_ascent(k) if ascent else int(oracle.visit(k)):
+        z, before, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
+        lost += price * plain(loss, case.scale * z - numbers[k] if numbers else case.scale * z)[0]
+        if numbers:
+            q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
+            pull = before / case.b * q - (z / case.b - numbers[k])
+            if m := plain_step(loss, before, pull, q, case.b, price):
+                oracle._add(k, m, z, q)
+        elif m := oracle.visit_ascent(k) if ascent else int(oracle.visit(k)):
             extension += case.delta2[k] * (m * (2.0 * before + m))
-            moved.append(k)
+        total += abs(before + m) - abs(before)
+        moved += [k] if m else []
     assert state.counts.tolist() == oracle.counts
     assert state.w.tolist() == oracle.w
     names = [kernels.BIAS, kernels.SQ_NORM, kernels.LOSS, kernels.EXTENSION]
-    assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, loss, extension]
-    assert state.tallies.tolist() == [oracle.t, len(moved), oracle.clipped]
+    assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, lost, extension]
+    assert state.tallies.tolist() == [total, len(moved), oracle.clipped]
     assert set(np.flatnonzero(state.erred)) == set(moved)
 
 
@@ -99,9 +106,7 @@ def run_visit(
     )  # fmt: skip
 
 
-ONE_ROW: list[Row] = [[(0, 1.0)]]
-
-PLAIN = Case(ONE_ROW, [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
+PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
 
 TWO_ROWS = replace(PLAIN, signs=[1, 1], delta2=[0.0, 0.0])
 
@@ -156,28 +161,12 @@ def test_visits_at_the_edges_equal_the_oracle_too(case, ascent):
 @given(case=cases(), numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7))
 def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(loss, case, numbers):
     """A count may be negative: t of the learner is Σ |c_k|."""
-    case = of_numbers(case, [*range(-3, 4)])
-    oracle, phi = case.oracle(), of_epsilon(loss)
+    case, numbers = of_numbers(case, [*range(-3, 4)]), numbers[: len(case.rows)]
+    oracle = case.oracle()
     oracle.t = sum(map(abs, oracle.counts))
-    state, total = State(oracle), oracle.t
-    run_visit(case, state, ascent=True, phi=phi, t=frozen(numbers[: len(case.rows)], np.float64))
-    lost, moved = 0.0, []
-    for k in case.order:
-        if case.signs[k] == 0:
-            continue
-        z, c, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
-        lost += price * plain(loss, case.scale * z - numbers[k])[0]
-        q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
-        pull = c / case.b * q - (z / case.b - numbers[k])
-        if m := plain_step(loss, c, pull, q, case.b, price):
-            oracle._add(k, m, z, q)
-            total += abs(c + m) - abs(c)
-            moved.append(k)
-    assert state.counts.tolist() == oracle.counts
-    assert state.w.tolist() == oracle.w
-    assert state.scalars[: kernels.EXTENSION].tolist() == [oracle.bias, oracle.sq_norm, lost]
-    assert state.tallies.tolist() == [total, len(moved), 0]
-    assert set(np.flatnonzero(state.erred)) == set(moved)
+    state = State(oracle)
+    run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=frozen(numbers, np.float64))
+    equals_plain_visits(case, oracle, state, loss=loss, numbers=numbers)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +225,7 @@ def visit_side_by_side(lanes: list[Case], order: list[int], begin: type[State] =
         case = replace(case, order=order)
         state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
         state.w, state.scalars, state.tallies = w[:, k], scalars[:, k], tallies[:, k]
-        equals_plain_visits(case, oracle, state, ascent=True)
+        equals_plain_visits(case, oracle, state)
     assert (w[:, len(lanes) :] == 7).all()
     return w
 
@@ -288,14 +277,19 @@ ORIGIN, CENTER = 2.5, -0.75
 """What has been taken off numbers, and what a scan takes off them in D."""
 
 
-def plain_scan(
-    case: Case,
-    oracle: Oracle,
-    threshold: float,
-    length: float,
-    loss: str = "squared_hinge",
-    t: Sequence[float] = (),
-) -> PartialSums:
+class Scan(NamedTuple):
+    """Rows that are scanned at the weights of their oracle, ``length`` long."""
+
+    case: Case
+    oracle: Oracle
+    threshold: float
+    length: float
+    loss: str = "squared_hinge"
+    t: Sequence[float] = ()
+
+
+def plain_scan(scan: Scan) -> PartialSums:
+    case, oracle, threshold, length, loss, t = scan
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
         [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
@@ -357,22 +351,6 @@ def plain_scan(
     return seen
 
 
-def products(case: Case, oracle: Oracle) -> list[float]:
-    return [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
-
-
-@prove
-@given(crowds())
-def test_products_side_by_side_are_summed_in_row_order(crowd):
-    lanes, _ = crowd
-    oracles = [case.oracle() for case in lanes]
-    found = np.full((len(lanes[0].rows), kernels.BATCH_WIDTH), math.nan)
-    w = side_by_side([np.array(oracle.w) for oracle in oracles])
-    kernels.dot_batch(csr(lanes[0].rows), w, found)
-    for k, (case, oracle) in enumerate(zip(lanes, oracles, strict=True)):
-        assert found[:, k].tolist() == products(case, oracle)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
@@ -390,25 +368,18 @@ def test_scan_equals_its_oracle_wherever_it_is_cut(
         case = of_numbers(case, [-3, 0, 4])
     oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    seen = plain_scan(case, oracle, threshold, length, loss, t)
-    given = products(case, oracle) if summed else []
+    scan, given = Scan(case, oracle, threshold, length, loss, t), []
+    if summed:
+        given = [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
-    found = scanned(case, oracle, threshold, length, given, borders, loss, t, cuts)
-    assert found.told() == seen.told()
+    assert scanned(scan, given, borders, cuts).told() == plain_scan(scan).told()
 
 
 def scanned(
-    case: Case,
-    oracle: Oracle,
-    threshold: float,
-    length: float,
-    products: list[float],
-    borders: list[int],
-    loss: str = "squared_hinge",
-    t: Sequence[float] = (),
-    cuts: Sequence[int] = (),
+    scan: Scan, products: list[float], borders: list[int], cuts: Sequence[int] = ()
 ) -> PartialSums:
     """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
+    case, oracle, threshold, length, loss, t = scan
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
     sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
@@ -435,63 +406,8 @@ def scanned(
 
 def test_a_scan_takes_products_that_are_summed_already():
     case = replace(PLAIN, delta2=[1.0])
-    seen = scanned(case, case.oracle(), 1.0, 5.0, [2.0], [0, 1])
+    seen = scanned(Scan(case, case.oracle(), 1.0, 5.0), [2.0], [0, 1])
     assert 2.0 - 1e-13 <= seen.sums[kernels.LEAST] < 2.0
-
-
-@cache
-def letters() -> NDArray[np.uint32]:
-    """What the kernel is to make of each code point, by the oracle's rule."""
-    table = np.arange(0x110000, dtype=np.uint32)
-    for code in range(0x110000):
-        lower = chr(code).lower() if len(chr(code).lower()) == 1 else chr(code)
-        table[code] = ord(lower) | (word_kernels.WORD if lower.isalnum() or lower == "_" else 0)
-    table.setflags(write=False)
-    return table
-
-
-class Words(NamedTuple):
-    """What ``split_words`` writes."""
-
-    text: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    indptr: NDArray[np.int64]
-
-
-def split(documents: list[str]) -> Words:
-    """Call the kernel with buffers of the sizes that it asks for, and of no more."""
-    encoded = [document.encode() for document in documents]
-    text = np.frombuffer(b"".join(encoded), np.uint8)
-    offsets = frozen([0, *itertools.accumulate(map(len, encoded))], np.int64)
-    most = len(text) // 3 + len(documents)
-    words = Words(
-        np.full(len(text) * 3 // 2 + len(documents), 7, np.uint8),
-        np.full(most, -7), np.full(most, -7), np.full(len(documents) + 1, -7),
-    )  # fmt: skip
-    word_kernels.split_words(text, offsets, letters(), *words)
-    return words
-
-
-some_text = st.text(st.one_of(st.sampled_from("aB7_ .-éÉȺ語😀𐐀"), st.characters(codec="utf-8")))
-
-
-@prove
-@given(st.lists(some_text, max_size=4))
-@example(["ab", "a", "", "b", "cd e"])
-@example(["ȺȺ" * 20, "ȺȾ"])  # words longer than the text they are made of
-@example(["\x7f\x80é\u07ff\u0800語\uffff\U00010000😀 ab"])
-def test_split_words_equals_its_plain_oracle_bit_for_bit(documents):
-    words = split(documents)
-    lowered = ("".join(chr(letters()[ord(l)] & 0x1FFFFF) for l in text) for text in documents)
-    plain = [[word.encode() for word in re.findall(r"\w\w+", text)] for text in lowered]
-    every = [word for own in plain for word in own]
-    assert words.indptr.tolist() == [0, *itertools.accumulate(map(len, plain))]
-    stops = list(itertools.accumulate(len(word) + 1 for word in every))
-    assert words.text[: stops[-1] if stops else 0].tobytes() == b"".join(w + b" " for w in every)
-    assert words.stops[: len(every)].tolist() == [stop - 1 for stop in stops]
-    assert words.starts[: len(every)].tolist() == [0, *stops][: len(every)]
-    assert (words.starts[len(every) :] == -7).all()
 
 
 LEAST = b"U\x07o\x83"
@@ -547,21 +463,6 @@ def test_products_squares_and_multiples_are_added_from_the_first_to_the_last(pai
     total = np.append(v, 7.0)
     kernels.add_scaled(u, 0.1, total)
     assert total.tolist() == [*(b + a * 0.1 for a, b in pairs), 7.0]
-
-
-@prove
-@given(cases(started=False), st.integers(0, 100))
-def test_copy_rows_copies_the_chosen_rows_in_the_chosen_order(case, first):
-    chosen = frozen(case.order, np.int64)
-    copied = [case.rows[k] for k in case.order]
-    room = sum(map(len, copied))
-    indptr = np.full(len(copied) + 1, first, dtype=np.int64)
-    indices, values = np.zeros(room, dtype=np.uint32), np.zeros(room, dtype=np.float32)
-    kernels.copy_rows(csr(case.rows), chosen, indptr, indices, values)
-    expected = csr(copied)
-    assert (indptr - first).tolist() == expected.indptr.tolist()
-    assert indices.tolist() == expected.indices.tolist()
-    assert values.tolist() == expected.values.tolist()
 
 
 @prove

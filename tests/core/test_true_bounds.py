@@ -2,19 +2,18 @@
 
 import math
 from dataclasses import replace
-from decimal import Context, Decimal, localcontext
+from decimal import Decimal, localcontext
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamtron import StreamtronClassifier, StreamtronRegressor
+from streamtron import StreamtronClassifier
 from streamtron.core import theory
 from streamtron.core.certificate import upper_bound_of
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import freeze, make_rows
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.certify import certify
@@ -26,12 +25,10 @@ from streamtron.solver.targets import Targets
 from tests.helpers import losses
 from tests.helpers.exact import (
     DIGITS,
-    NOTHING,
-    ONE,
-    Objective,
     Problem,
     checked,
     draw,
+    draw_numbers,
     false_claims,
     fitted,
     optimum,
@@ -55,19 +52,10 @@ SEEDS = [
 )
 def test_no_claim_of_a_certificate_is_false_on_hundreds_of_problems_with_ugly_scales(seeds):
     """Some leave nothing but rounding."""
-    found = {seed: checked(seed) for seed in seeds}
+    found = {seed: checked(draw(seed)) for seed in seeds}
     assert {seed: claims for seed, (claims, _) in found.items() if claims} == {}
     within = sum(gap <= 0.01 for _, gap in found.values())
     assert within >= 0.8 * len(found)  # bounds that say nothing would hold as well
-
-
-def write(path: Path, problem: Problem) -> Path:
-    """As libsvm text with weights in labels, columns from 0."""
-    signs, weights = problem.y.tolist(), problem.weights.tolist()
-    if (problem.weights != 1).any():
-        signs = [f"{sign}:{weight!r}" for sign, weight in zip(signs, weights, strict=True)]
-    path.write_text("".join(svm_lines(problem.X, signs, 0)))
-    return path
 
 
 def model_of(w: list[float], bias: float, **chosen: Any) -> LinearModel:
@@ -89,7 +77,11 @@ def test_no_claim_of_certify_is_false_for_weights_of_anybody_without_a_witness(f
             continue
         how = {"weights_in_label": bool((problem.weights != 1).any()), "allow_duplicate": True}
         model = model_of(v[:-1], v[-1] * problem.rho, C=problem.C, rho=problem.rho, **how)
-        proof = certify(model, write(tmp_path / "rows.svm", problem))
+        signs = problem.y.tolist()
+        if how["weights_in_label"]:
+            signs = [f"{l}:{x!r}" for l, x in zip(signs, problem.weights.tolist(), strict=True)]
+        (tmp_path / "rows.svm").write_text("".join(svm_lines(problem.X, signs, 0)))
+        proof = certify(model, tmp_path / "rows.svm")
         with localcontext(DIGITS):
             weights = [*map(Decimal, v)]
             if problem.rho:
@@ -212,55 +204,7 @@ def test_the_radius_is_no_smaller_than_that_of_the_very_bounds_that_it_is_given(
         assert Fraction(theory.decision_radius(float(P), D)) ** 2 >= exact
 
 
-FEWER_DIGITS = Context(prec=120, Emin=-99999, Emax=99999)
-
-
-def scale_of(rng: np.random.Generator) -> float:
-    """1, a few orders of magnitude, or as many as there are."""
-    reach = rng.choice([0.1, 3.0, 8.0])
-    return float(10.0 ** rng.uniform(-reach, reach))
-
-
-def false_of_numbers(loss: str, seed: int) -> list[str]:
-    """What is claimed of a random fit, and false."""
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(2, 14)), int(rng.integers(1, 4))
-    X = rng.normal(size=(n, d)) * scale_of(rng) * 10.0 ** rng.uniform(-1, 1, d)
-    X = X.astype(np.float32)
-    X[rng.random((n, d)) < 0.3] = 0
-    size = scale_of(rng)
-    t = size * (rng.normal(size=n) + rng.choice([0.0, 1.0, 1e6]) * rng.normal())
-    weights = np.where(rng.random(n) < 0.2, 0.0, 10.0 ** rng.uniform(-2, 2, n))
-    weights[0] = 1.0
-    intercept = str(rng.choice(["free", "penalised", "none"]))
-    epsilon = float(size * 10.0 ** rng.uniform(-2, 1))
-    model = StreamtronRegressor(
-        C=scale_of(rng), loss=loss, epsilon=None if loss == "squared_error" else epsilon,
-        tol=float(rng.choice([0.3, 1e-2, 1e-6])), intercept=intercept,
-        max_iter=int(rng.choice([1, 2, 5])),
-    )  # fmt: skip
-    try:
-        model.fit(X, t, sample_weight=weights)
-    except StreamtronError:
-        return []  # of values that no sum can hold
-    proven, counting = model.certificate_, weights > 0
-    with localcontext(FEWER_DIGITS):
-        has_bias = intercept != "none"
-        rows = [[*map(Decimal, row), *[ONE] * has_bias] for row in X[counting].tolist()]
-        penalties = [ONE] * d + [NOTHING if intercept == "free" else ONE] * has_bias
-        costs = [Decimal(model.C) * Decimal(weight) for weight in weights[counting].tolist()]
-        numbers = [*map(Decimal, t[counting].tolist())]
-        exact = Objective(rows, numbers, costs, penalties, loss, Decimal(epsilon))
-        v = [*map(Decimal, np.ravel(model.coef_).tolist()), *[Decimal(model.intercept_)] * has_bias]
-        primal, best = exact.primal(v), exact.primal(exact.least(v))
-        claims = {
-            "P is below that of the weights": Decimal(proven["primal_objective"]) < primal,
-            "D is above the least P": Decimal(proven["dual_objective"] or 0.0) > best,
-        }
-        return [claim for claim, is_false in claims.items() if is_false]
-
-
 @pytest.mark.parametrize("loss", losses.REGRESSION)
 def test_no_objective_of_a_fit_to_numbers_is_false_whatever_the_scales(loss):
-    claims = {seed: false_of_numbers(loss, seed) for seed in range(examples(15))}
+    claims = {seed: checked(draw_numbers(loss, seed))[0] for seed in range(examples(15))}
     assert not any(claims.values()), claims

@@ -5,17 +5,21 @@ Nothing of the package is used but its public faces.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron import StreamtronClassifier, StreamtronRegressor
 from streamtron.core.errors import StreamtronError
+from streamtron.core.theory import decision_radius
 
 DIGITS = Context(prec=250, Emin=-99999, Emax=99999)
 
@@ -29,36 +33,42 @@ Vector = list[Decimal]
 
 @dataclass(frozen=True)
 class Problem:
-    """½‖v‖² + Σ C_k max(0, 1 − l_k (x_k, ρ)·v)², v = (w, w_bias), and how it is to be solved.
+    """½‖v‖² + Σ C_k max(0, 1 − l_k (x_k, ρ)·v)², v = (w, w_bias), and how it is to be solved; or
+    that of another loss, of numbers.
 
-    ``X``: float32 values, dense. ``weights`` multiply ``C``.
+    ``X``: float32 values, dense. ``weights`` multiply ``C``. ``free``: the bias costs nothing.
     """
 
     X: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     weights: NDArray[np.float64]
     C: float
     rho: float
     tol: float
     epochs: int
+    loss: str = "squared_hinge"
+    epsilon: float = 0.0
+    free: bool = False
 
     @property
     def objective(self) -> Objective:
-        """Of the rows that weigh something: x_k are l_k (x_k, ρ)."""
-        rows = zip(self.X.tolist(), self.y.tolist(), self.weights.tolist(), strict=True)
+        """Of the rows that weigh something: x_k are l_k (x_k, ρ); of numbers (x_k, ρ)."""
+        numbers, counting = self.loss != "squared_hinge", self.weights != 0.0
+        signs, t = self.y[counting].tolist(), [ONE] * int(counting.sum())
+        if numbers:
+            signs, t = t, [*map(Decimal, signs)]
         patterns = [
             [Decimal(sign) * Decimal(value) for value in (*row, self.rho)]
-            for row, sign, weight in rows
-            if weight
+            for row, sign in zip(self.X[counting].tolist(), signs, strict=True)
         ]
-        costs = [Decimal(self.C) * Decimal(weight) for weight in self.weights.tolist() if weight]
-        ones = [ONE] * len(costs)
-        return Objective(patterns, ones, costs, [ONE] * len(patterns[0]), "squared_hinge")
+        costs = [Decimal(self.C) * Decimal(weight) for weight in self.weights[counting].tolist()]
+        penalties = [ONE] * self.X.shape[1] + [NOTHING if self.free else ONE]
+        return Objective(patterns, t, costs, penalties, self.loss, Decimal(self.epsilon))
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """v*, and a bracket of P* that is tight to ``SOLVED``."""
+    """v*, and a bracket of P*, of the squared hinge tight to ``SOLVED``."""
 
     v: Vector
     dual: Decimal
@@ -67,7 +77,8 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Objective:
-    """P(v) = Σ p_j v_j²/2 + Σ C_k φ(x_k·v − t_k). ``penalties`` are p_j."""
+    """P(v) = Σ p_j v_j²/2 + Σ C_k φ(x_k·v − t_k). ``penalties`` are p_j. A hinge whose slack is
+    less than ``epsilon`` is a parabola."""
 
     X: Sequence[Vector]
     t: Vector
@@ -83,12 +94,19 @@ class Objective:
             return r * r / 2, r, ONE
         if self.loss == "huber":
             return epsilon * size - epsilon * epsilon / 2, sign * epsilon, NOTHING
-        slack = -r if self.loss == "squared_hinge" else size - epsilon
+        if self.loss == "log_loss":
+            q = (-size).exp()
+            slope = -(q if r > 0 else ONE) / (1 + q)
+            return max(-r, NOTHING) + (1 + q).ln(), slope, q / (1 + q) ** 2
+        sign, slack = (-ONE, -r) if "hinge" in self.loss else (sign, size - epsilon)
         if slack <= 0:
             return NOTHING, NOTHING, NOTHING
-        if self.loss == "epsilon_insensitive":
-            return slack, sign, NOTHING
-        return slack * slack, 2 * sign * slack, 2 * ONE
+        if self.loss.startswith("squared"):
+            return slack * slack, 2 * sign * slack, 2 * ONE
+        zone = epsilon if self.loss == "hinge" else NOTHING
+        if slack < zone:
+            return slack * slack / (2 * zone), sign * slack / zone, 1 / zone
+        return slack - zone / 2, sign, NOTHING
 
     def residuals(self, v: Vector) -> Vector:
         return [dot(x, v) - t for x, t in zip(self.X, self.t, strict=True)]
@@ -107,11 +125,15 @@ class Objective:
         raise ArithmeticError("Newton's method did not end")
 
     def lower(self, v: Vector) -> Vector:
-        """A Newton step from v with an exact line search: P is a quadratic between bends."""
-        terms = [self.phi(r) for r in self.residuals(v)]
-        step = self._step(v, terms)
-        length = self._length(v, step)
-        return [a + length * b for a, b in zip(v, step, strict=True)]
+        """A Newton step from v with an exact line search where P is a quadratic between bends; else
+        of a length that lowers P."""
+        step, primal = self._step(v, [self.phi(r) for r in self.residuals(v)]), self.primal(v)
+        length = ONE if self.loss == "log_loss" else self._length(v, step)
+        while True:
+            there = [a + length * b for a, b in zip(v, step, strict=True)]
+            if self.loss != "log_loss" or length < 1e-12 or self.primal(there) < primal:
+                return there
+            length /= 4
 
     def _step(self, v: Vector, terms: list[tuple[Decimal, Decimal, Decimal]]) -> Vector:
         d = len(v)
@@ -135,7 +157,7 @@ class Objective:
                 (c * self.phi(r + theta * s)[1] * s for c, r, s in rows), NOTHING
             )
 
-        bends = [self.epsilon, -self.epsilon]
+        bends = [self.epsilon, -self.epsilon, NOTHING]
         pairs = product(zip(residuals, slopes, strict=True), bends)
         borders = sorted({(b - r) / s for (r, s), b in pairs if s and (b - r) / s > 0})
         low = NOTHING
@@ -171,14 +193,33 @@ def solved(matrix: list[Vector], right: Vector) -> Vector:
     return v
 
 
-def optimum(problem: Problem) -> Optimum:
-    """Solve by Newton's method with an exact line search."""
+def optimum(problem: Problem, start: Sequence[float | Decimal] = ()) -> Optimum:
+    """Solve by Newton's method with an exact line search; from 0, or of numbers from ``start``."""
     with localcontext(DIGITS):
         exact = problem.objective
-        v = exact.least([NOTHING] * len(exact.X[0]))
-        best = Optimum(v, _dual(exact, v), exact.primal(v))
-        assert best.primal - best.dual <= SOLVED * best.primal
-        return best
+        classes = exact.loss == "squared_hinge"
+        v = exact.least([NOTHING] * len(exact.X[0]) if classes else [*map(Decimal, start)])
+        primal = exact.primal(v)
+        dual = _dual(exact, v) if classes else primal
+        assert primal - dual <= SOLVED * primal
+        return Optimum(v, dual, primal)
+
+
+def solution(
+    loss: str, patterns: Sequence[Sequence[float]], costs: Sequence[Fraction]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """v and α at the least ½‖v‖² + Σ C_k φ(y_k·v), φ the logistic loss or the hinge: of this by
+    parabolas ever more narrow."""
+    with localcontext(DIGITS, prec=120 if loss == "hinge" else 50):
+        X, v = [[*map(Decimal, pattern)] for pattern in patterns], [NOTHING] * len(patterns[0])
+        exact = [Decimal(cost.numerator) / cost.denominator for cost in costs]
+        t, narrow = [ONE if loss == "hinge" else NOTHING] * len(X), range(0, 24, 4)
+        for power in narrow if loss == "hinge" else (0,):
+            objective = Objective(X, t, exact, [ONE] * len(v), loss, Decimal(10) ** -power)
+            v = objective.least(v)
+        slopes = [objective.phi(r)[1] for r in objective.residuals(v)]
+        alpha = [-c * slope for c, slope in zip(exact, slopes, strict=True)]
+        return np.array(v, float), np.array(alpha, float)
 
 
 def _dual(exact: Objective, v: Vector) -> Decimal:
@@ -202,7 +243,7 @@ def false_claims(
 
     ``radius`` : ‖v − v*‖ at most, as claimed.
     """
-    best = optimum(problem)
+    best = optimum(problem, v)
     with localcontext(DIGITS):
         weights = [Decimal(value) for value in v]
         own = problem.objective.primal(weights)
@@ -270,30 +311,56 @@ def draw(seed: int) -> Problem:
     return Problem(X.astype(np.float32), y, weights, C, rho, tol, int(rng.integers(2, 9)))
 
 
-def fitted(problem: Problem) -> tuple[dict[str, Any], list[float], float]:
-    """The certificate, v and radius that streamtron gives."""
-    from streamtron import StreamtronClassifier
-    from streamtron.core.theory import decision_radius
+def scale_of(rng: np.random.Generator) -> float:
+    """1, a few orders of magnitude, or as many as there are."""
+    reach = rng.choice([0.1, 3.0, 8.0])
+    return float(10.0 ** rng.uniform(-reach, reach))
 
-    model = StreamtronClassifier(
-        C=problem.C, tol=problem.tol, max_iter=problem.epochs, fit_intercept=problem.rho > 0.0,
-        intercept_scaling=problem.rho or 1.0,
-    )  # fmt: skip
+
+def draw_numbers(loss: str, seed: int) -> Problem:
+    """A problem whose labels are numbers."""
+    rng = np.random.default_rng(seed)
+    n, d = int(rng.integers(2, 14)), int(rng.integers(1, 4))
+    X = rng.normal(size=(n, d)) * scale_of(rng) * 10.0 ** rng.uniform(-1, 1, d)
+    X = X.astype(np.float32)
+    X[rng.random((n, d)) < 0.3] = 0
+    size = scale_of(rng)
+    t = size * (rng.normal(size=n) + rng.choice([0.0, 1.0, 1e6]) * rng.normal())
+    weights = np.where(rng.random(n) < 0.2, 0.0, 10.0 ** rng.uniform(-2, 2, n))
+    weights[0] = 1.0
+    intercept = str(rng.choice(["free", "penalised", "none"]))
+    epsilon, C = float(size * 10.0 ** rng.uniform(-2, 1)), scale_of(rng)
+    tol, epochs = float(rng.choice([0.3, 1e-2, 1e-6])), int(rng.choice([1, 2, 5]))
+    rho, free = float(intercept != "none"), intercept == "free"
+    return Problem(X, t, weights, C, rho, tol, epochs, loss, epsilon, free)
+
+
+def fitted(problem: Problem) -> tuple[dict[str, Any], list[float], float]:
+    """The certificate, v and radius that streamtron gives; none where labels are numbers."""
+    rho, how = problem.rho, {"C": problem.C, "tol": problem.tol, "max_iter": problem.epochs}
+    numbers, radius = problem.loss != "squared_hinge", math.inf
+    if numbers:
+        epsilon = None if problem.loss == "squared_error" else problem.epsilon
+        intercept = "free" if problem.free else "penalised" if rho else "none"
+        model = StreamtronRegressor(loss=problem.loss, epsilon=epsilon, intercept=intercept, **how)
+    else:
+        model = StreamtronClassifier(fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(problem.X.astype(np.float64), problem.y, problem.weights)
-    found = model.certificate_
-    bias = float(model.intercept_[0]) / problem.rho if problem.rho else 0.0
-    radius = decision_radius(found["primal_objective"], found["dual_objective"])
-    return found, [*model.coef_[0].tolist(), bias], radius
+    proven = model.certificate_
+    if not numbers:
+        radius = decision_radius(proven["primal_objective"], proven["dual_objective"])
+    bias = float(np.ravel(model.intercept_)[0]) / rho if rho else 0.0
+    return proven, [*np.ravel(model.coef_).tolist(), bias], radius
 
 
-def checked(seed: int) -> tuple[list[str], float]:
-    """Draw, fit and hold to the optimum: the false claims, and the gap claimed. A fit that ends in
-    an error is false, too."""
-    problem = draw(seed)
+def checked(problem: Problem) -> tuple[list[str], float]:
+    """Fit, and hold to the optimum: the false claims, and the gap claimed. A fit to classes that
+    ends in an error is false, too; one to numbers is of values that no sum can hold."""
     try:
         certificate, v, radius = fitted(problem)
     except (ArithmeticError, StreamtronError, ValueError) as error:
-        return [f"{type(error).__name__}: {error}"], 1.0
+        refused = isinstance(error, StreamtronError) and problem.loss != "squared_hinge"
+        return [] if refused else [f"{type(error).__name__}: {error}"], 1.0
     return false_claims(problem, certificate, v, radius), certificate["relative_duality_gap"]

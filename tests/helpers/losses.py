@@ -5,9 +5,7 @@ Nothing of the package is used.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 
 import mpmath
 
@@ -52,35 +50,23 @@ EPSILON = 0.7
 
 
 def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' with the bits of the kernels."""
-    if loss in REGRESSION:
-        return plain_of_residual(loss, m, zone)
+    """φ, −φ' and φ'' of a margin or residual with the bits of the kernels."""
     if loss == "log_loss":
         q = exp_minus(abs(m))
         slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
         return max(-m, 0.0) + log_ratio(q / (2.0 + q)), slope, q / ((1.0 + q) * (1.0 + q))
-    slack = max(1.0 - m, 0.0)
-    if loss == "hinge":
-        if slack < zone:
-            return 0.5 * slack * slack / zone, slack / zone, 1.0 / zone if slack > 0.0 else 0.0
-        return slack - 0.5 * zone, 1.0 if slack > 0.0 else 0.0, 0.0
-    return slack * slack, 2.0 * slack, 2.0 if m < 1.0 else 0.0
-
-
-def plain_of_residual(loss: str, r: float, zone: float = 0.0) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' of a residual with the bits of the kernels."""
-    sign, size = (-1.0 if r > 0.0 else 1.0), abs(r)
+    sign, size = (-1.0 if m > 0.0 else 1.0), abs(m)
     if loss == "squared_error" or (loss == "huber" and size <= EPSILON):
-        return 0.5 * (r * r), -r, 1.0
+        return 0.5 * (m * m), -m, 1.0
     if loss == "huber":
         return EPSILON * (size - 0.5 * EPSILON), sign * EPSILON, 0.0
-    slack = max(size - EPSILON, 0.0)
-    if loss == "squared_epsilon_insensitive":
-        return slack * slack, sign * (2.0 * slack), 2.0 if slack > 0.0 else 0.0
+    sign, slack = (sign, size - EPSILON) if loss in REGRESSION else (1.0, 1.0 - m)
+    slack, inside = max(slack, 0.0), 1.0 if slack > 0.0 else 0.0
+    if loss.startswith("squared"):
+        return slack * slack, sign * (2.0 * slack), 2.0 * inside
     if slack < zone:
-        bend = 1.0 / zone if slack > 0.0 else 0.0
-        return 0.5 * slack * slack / zone, sign * (slack / zone), bend
-    return slack - 0.5 * zone, sign * (1.0 if slack > 0.0 else 0.0), 0.0
+        return 0.5 * slack * slack / zone, sign * (slack / zone), inside / zone
+    return slack - 0.5 * zone, sign * inside, 0.0
 
 
 def plain_terms(loss: str, p: float, t: float) -> tuple[float, float]:
@@ -156,99 +142,3 @@ def gain_of(loss: str, p: Exact) -> Exact:
     if loss == "hinge" or p in (0, 1):
         return p if loss == "hinge" else mpmath.mpf(0)
     return -p * mpmath.log(p) - (1 - p) * mpmath.log1p(-p)
-
-
-class Rows:
-    """½‖v‖² + Σ C_k φ(y_k·v) of patterns y_k = l_k (x_k, ρ), and its dual."""
-
-    def __init__(
-        self, loss: str, patterns: Sequence[Sequence[float]], costs: Sequence[Exact]
-    ) -> None:
-        self.loss, self.costs = loss, list(costs)
-        self.patterns = [[mpmath.mpf(value) for value in pattern] for pattern in patterns]
-
-    def margins(self, v: Sequence[Exact]) -> list[Exact]:
-        return [mpmath.fdot(pattern, v) for pattern in self.patterns]
-
-    def primal(self, v: Sequence[Exact]) -> Exact:
-        terms = (loss_at(self.loss, m)[0] for m in self.margins(v))
-        return mpmath.fdot(v, v) / 2 + mpmath.fdot(self.costs, terms)
-
-    def dual(self, alpha: Sequence[Exact]) -> Exact:
-        a, pairs = self.weights(alpha), zip(alpha, self.costs, strict=True)
-        return mpmath.fsum(c * gain_of(self.loss, x / c) for x, c in pairs) - mpmath.fdot(a, a) / 2
-
-    def weights(self, alpha: Sequence[Exact]) -> list[Exact]:
-        """Σ α_k y_k."""
-        return [mpmath.fdot(alpha, column) for column in zip(*self.patterns, strict=True)]
-
-    def optimum(self) -> tuple[list[Exact], list[Exact]]:
-        """v and α, whose P and D are the same to 20 digits."""
-        with mpmath.workdps(250 if self.loss == "hinge" else 90):
-            v, alpha = self._hinge() if self.loss == "hinge" else self._log_loss()
-            assert self.primal(v) - self.dual(alpha) <= 1e-20 * self.primal(v)
-            return v, alpha
-
-    def _log_loss(self) -> tuple[list[Exact], list[Exact]]:
-        """Newton's method, with steps of a length at which P' is nearly 0."""
-        v = [mpmath.mpf(0)] * len(self.patterns[0])
-        for _ in range(1000):
-            terms = [loss_at(self.loss, m) for m in self.margins(v)]
-            alpha = [c * slope for c, (_, slope, _) in zip(self.costs, terms, strict=True)]
-            gradient = [x - a for x, a in zip(v, self.weights(alpha), strict=True)]
-            if mpmath.fdot(gradient, gradient) <= 1e-22 * self.primal(v):
-                break
-            hessian = mpmath.eye(len(v))
-            for y, c, (_, _, bend) in zip(self.patterns, self.costs, terms, strict=True):
-                for i, j in itertools.product(range(len(v)), repeat=2):
-                    hessian[i, j] += c * bend * y[i] * y[j]
-            step = [*mpmath.lu_solve(hessian, [-x for x in gradient])]
-            v = self._along(v, step, -mpmath.fdot(gradient, step) / 10)
-        return v, alpha
-
-    def _along(self, v: list[Exact], step: list[Exact], flat: Exact) -> list[Exact]:
-        slopes, low, high, theta = self.margins(step), mpmath.mpf(0), mpmath.mpf(1), mpmath.mpf(1)
-        for _ in range(99):
-            there = [x + theta * s for x, s in zip(v, step, strict=True)]
-            pairs = zip(self.costs, self.margins(there), strict=True)
-            alpha = [c * loss_at(self.loss, m)[1] for c, m in pairs]
-            slope = mpmath.fdot(there, step) - mpmath.fdot(alpha, slopes)
-            if abs(slope) <= flat or (slope < 0 and theta == 1):
-                break
-            low, high = (low, theta) if slope > 0 else (theta, high)
-            theta = (low + high) / 2
-        return there
-
-    def _hinge(self) -> tuple[list[Exact], list[Exact]]:
-        """The dual, whose Hessian is lifted a little: rows leave and reach 0 and C one by one."""
-        n = len(self.costs)
-        gram = [[mpmath.fdot(y, z) for z in self.patterns] for y in self.patterns]
-        for k, c in enumerate(self.costs):
-            gram[k][k] += mpmath.mpf(10) ** -70 / c
-        alpha, free = [mpmath.mpf(0)] * n, []
-        for _ in range(500):
-            pull = [1 - mpmath.fdot(row, alpha) for row in gram]
-            if free:
-                system = mpmath.matrix([[gram[i][j] for j in free] for i in free])
-                step = mpmath.lu_solve(system, [pull[i] for i in free])
-                room = [
-                    ((self.costs[i] if s > 0 else 0) - alpha[i]) / s if s else mpmath.inf
-                    for i, s in zip(free, step, strict=True)
-                ]
-                theta = min(1, *room)
-                for i, s in zip(free, step, strict=True):
-                    alpha[i] += theta * s
-                stopped = room.index(theta) if theta < 1 else None
-                if stopped is not None:
-                    i = free.pop(stopped)
-                    alpha[i] = self.costs[i] if step[stopped] > 0 else mpmath.mpf(0)
-                    continue
-                pull = [1 - mpmath.fdot(row, alpha) for row in gram]
-            wanting = {
-                k: abs(g) for k, g in enumerate(pull)
-                if k not in free and (g > 0 if not alpha[k] else g < 0)
-            }  # fmt: skip
-            if not wanting:
-                break
-            free.append(max(wanting, key=wanting.__getitem__))
-        return self.weights(alpha), alpha

@@ -43,11 +43,6 @@ class Run(NamedTuple):
     updates: int
 
 
-def file_order(_epoch: int, rows: list[int]) -> list[int]:
-    """The order of the file, which is the paper's."""
-    return rows
-
-
 def splitmix64(state: int) -> Iterator[int]:
     """The numbers of SplitMix64, as Steele, Lea and Flood print it (OOPSLA 2014, figure 17)."""
     while True:
@@ -165,8 +160,8 @@ class Oracle:
             self._add(k, m, extended, q)
         return m
 
-    def run(self, order: Order = file_order, n_ep: int = 50) -> Run:
-        """The paper's procedure, up to a full epoch without an update.
+    def run(self, order: Order = lambda _, rows: rows, n_ep: int = 50) -> Run:
+        """The paper's procedure, up to a full epoch without an update, by default in file order.
 
         The active set is the rows found misclassified in this full epoch. Up to ``n_ep``
         mini-epochs visit it, or until one makes no update. ``order(full epoch, rows)`` orders full
@@ -259,22 +254,6 @@ def best_scale(sq_weights: float, margins: Sequence[float], delta2: Sequence[flo
     return least
 
 
-def explicit(
-    rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float
-) -> list[list[float]]:
-    """The reflected extended patterns y_k written out, as dense lists."""
-    width = 1 + max((column for row in rows for column, _ in row), default=-1)
-    patterns = []
-    for k, (row, label, d2) in enumerate(zip(rows, labels, delta2, strict=True)):
-        y = [0.0] * (width + 1 + len(rows))
-        for column, value in row:
-            y[column] = label * float(value)
-        y[width] = label * rho
-        y[width + 1 + k] = math.sqrt(d2)
-        patterns.append(y)
-    return patterns
-
-
 def gamma_d(
     rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float = 0.0
 ) -> tuple[float, float]:
@@ -284,7 +263,12 @@ def gamma_d(
     finds the direction. The lower end is proven by the direction it gives, the upper by its
     convex combination, so neither leans on the solver.
     """
-    Y = np.array(explicit(rows, labels, delta2, rho))
+    width = 1 + max((column for row in rows for column, _ in row), default=-1)
+    Y = np.zeros((len(rows), width + 1 + len(rows)))  # the reflected extended patterns
+    for k, (row, label, d2) in enumerate(zip(rows, labels, delta2, strict=True)):
+        for column, value in row:
+            Y[k, column] = label * float(value)
+        Y[k, width], Y[k, width + 1 + k] = label * rho, math.sqrt(d2)
     scale = float(np.sqrt((Y * Y).sum(axis=1).max()))
     system = np.vstack([Y.T / scale, np.ones(len(Y))])
     target = np.zeros(len(system))

@@ -1,6 +1,5 @@
 """Few columns: all rows outside memory are one quadratic, and few readings are left."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
@@ -20,7 +18,7 @@ from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import drawn_source, minimise
 from tests.helpers.optimum import least_primal, of_margins
-from tests.helpers.sources import ListSource, csr, dense, random_rows, train, trained
+from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
 
 COLUMNS = 20
 
@@ -79,23 +77,17 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
     assert 0 < len(products) <= 3 * steps + 1
 
 
-def begun(settings: Settings, sample: Sample) -> tuple[Learner, Targets]:
-    """A learner at the begin of a scan, and targets of a sample."""
-    learner = Learner(settings, [1, -1])
-    source = ListSource(sample.rows, sample.signs.tolist())
-    train(source, [learner], replace(settings, max_epochs=1))
-    learner.regime, learner.progress.finished = Regime.FEW_COLUMNS, None
-    learner.active.clear()
-    few_columns.begin(learner)
-    [chunk] = source.chunks()
-    return learner, learner.targets(chunk)
-
-
 def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunks():
     sample, found = Sample(4, 300), []
     settings = Settings(C=2.0, active_set=3000, max_epochs=1)
+    source = ListSource(sample.rows, sample.signs.tolist())
+    [chunk] = source.chunks()
     for cut in (300, 41, 7):
-        learner, targets = begun(settings, sample)
+        learner = trained(source, settings)
+        learner.regime, learner.progress.finished = Regime.FEW_COLUMNS, None
+        learner.active.clear()
+        few_columns.begin(learner)
+        targets = learner.targets(chunk)
         for start in range(0, 300, cut):
             rows = sample.slice(start, min(300, start + cut))[0]
             stretch = slice(start, start + cut)
@@ -176,18 +168,6 @@ def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned,
     learner.extent.least_delta2 = 1.0
     list(few_columns.finish(learner))
     assert learner.best.candidate.tolist() == next_scan
-
-
-def test_the_counts_of_a_scan_are_those_of_the_slacks():
-    source = correlated(2000)
-    learner = trained(source, Settings(C=2.0, tol=1e-2, active_set=source.nbytes // 10))
-    frozen, b = learner.frozen, learner.progress.b
-    [chunk] = source.chunks([range(len(source.blocks))])
-    X = source.rows.values.reshape(-1, 50).astype(np.float64)
-    margins = learner.targets(chunk).signs * (X @ frozen.w + frozen.bias) * frozen.scan_sums.scale
-    wanted = np.floor(2.0 * b * 2.0 * np.maximum(0.0, 1.0 - margins) + 0.5)
-    assert np.abs(learner.counts.dense(2000) - wanted).max() <= 1.0
-    assert wanted.max() < kernels.COUNT_MAX
 
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():

@@ -36,28 +36,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def room_for(learners: int, settings: Settings) -> Machine:
-    """A machine on which so many learners fit and one more does not."""
-
-    def need(number: int) -> int:
-        needs = memory_needed(
-            settings, DataSize(9000, COLUMNS + 1), learners=number, threads=2, shared=True
-        )
-        return sum(part.size for part in needs)
-
-    return Machine(memory=(need(learners) + need(learners + 1)) // 2, threads=2)
-
-
 class Stopped(Exception):
     """The process ends here, as far as the run knows."""
 
 
 def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(place, tmp_path):
     settings = Settings(multiclass=True, tol=0.1)
-    tight = room_for(2, settings)
+    size = DataSize(9000, COLUMNS + 1)
+    two, three = (
+        sum(need.size for need in memory_needed(settings, size, learners=n, threads=2, shared=True))
+        for n in (2, 3)
+    )  # so many learners at a time
 
     def fit(model: str, tol: float = 0.1, **options: Any) -> Outcome:
-        machine = Machine(memory=tight.memory, threads=2, checkpoint_every=0.0)
+        machine = Machine(memory=(two + three) // 2, threads=2, checkpoint_every=0.0)
         options |= {"model": tmp_path / model, "machine": machine}
         return run(place / "many.svm", settings.but(tol=tol), **options)
 

@@ -47,13 +47,6 @@ def test_rows_come_as_they_lie_where_order_is_not_random_and_a_later_turn_is_gre
     assert sorted(turn.when for turn in reversed(turns)) == [turn.when for turn in turns]
 
 
-@prove
-@given(numbers, numbers, st.integers(0, 500))
-def test_every_row_of_a_chunk_is_visited_once(seed, reading, rows):
-    for positions in orders(seed, reading, 7, rows):
-        assert sorted(positions) == list(range(rows))
-
-
 @pytest.mark.parametrize("question", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
 def test_seed_reading_and_place_decide_every_order_of_rows(question):
     assert orders(0, 5, 3) == orders(0, 5, 3)

@@ -1,6 +1,7 @@
 """Training: the paper's procedure to the bit, certified answers, and what must not matter."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,25 @@ def source_of(seed: int, n: int = 300, **options: Any) -> ListSource:
     return drawn_source(seed, n, COLUMNS, **{"block_rows": 32, **options})
 
 
-def faithful_equals_oracle(source: ListSource, settings: Settings) -> None:
-    """Hold the last stage against the plain procedure with the b that the learner chose: counts,
-    steps, epochs, margin, and the running weights before a certificate sums them afresh."""
+PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
+
+STAGES: list[dict[str, object]] = [
+    {"stage": "1", **PAPER},
+    {"stage": "1,0.1", **PAPER},
+    {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
+    {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
+    *({"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
+      for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
+def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, plan):
+    """With the b that the learner chose: the last stage's counts, steps, epochs and margin, and the
+    running weights before a certificate sums them afresh."""
+    settings = Settings.from_dict({"faithful": True, **plan})
+    source = source_of(seed, 40, block_rows=16)
     rows, labels = plain_rows(source.rows), [source.labels[code] for code in source.codes]
     learner, last = Learner(settings, source.labels, positive=1), b""
 
@@ -58,25 +75,6 @@ def faithful_equals_oracle(source: ListSource, settings: Settings) -> None:
     assert learner.running.w[: len(rebuilt)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
     directional = oracle.certificate().directional_margin
     assert report.directional_margin == pytest.approx(directional, rel=1e-12)
-
-
-PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
-
-STAGES: list[dict[str, object]] = [
-    {"stage": "1", **PAPER},
-    {"stage": "1,0.1", **PAPER},
-    {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
-    {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
-    *({"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
-      for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
-@pytest.mark.parametrize("seed", slow_but(range(3), 0))
-def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, plan):
-    settings = Settings.from_dict({"faithful": True, **plan})
-    faithful_equals_oracle(source_of(seed, 40, block_rows=16), settings)
 
 
 def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_is():
@@ -124,24 +122,11 @@ def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed
 
 
 def test_a_gap_that_still_falls_does_not_end_a_run_however_small_it_is():
-    source = drawn_source(1, 600, 2000, 0.004, block_rows=32)
+    source = MANY_COLUMNS()
     learner = trained(source, Settings(C=1.0, active_set=20_000, tol=1e-10, max_epochs=60))
     *_, before, last = [reading.gap for reading in learner.progress.history]
     assert learner.finished == "converged"
     assert 0.9 * before < last < 1e-6
-
-
-def test_what_is_proven_of_the_best_weights_is_never_worse_after_another_reading():
-    source, primals = drawn_source(0, 600, 2000, 0.004, block_rows=32), []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, ReadingDone) and event.certificate is not None:
-            primals.append(event.certificate.primal)
-
-    settings = Settings(C=50.0, active_set=6_000, tol=1e-9, max_epochs=12)
-    trained(source, settings, listen=listen)
-    assert primals == sorted(primals, reverse=True)
-    assert len(primals) > 5
 
 
 def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound():
@@ -193,16 +178,35 @@ def test_swapping_the_labels_gives_exactly_the_opposite_weights(settings):
     assert minus.counts.dense(300).tolist() == plus.counts.dense(300).tolist()
 
 
-@plans
-def test_every_reading_and_its_certificate_are_told(settings):
+MANY_COLUMNS = partial(drawn_source, 1, 600, 2000, 0.004, block_rows=32)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        *((partial(source_of, 1), settings) for settings in PLANS.values()),
+        (MANY_COLUMNS, Settings(C=50.0, active_set=6_000, tol=1e-9, max_epochs=12)),
+    ],
+    ids=[*PLANS, "blocks"],
+)
+def test_every_reading_is_told_with_all_its_rows_and_never_a_worse_bound(make, settings):
     events: list[Event] = []
-    source = source_of(1)
+    source = make()
     learner = trained(source, settings, listen=events.append)
     readings = [event for event in events if isinstance(event, ReadingDone)]
-    nonzeros = sum(block.nonzeros for block in source.blocks)
+    later = [event for event in events if isinstance(event, ReadingStarted) and event.reading]
+    rows, nonzeros = len(source.codes), sum(block.nonzeros for block in source.blocks)
+    assert {(event.rows, event.nonzeros) for event in later} == {(rows, nonzeros)}
     assert source.nonzeros_read == len(readings) * nonzeros
     assert sum(event.mini_epochs for event in readings) == learner.progress.mini_epochs
     assert readings[-1].certificate == learner.certificate
+    primals = [event.certificate.primal for event in readings if event.certificate is not None]
+    assert primals == sorted(primals, reverse=True)
+    first, *_ = learner.progress.history
+    assert not first.proven
+    if make is MANY_COLUMNS:
+        assert len(primals) > 5
+        assert first.lower is first.gap is None
 
 
 def test_events_name_the_price_that_was_given_and_a_rho_of_0_without_an_intercept():
@@ -244,7 +248,7 @@ def test_after_every_reading_the_running_weights_are_those_that_the_counts_make(
 
 
 def test_weights_that_drift_between_readings_that_visit_blocks_are_repaired():
-    source = drawn_source(1, 600, 2000, 0.004, block_rows=32)
+    source = MANY_COLUMNS()
     learner = Learner(Settings(active_set=20_000, tol=1e-5, max_epochs=20), source.labels)
     drifts: list[float] = []
 
@@ -258,15 +262,3 @@ def test_weights_that_drift_between_readings_that_visit_blocks_are_repaired():
     assert len(drifts) > 4
     assert sum(drift > 1e-9 for drift in drifts) == 1
     assert max(drifts) == learner.best.drift_repaired > 1e-4
-
-
-def test_a_reading_is_told_with_all_its_rows_and_no_bound_before_one_is_known():
-    source = drawn_source(1, 600, 2000, 0.004, block_rows=32)
-    learner = Learner(Settings(active_set=20_000, tol=1e-4), source.labels)
-    told: list[Event] = []
-    train(source, [learner], learner.settings, told.append)
-    later = [event for event in told if isinstance(event, ReadingStarted) and event.reading]
-    nonzeros = sum(block.nonzeros for block in source.blocks)
-    assert {(event.rows, event.nonzeros) for event in later} == {(600, nonzeros)}
-    first, *_ = learner.progress.history
-    assert (first.proven, first.lower, first.gap) == (False, None, None)

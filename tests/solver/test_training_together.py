@@ -88,31 +88,32 @@ MANY = [
 """More than lie side by side, done after different numbers of mini-epochs."""
 
 WIDE = rows_of_many_columns()
+LONG = rows_of_many_columns(batched.VISITS + 900, 400, 0.02)
+"""More than a call visits."""
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("count", [5, 9, len(MANY)])
-def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(threads, count, calls):
-    candidates = MANY[:count]
-    expected = by_themselves(candidates, WIDE)
-    visits, looks = calls["visit"], calls["margins"]
+@pytest.mark.parametrize(
+    ("make", "candidates"),
+    [
+        *((WIDE, MANY[:count]) for count in (5, 9, len(MANY))),
+        (LONG, [Settings(C=C, tol=1e-3) for C in (0.02, 0.05, 0.1, 0.3, 1, 3, 8, 30)]),
+    ],
+    ids=["5", "9", "all", "more rows than a call visits"],
+)
+def test_learners_that_look_at_a_row_together_learn_what_they_learn_alone(
+    threads, make, candidates, calls
+):
+    expected = by_themselves(candidates, make)
+    visits, looks, count = calls["visit"], calls["margins"], len(candidates)
     assert not calls["visit_ascent_batch"] + calls["dot_batch"]
-    assert together(candidates, WIDE, threads=threads) == expected
+    assert together(candidates, make, threads=threads) == expected
     batches_expected = count >= batched.LEAST * threads
-    assert (calls["visit_ascent_batch"] > 0) == batches_expected
+    assert (calls["visit_ascent_batch"] > 2 * (make is LONG)) == batches_expected
     assert (calls["dot_batch"] > 0) == (-(-count // threads) >= batched.LEAST)
     assert (calls["visit"] - visits < visits) == batches_expected
     assert (calls["margins"] - looks < looks) == batches_expected
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_together_they_learn_what_they_learn_alone_of_more_rows_than_a_call_visits(threads, calls):
-    make = rows_of_many_columns(batched.VISITS + 900, 400, 0.02)
-    candidates = [Settings(C=C, tol=1e-3) for C in (0.02, 0.05, 0.1, 0.3, 1, 3, 8, 30)]
-    expected = by_themselves(candidates, make)
-    assert together(candidates, make, threads=threads) == expected
-    assert calls["visit_ascent_batch"] > 2
-    assert len(set(expected)) == len(candidates)
+    assert len(set(expected)) == count
 
 
 RARE = rows_of_many_columns(300, 600, 0.005)
