@@ -24,7 +24,7 @@ from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here, one_sentence, succeeded
-from tests.helpers.shard_rows import chunks_of, refusal_of, small_blocks
+from tests.helpers.shard_rows import chunks_of, small_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -131,12 +131,18 @@ def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, k
         assert not list(cache.glob(".*"))
 
 
-def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):
+@pytest.mark.parametrize(("cached", "readings"), [(True, 1.0), (False, 2.0)])
+def test_the_first_shard_that_can_be_read_settles_the_layout_and_is_read_twice_without_a_cache(
+    tmp_path, cached, readings
+):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with opened(tmp_path, None, on_bad_shard="skip") as source:
+    with opened(tmp_path, tmp_path / "_c" if cached else None, on_bad_shard="skip") as source:
         assert sum(len(chunk) for chunk in source.chunks()) == 40
         assert source.reading.layout == "lists"
+        assert source.readings == readings
+        list(source.chunks())
+        assert source.readings == readings + 1
     with opened(tmp_path, None) as source, pytest.raises(DataError, match=r"a\.parquet"):
         source.chunks()
 
@@ -171,22 +177,6 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
     refused_by(tmp_path / "p", SettingsError, reading=hashed)
 
 
-def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path):
-    class Disturbed:
-        """A reader of a file that is being written."""
-
-        def __init__(self, shard, reading):
-            self.shard = shard
-
-        def batches(self):
-            Path(self.shard.path).write_bytes(b"half of")
-            raise DataError(f"{self.shard.name}, line 1: half of a line.")
-
-    write_good(tmp_path)
-    message = refusal_of(tmp_path, open_reader=Disturbed, on_bad_shard="skip")
-    assert "a.svm: changed while the run was going" in message
-
-
 def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
     write_good(tmp_path)
     (tmp_path / "b.svm").write_bytes(MALFORMED)
@@ -200,16 +190,6 @@ def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
         os.utime(tmp_path / "c.svm", ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(DataError, match=r"c\.svm, line 1"):
             list(source.chunks())
-
-
-def test_proving_a_shard_costs_no_reading_with_a_cache_and_one_without(tmp_path):
-    write_good(tmp_path / "data")
-    for cache, readings in ((tmp_path / "cache", 1.0), (None, 2.0)):
-        with opened(tmp_path / "data", cache, on_bad_shard="skip") as source:
-            list(source.chunks())
-            assert source.readings == readings
-            list(source.chunks())
-            assert source.readings == readings + 1
 
 
 def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path, caplog):

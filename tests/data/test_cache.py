@@ -20,7 +20,7 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import ReaderConfig, cache_files, clear_cache, open_shards
+from streamtron.data import cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
@@ -110,14 +110,6 @@ def test_two_runs_that_write_one_cache_keep_what_the_other_has_cached(shards, ca
     read(shards, cache)
     read(others, cache)
     assert opened == []
-
-
-@pytest.mark.parametrize("setting", ["weights_in_label", "multilabel", "multiclass"])
-def test_another_way_of_reading_does_not_use_the_file(shards, cache, opened, setting):
-    read(shards, cache)
-    read(shards, cache, reading=ReaderConfig(**{setting: True}))
-    assert len(opened) == 6
-    assert len(flat_files(cache)) == 6
 
 
 def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, monkeypatch, caplog):

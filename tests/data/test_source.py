@@ -26,6 +26,7 @@ from streamtron.data import (
     ReaderConfig,
     RowBatch,
     find_shards,
+    open_shards,
     storage,
 )
 from streamtron.data.manifest import ShardRecord
@@ -198,11 +199,17 @@ def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
         assert source.readings == 2.0
 
 
-def test_given_classes_fix_the_codes_and_no_label_has_minus_1_also_from_the_cache(tmp_path):
-    write_shard(tmp_path / "a.svm", [(None, 1.0, {}), (1.0, 1.0, {}), (-1.0, 1.0, {})])
+def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted(tmp_path):
+    shard = write_shard(
+        tmp_path / "a.svm", [(None, 1.0, {3: 2.0}), (1.0, 1.0, {}), (-1.0, 1.0, {})]
+    )
     with source_of(tmp_path, tmp_path / "_c", classes=[-1.0, 1.0]) as source:
-        codes = [chunk.codes.tolist() for _ in range(2) for chunk in source.chunks()]
-    assert (codes, source.labels) == ([[-1, 1, 0]] * 2, [-1.0, 1.0])
+        for size in (shard.stat().st_size, 3 * 16 + 8):
+            before = source.bytes_read
+            [chunk] = source.chunks()
+            assert chunk.codes.tolist() == [-1, 1, 0], "-1: no label"
+            assert source.bytes_read - before == size
+    assert source.labels == [-1.0, 1.0]
 
 
 # What is refused ---------------------------------------------------------------------------------
@@ -245,37 +252,43 @@ def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tm
         assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
-def test_a_shard_that_changes_between_readings_is_named(tmp_path):
+def test_a_shard_that_changed_since_it_was_found_or_read_is_named_and_not_opened(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 2.0})])
     shard = write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
-    with source_of(tmp_path) as source:
+    with source_of(tmp_path) as source, source_of(shard) as unread:
         list(source.chunks())
         before = shard.stat()
         write_shard(shard, [(1.0, 1.0, {1: 4.0})])
+        ListReader.opened.clear()
         for later, words in ((1, "changed while the run was going"), (0, "contents differ")):
             os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + later))
             with pytest.raises(DataError, match=rf"b\.svm: .*{words}"):
                 list(source.chunks())
+        write_shard(shard, [(1.0, 1.0, {})] * 2)
+        with pytest.raises(DataError, match=r"b\.svm: changed .* bytes when the run began"):
+            list(unread.chunks())
+    assert ListReader.opened == ["a.svm", "a.svm", "b.svm"]
 
 
-def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path):
-    shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    source = source_of(tmp_path)
-    write_shard(shard, [(1.0, 1.0, {})] * 2)
-    ListReader.opened.clear()
-    with source, pytest.raises(DataError, match=r"a\.svm: changed .* bytes when the run began"):
-        list(source.chunks())
-    assert ListReader.opened == []
+HALF = DataError("a.svm, line 1: half of a line.")
 
 
-def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("on_bad_shard", "error"), [("error", None), ("skip", None), ("skip", HALF)]
+)
+def test_a_shard_that_changes_while_it_is_read_is_refused_and_not_skipped(
+    on_bad_shard, error, tmp_path
+):
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
             write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
+            if error:
+                raise error
 
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    message = refusal_of(tmp_path, cache=tmp_path / "_c", open_reader=Disturbed)
+    options = {"cache": tmp_path / "_c", "on_bad_shard": on_bad_shard}
+    message = refusal_of(tmp_path, open_reader=Disturbed, **options)
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
 
@@ -363,15 +376,6 @@ def test_a_spoilt_manifest_is_refused(spoil, words):
         Manifest.from_dict(content)
 
 
-def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path):
-    shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {3: 1.0}), (2.0, 1.0, {4: 2.0, 5: 1.0})])
-    with source_of(tmp_path, tmp_path / "_c") as source:
-        for size in (shard.stat().st_size, 2 * 16 + 3 * 8):
-            before = source.bytes_read
-            list(source.chunks())
-            assert source.bytes_read - before == size
-
-
 @pytest.mark.parametrize("suffix", ["svm", "parquet", "arrow", "arrows"])
 def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
@@ -388,6 +392,10 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
     assert reader.bytes_read == pytest.approx(shard.size, rel=0.03)
+    with open_shards([str(path)], cache_dir=None) as source:
+        list(source.chunks())
+    assert source.index_base == 0
+    assert source.bytes_read == shard.size * (1 if suffix == "svm" else 2), "tables are hashed too"
 
 
 # Reading ahead -----------------------------------------------------------------------------------
@@ -559,12 +567,17 @@ def of(X: Any, weights: Any = None) -> MemorySource:
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array(kind, index):
+def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array_and_counts_readings(kind, index):
     X = kind(DENSE)
     X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
     with small_blocks(3):
-        assert chunks_of(of(X)) == chunks_of(of(DENSE))
-        assert [len(chunk) for chunk in of(X).chunks()] == [3, 1]
+        source = of(X)
+        assert next(source.chunks()).codes.tolist() == [0, 1, 1]
+        assert source.nonzeros_read == 4
+        assert chunks_of(source) == chunks_of(of(DENSE))
+        assert [len(chunk) for chunk in source.chunks([[1], [1]])] == [1, 1]
+    assert (source.nonzeros_read, source.nonzeros, source.rows) == (11, 5, 4)
+    assert source.readings == 11 / 5
     [chunk] = of(X).chunks()
     assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
     assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
@@ -581,15 +594,6 @@ def test_a_column_number_that_32_bits_cannot_hold_is_refused_and_a_zero_is_kept(
         MemorySource(X, np.zeros(1, int), [1.0])
 
 
-def test_weights_are_left_out_of_blocks_where_all_are_one():
-    with small_blocks(2):
-        chunks = list(of(DENSE, np.array([1, 1, 0, 2.5])).chunks())
-        assert chunks[0].weights is None
-        assert chunks[1].weights.tolist() == [0.0, 2.5]
-        [both] = of(DENSE, np.array([1, 1, 0, 2.5])).chunks([[1, 0]])
-        assert both.weights.tolist() == [0.0, 2.5, 1.0, 1.0]
-
-
 def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
     X = sparse.csr_array(DENSE.astype(np.float32))
     X.indices = X.indices.astype(np.uint32).view(np.int32)
@@ -601,13 +605,3 @@ def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
     assert chunks_of(source) == before
     assert weights.flags.writeable
     assert X.data.flags.writeable
-
-
-def test_readings_are_counted():
-    with small_blocks(3):
-        source = of(DENSE)
-        next(source.chunks())
-        assert source.nonzeros_read == 4
-        list(source.chunks([[1], [1]]))
-    assert (source.nonzeros_read, source.nonzeros, source.rows) == (6, 5, 4)
-    assert source.readings == 6 / 5
