@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.events import ReadingDone
 from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig, ShardSource, open_shards
 from streamtron.model.linear_model import LinearModel
@@ -229,35 +227,6 @@ def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_
     succeeded(here(tmp_path, "sweep", "data", "--folds", "2", "--table", "t.csv", *skip))
     done = here(tmp_path, "sweep", "data", "--valid", "data", "--table", "u.csv", *skip)
     assert done.returncode == 3
-
-
-CHANGED = r"c\.svm: changed while the run was going"
-HARMS = {
-    "vanish": (lambda path: path.unlink(), r"c\.svm: cannot be read \(No such file or directory\)"),
-    "shrink": (lambda path: os.truncate(path, path.stat().st_size - 20), CHANGED),
-    "change": (lambda path: path.write_bytes(path.read_bytes().replace(b".5 ", b".4 ")), CHANGED),
-    "replace": (lambda path: Path(shutil.copy(path, path.parent / "_")).replace(path), CHANGED),
-}
-
-
-@pytest.mark.parametrize("kind", HARMS)
-@pytest.mark.parametrize("order", ["random", "sequential"])
-def test_a_shard_that_does_not_stay_as_it_is_ends_the_fit_by_name(tmp_path, kind, order):
-    write_good(tmp_path / "data")
-    (harm, words), passes = HARMS[kind], 0
-
-    def listen(event):
-        nonlocal passes
-        passes += isinstance(event, ReadingDone)
-        if passes == 2:
-            passes += 1
-            harm(tmp_path / "data" / "c.svm")
-
-    with pytest.raises((DataError, MachineError), match=words):
-        fit(tmp_path / "data", model=tmp_path / "m", tol=0, stage="0.01", max_epochs=100,
-            mini_epochs=0, order=order, on_bad_shard="skip", listen=listen)  # fmt: skip
-    assert passes == 3
-    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("bad", ["label", "when"])

@@ -121,17 +121,6 @@ def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, mo
     assert caplog.text.count("another version") == 3
 
 
-def test_values_and_weights_that_are_all_one_take_no_room(shards, cache):
-    read(shards, cache)
-    sizes = {}
-    for file in flat_files(cache):
-        contents = read_contents(str(file))
-        rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
-        sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
-    values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
-    assert sizes == {7: values, 9: 0, 6: weights + 8 * 6}
-
-
 @contextmanager
 def flipped(path: Path, bit: int) -> Iterator[None]:
     """One bit of a file is the other way round for a while."""

@@ -4,7 +4,8 @@ they notice."""
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, StreamtronError
+from streamtron.core.feature_names import Vocabulary
 from streamtron.data.deletions import in_share
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
@@ -28,7 +30,6 @@ from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import LAYOUTS, NAMES, Row, write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import Process
 from tests.helpers.shard_rows import rows_of
 
 Write = Callable[..., Path]
@@ -75,21 +76,17 @@ def test_numbers_of_every_type_arrive_as_uint32_and_float32(write):
         assert batch.indices.tolist() == ([3, 127, 1] if item in INTEGERS else [0, 3, 1])
 
 
-def test_a_weight_is_read_only_when_it_is_named(write):
-    path = write(sample(weight=pa.array([3, 0], pa.int16())))
-    assert read(path)[0].weights is None
-    [batch] = read(path, weight_column="weight")
-    assert (batch.weights.dtype, batch.weights.tolist()) == (np.float64, [3.0, 0.0])
-
-
 def test_named_columns_are_taken_dots_in_names_included_and_others_are_never_decoded(write):
     path = write({
         "my.rows": pa.array([[5], [6]]), "my": pa.array([[0.25], [0.75]]), "label.x": ["a", "b"],
         "indices": pa.array([[None], [None]], pa.list_(pa.int64())),
-        "struct": pa.array([{"label": 1}, {"label": 2}]),
+        "struct": pa.array([{"label": 1}, {"label": 2}]), "weight": pa.array([3, 0], pa.int16()),
     })  # fmt: skip
     columns = {"features": ("my.rows",), "values_column": "my", "label_column": "label.x"}
-    assert rows_of(read(path, **columns)) == [("a", [5], [0.25], 1.0), ("b", [6], [0.75], 1.0)]
+    assert read(path, **columns)[0].weights is None
+    batches = read(path, **columns, weight_column="weight")
+    assert rows_of(batches) == [("a", [5], [0.25], 3.0), ("b", [6], [0.75], 0.0)]
+    assert batches[0].weights.dtype == np.float64
 
 
 def test_with_optional_labels_a_missing_column_and_a_null_both_give_code_minus_1(write):
@@ -207,8 +204,6 @@ RUN = "Column numbers run from 0 to 4294967294."
          "other."),
         ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
         ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
-        ({"indices": pa.array([[0, 3], [2**64 - 1]], pa.list_(pa.uint64()))}, 1,
-         f"column 18446744073709551615. {RUN}"),
         ({"indices": pa.array([[3, 3], [1]])}, 0,
          "column 3 occurs twice. Add the values up or remove one."),
         ({"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None}, 1,
@@ -289,8 +284,12 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
         ({}, {"label_column": "values"},
          "column 'values' of type list<element: float> holds several labels a row. Use "
          "--multilabel, or name a column of single ones with --label NAME (columns there: "),
+        *(
+            ({"label": pa.array([["a"], []])}, reading,
+             "column 'label' of type list<element: string> holds several labels a row. Use ")
+            for reading in ({}, {"label_column": "label", "labels": "optional"})
+        ),
     ],
-    ids=["no label", "two labels", "no indices", "unusual", "values no list", "no weight", "type"],
 )  # fmt: skip
 def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, reading, sentence):
     assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
@@ -317,34 +316,21 @@ def test_a_flipped_bit_anywhere_is_either_refused_or_changes_nothing(tmp_path):
     good, rows = path.read_bytes(), rows_of(read(path))
     footer = range(len(good) - 8 - int.from_bytes(good[-8:-4], "little"), len(good) - 8)
     masks = [(position, 1 << position % 8) for position in range(0, len(good), 3)]
-    for position, mask in (*masks, *((position, 4) for position in footer)):
+    for batches in flipped(path, [*masks, *((position, 4) for position in footer)]):
+        assert rows_of(batches) == rows
+
+
+def flipped(
+    path: Path, masks: Iterable[tuple[int, int]], **reading: Any
+) -> Iterator[list[RowBatch]]:
+    """What is read of a file where these bits of a byte are flipped, unless it is refused."""
+    good = path.read_bytes()
+    for position, mask in masks:
         bad = bytearray(good)
         bad[position] ^= mask
         path.write_bytes(bad)
-        try:
-            assert rows_of(read(path)) == rows
-        except DataError:
-            continue
-
-
-FLIP = """
-import sys, pathlib
-import numpy as np
-from streamtron.core.errors import StreamtronError
-from streamtron.data.formats.arrow import ArrowReader
-from streamtron.core.feature_names import Vocabulary
-from streamtron.data.reader_config import ReaderConfig
-path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
-good, random = path.read_bytes(), np.random.default_rng(0)
-for position in range(len(good)):
-    bad = bytearray(good)
-    bad[position] ^= 1 << int(random.integers(8))
-    path.write_bytes(bad)
-    try:
-        list(ArrowReader(str(path), "a", ReaderConfig(names=Vocabulary(names))).batches())
-    except StreamtronError:
-        pass
-"""
+        with suppress(StreamtronError):
+            yield read(path, **reading)
 
 
 @pytest.mark.slow
@@ -352,5 +338,6 @@ for position in range(len(good)):
 def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path, kind):
     path, labels = tmp_path / "a.arrow", ["a", "b", "a", "b", "a", "b", "b"]
     IPC[kind](pa.table(LAYOUTS["map of names"](ROWS) | {"y": labels}), path)
-    done = Process(FLIP, path, ",".join(NAMES), cwd=tmp_path).end()
-    assert (done.returncode, done.stderr) == (0, "")
+    bits = np.random.default_rng(0).integers(8, size=path.stat().st_size)
+    masks = [(position, 1 << int(bit)) for position, bit in enumerate(bits)]
+    assert list(flipped(path, masks, names=Vocabulary(NAMES)))
