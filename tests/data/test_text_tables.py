@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import lzma
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
@@ -200,6 +202,14 @@ def test_json_is_not_nested_without_bound(before, tmp_path):
     line = before.count("\n") + 1
     with pytest.raises(DataError, match=rf"a\.jsonl, line {line}: lists and objects nested deeper"):
         fit(tmp_path / "a.jsonl")
+
+
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
+def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
+    text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
+    place = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64)
+    assert (place < len(text)) == (depth > 63)
 
 
 VW = """\
