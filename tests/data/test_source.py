@@ -3,12 +3,10 @@ and when."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +22,6 @@ from streamtron.data import (
     Manifest,
     MemorySource,
     ReaderConfig,
-    RowBatch,
     find_shards,
     open_shards,
     storage,
@@ -38,7 +35,6 @@ from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
     ListReader,
-    Row,
     bits,
     chunks_of,
     refusal_of,
@@ -62,55 +58,15 @@ rows_strategy = st.lists(
 )  # fmt: skip
 
 
-def cut_at_random(draw: st.DrawFn, count: int) -> list[int]:
-    """Sizes, some of them 0, that add up to ``count``."""
-    borders = sorted(draw(st.lists(st.integers(0, count), max_size=5)))
-    return [b - a for a, b in zip([0, *borders], [*borders, count], strict=True)]
-
-
 @st.composite
 def cut_rows(draw):
-    """Rows, and how they are cut into shards and these into batches."""
+    """Rows, and the sizes of the batches into which they are cut, some of them 0."""
     rows = draw(rows_strategy)
-    return rows, [(n, cut_at_random(draw, n)) for n in cut_at_random(draw, len(rows))]
-
-
-def blocks_by_definition(
-    rows: Sequence[Row], shards: Sequence[int], most_rows: int, most_nonzeros: int
-) -> list[Any]:
-    """``shards`` are the rows of each."""
-    blocks, first, nonzeros = [], 0, 0
-    ends = set(itertools.accumulate(shards))
-    for stop, (_, _, row) in enumerate(rows, 1):
-        nonzeros += len(row)
-        if stop - first == most_rows or nonzeros >= most_nonzeros or stop in ends:
-            blocks.append((first, stop - first, nonzeros))
-            first, nonzeros = stop, 0
-    return blocks
+    borders = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=9)))
+    return rows, [b - a for a, b in zip([0, *borders], [*borders, len(rows)], strict=True)]
 
 
 # Cutting -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None)
-@given(cut_rows())
-def test_blocks_are_those_of_the_definition_and_end_with_their_shard(tmp_path_factory, case):
-    rows, cut = case
-    directory, first = tmp_path_factory.mktemp("cut"), 0
-    for number, (count, sizes) in enumerate(cut):
-        write_shard(directory / f"{number:03d}.svm", rows[first : first + count], sizes)
-        first += count
-    many = {"most_labels": None, "allow_duplicate": True}
-    with small_blocks(5, 12), source_of(directory, **many) as source:
-        for chunk in source.chunks():
-            assert source.blocks == ()
-            for i, (label, _, row) in enumerate(rows[slice(*chunk.ranges[0])]):
-                here = slice(chunk.rows.indptr[i], chunk.rows.indptr[i + 1])
-                pairs = zip(chunk.rows.indices[here], chunk.rows.values[here], strict=True)
-                assert dict(pairs) == row
-                assert source.labels[chunk.codes[i]] == label
-            assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
-        assert list(source.blocks) == blocks_by_definition(rows, [n for n, _ in cut], 5, 12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -118,9 +74,9 @@ def test_blocks_are_those_of_the_definition_and_end_with_their_shard(tmp_path_fa
 def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
     tmp_path_factory, case, random
 ):
-    rows, cut = case
+    rows, sizes = case
     directory = tmp_path_factory.mktemp("batches")
-    write_shard(directory / "a.svm", rows, [n for n, _ in cut])
+    write_shard(directory / "a.svm", rows, sizes)
     with small_blocks():
         indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
         cells = [cell for _, _, row in rows for cell in sorted(row.items())]
@@ -145,22 +101,13 @@ def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
     assert reading_threads() == []
 
 
-def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros(tmp_path):
-    rows = [
-        np.arange(n, dtype=np.uint32) for n in [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
-    ]
-    indptr = np.cumsum([0, *(len(row) for row in rows)])
-    indices = np.concatenate(rows)
-    (tmp_path / "a.svm").write_text("stands for the rows below")
-
-    class Big(ListReader):
-        def batches(self):
-            codes = np.zeros(len(rows), np.int32)
-            yield RowBatch(indptr, indices, None, codes, [1.0], None, str)
-
-    with source_of(tmp_path, open_reader=Big) as source:
-        lengths = [(len(chunk), chunk.nonzeros) for chunk in source.chunks()]
-    assert lengths == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
+def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
+    lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
+    columns = np.concatenate([np.arange(length) for length in lengths])
+    X = sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *lengths])))
+    blocks = MemorySource(X, np.zeros(len(lengths), int), [1.0]).blocks
+    sizes = [(block.rows, block.nonzeros) for block in blocks]
+    assert sizes == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
 
 
 # Labels ------------------------------------------------------------------------------------------
@@ -194,8 +141,8 @@ def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
             assert labels == [str(k) for k in range(number + 1)]
             assert source.width == chunk.width == 5 * (number + 1)
             assert source.nonzeros_read == 5 * (number + 1)
-            assert source.rows is None
-            assert source.readings == 0.0
+            assert (source.rows, source.blocks, source.readings) == (None, (), 0.0)
+            assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
         assert (source.rows, source.nonzeros, source.readings) == (20, 20, 1.0)
         assert len(list(source.chunks())) == 4
         assert source.readings == 2.0
