@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.events import ReadingDone
 from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig, ShardSource, open_shards
 from streamtron.model.linear_model import LinearModel
@@ -24,7 +22,7 @@ from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here, one_sentence, succeeded
-from tests.helpers.shard_rows import chunks_of, refusal_of, small_blocks
+from tests.helpers.shard_rows import chunks_of, small_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -131,12 +129,18 @@ def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, k
         assert not list(cache.glob(".*"))
 
 
-def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):
+@pytest.mark.parametrize(("cached", "readings"), [(True, 1.0), (False, 2.0)])
+def test_the_first_shard_that_can_be_read_settles_the_layout_and_is_read_twice_without_a_cache(
+    tmp_path, cached, readings
+):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with opened(tmp_path, None, on_bad_shard="skip") as source:
+    with opened(tmp_path, tmp_path / "_c" if cached else None, on_bad_shard="skip") as source:
         assert sum(len(chunk) for chunk in source.chunks()) == 40
         assert source.reading.layout == "lists"
+        assert source.readings == readings
+        list(source.chunks())
+        assert source.readings == readings + 1
     with opened(tmp_path, None) as source, pytest.raises(DataError, match=r"a\.parquet"):
         source.chunks()
 
@@ -171,22 +175,6 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
     refused_by(tmp_path / "p", SettingsError, reading=hashed)
 
 
-def test_a_shard_being_rewritten_is_refused_and_not_skipped(tmp_path):
-    class Disturbed:
-        """A reader of a file that is being written."""
-
-        def __init__(self, shard, reading):
-            self.shard = shard
-
-        def batches(self):
-            Path(self.shard.path).write_bytes(b"half of")
-            raise DataError(f"{self.shard.name}, line 1: half of a line.")
-
-    write_good(tmp_path)
-    message = refusal_of(tmp_path, open_reader=Disturbed, on_bad_shard="skip")
-    assert "a.svm: changed while the run was going" in message
-
-
 def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
     write_good(tmp_path)
     (tmp_path / "b.svm").write_bytes(MALFORMED)
@@ -200,16 +188,6 @@ def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
         os.utime(tmp_path / "c.svm", ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(DataError, match=r"c\.svm, line 1"):
             list(source.chunks())
-
-
-def test_proving_a_shard_costs_no_reading_with_a_cache_and_one_without(tmp_path):
-    write_good(tmp_path / "data")
-    for cache, readings in ((tmp_path / "cache", 1.0), (None, 2.0)):
-        with opened(tmp_path / "data", cache, on_bad_shard="skip") as source:
-            list(source.chunks())
-            assert source.readings == readings
-            list(source.chunks())
-            assert source.readings == readings + 1
 
 
 def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path, caplog):
@@ -249,35 +227,6 @@ def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_
     succeeded(here(tmp_path, "sweep", "data", "--folds", "2", "--table", "t.csv", *skip))
     done = here(tmp_path, "sweep", "data", "--valid", "data", "--table", "u.csv", *skip)
     assert done.returncode == 3
-
-
-CHANGED = r"c\.svm: changed while the run was going"
-HARMS = {
-    "vanish": (lambda path: path.unlink(), r"c\.svm: cannot be read \(No such file or directory\)"),
-    "shrink": (lambda path: os.truncate(path, path.stat().st_size - 20), CHANGED),
-    "change": (lambda path: path.write_bytes(path.read_bytes().replace(b".5 ", b".4 ")), CHANGED),
-    "replace": (lambda path: Path(shutil.copy(path, path.parent / "_")).replace(path), CHANGED),
-}
-
-
-@pytest.mark.parametrize("kind", HARMS)
-@pytest.mark.parametrize("order", ["random", "sequential"])
-def test_a_shard_that_does_not_stay_as_it_is_ends_the_fit_by_name(tmp_path, kind, order):
-    write_good(tmp_path / "data")
-    (harm, words), passes = HARMS[kind], 0
-
-    def listen(event):
-        nonlocal passes
-        passes += isinstance(event, ReadingDone)
-        if passes == 2:
-            passes += 1
-            harm(tmp_path / "data" / "c.svm")
-
-    with pytest.raises((DataError, MachineError), match=words):
-        fit(tmp_path / "data", model=tmp_path / "m", tol=0, stage="0.01", max_epochs=100,
-            mini_epochs=0, order=order, on_bad_shard="skip", listen=listen)  # fmt: skip
-    assert passes == 3
-    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("bad", ["label", "when"])

@@ -20,7 +20,7 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.data import ReaderConfig, cache_files, clear_cache, open_shards
+from streamtron.data import cache_files, clear_cache, open_shards
 from streamtron.data.blocks import Buffers
 from streamtron.data.cache import flat_file
 from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
@@ -112,14 +112,6 @@ def test_two_runs_that_write_one_cache_keep_what_the_other_has_cached(shards, ca
     assert opened == []
 
 
-@pytest.mark.parametrize("setting", ["weights_in_label", "multilabel", "multiclass"])
-def test_another_way_of_reading_does_not_use_the_file(shards, cache, opened, setting):
-    read(shards, cache)
-    read(shards, cache, reading=ReaderConfig(**{setting: True}))
-    assert len(opened) == 6
-    assert len(flat_files(cache)) == 6
-
-
 def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, monkeypatch, caplog):
     first = read(shards, cache)
     monkeypatch.setattr(flat_file, "FORMAT_VERSION", flat_file.FORMAT_VERSION + 1)
@@ -127,17 +119,6 @@ def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, mo
         assert read(shards, cache) == first
     assert len(opened) == 6
     assert caplog.text.count("another version") == 3
-
-
-def test_values_and_weights_that_are_all_one_take_no_room(shards, cache):
-    read(shards, cache)
-    sizes = {}
-    for file in flat_files(cache):
-        contents = read_contents(str(file))
-        rows, nonzeros = (sum(e[k] for e in contents.entries) for k in (1, 2))
-        sizes[rows] = contents.bytes - 8 * rows - 4 * nonzeros
-    values, weights = 4 * 14 + 8 * 7, 4 * 6 + 8 * 6
-    assert sizes == {7: values, 9: 0, 6: weights + 8 * 6}
 
 
 @contextmanager

@@ -232,15 +232,6 @@ def test_a_small_file_of_names_that_takes_much_memory_is_refused(tmp_path, rows,
     assert refusal in message
 
 
-def test_names_of_an_earlier_conversion_go_with_its_shards(tmp_path):
-    mail, rows = write_table(tmp_path / "mail.jsonl", ROWS), tmp_path / "rows"
-    convert(mail, rows, columns=RECIPE, label="y", keep_names=True)
-    with pytest.raises(SettingsError, match=r"holds 1 shards from 'part-00000\.parquet' on"):
-        convert(mail, rows, columns=RECIPE, label="y")
-    convert(mail, rows, columns=RECIPE, label="y", overwrite=True)
-    assert [path.name for path in rows.iterdir()] == ["part-00000.parquet"]
-
-
 def test_features_without_names_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
     with pytest.raises(SettingsError, match="no names to be kept"):

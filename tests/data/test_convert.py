@@ -147,19 +147,16 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
     assert [type(row[0]) for row in back] == [type(label) for label in labels]
 
 
-def test_text_is_plain_libsvm_in_the_base_that_was_asked_for(tmp_path):
+def test_text_is_plain_libsvm_in_the_base_that_was_asked_for_with_weights_behind_labels(tmp_path):
     convert([batch_of(SOME)], tmp_path / "1", "libsvm")
     convert([batch_of(SOME)], tmp_path / "0", "libsvm", text_base=0)
     assert [(tmp_path / base / "part-00000.svm").read_text() for base in "10"] == [
         "1 1:0.5 8:-2\n-1\n1 4:0.1\n2.5 4294967294:1\n",
         "1 0:0.5 7:-2\n-1\n1 3:0.1\n2.5 4294967293:1\n",
     ]
-
-
-def test_booleans_become_1_and_0_and_weights_stand_behind_the_label_in_text(tmp_path):
     rows = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
-    convert([batch_of(rows, weighted=True)], tmp_path, "libsvm", 1, weights=True)
-    assert (tmp_path / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
+    convert([batch_of(rows, weighted=True)], tmp_path / "w", "libsvm", 1, weights=True)
+    assert (tmp_path / "w" / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
 
 
 def test_batches_without_values_or_weights_are_written_with_ones(tmp_path):
@@ -250,6 +247,7 @@ def test_a_conversion_that_fails_leaves_the_directory_as_it_was(tmp_path, error)
 def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(tmp_path):
     convert([batch_of(SOME)], tmp_path, "libsvm", rows_per_shard=1)
     (tmp_path / ".part-00099.svm.partial").write_text("killed")
+    (tmp_path / "_names.parquet").write_text("of its columns")
     with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
         convert([batch_of(SOME)], tmp_path, "parquet")
     convert([batch_of(SOME)], tmp_path, "parquet", overwrite=True)

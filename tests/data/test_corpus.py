@@ -50,6 +50,10 @@ def made(
     return gather(corpus_rows(rows, columns, seed, first_row, kind), columns)
 
 
+def large(kind: str = "text") -> Corpus:
+    return made(20_000, {"text": 50_000, "dense": 50}[kind], kind=kind)
+
+
 kinds = pytest.mark.parametrize(("kind", "columns"), [("text", 5000), ("dense", 50)])
 
 
@@ -82,33 +86,24 @@ def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path):
         assert gather(itertools.chain(*batches), 3000, base).same(wanted)
 
 
-@pytest.fixture(scope="module")
-def large():
-    return made(20_000, 50_000)
-
-
-@pytest.fixture(scope="module")
-def dense():
-    return made(20_000, 50, kind="dense")
-
-
-def test_lengths_are_log_normal_with_mean_76_and_rows_have_unit_norm_and_rising_columns(large):
-    lengths = np.diff(large.features.indptr)
+def test_lengths_are_log_normal_with_mean_76_and_rows_have_unit_norm_and_rising_columns():
+    rows = large().features
+    lengths = np.diff(rows.indptr)
     assert 74 < lengths.mean() < 78
     logs = np.log(lengths)
     assert abs(logs.std() - corpus.LENGTH_SIGMA) < 0.05
     skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
     assert abs(skewness) < 0.15  # a normal distribution has 0; the lengths themselves have 2
-    squares = large.features.astype(np.float64).multiply(large.features).sum(axis=1)
+    squares = rows.astype(np.float64).multiply(rows).sum(axis=1)
     assert np.allclose(squares, 1, atol=1e-6)
-    assert large.features.has_canonical_format
-    assert large.features.data.dtype == np.float32
-    assert (large.features.data > 0).all()
+    assert rows.has_canonical_format
+    assert rows.data.dtype == np.float32
+    assert (rows.data > 0).all()
 
 
-def test_columns_follow_zipfs_law_and_the_model_expects_their_frequencies(large):
+def test_columns_follow_zipfs_law_and_the_model_expects_their_frequencies():
     # Among columns too rare to occur twice in a row, rows that hold one are words drawn.
-    counts = np.bincount(large.features.indices, minlength=50_000)
+    counts = np.bincount(large().features.indices, minlength=50_000)
     frequency, rank, middle = np.sort(counts)[::-1], np.arange(1, 50_001), slice(500, 10_000)
     slope = np.polyfit(np.log(rank[middle]), np.log(frequency[middle]), 1)[0]
     assert abs(slope + corpus.ZIPF) < 0.05
@@ -117,17 +112,18 @@ def test_columns_follow_zipfs_law_and_the_model_expects_their_frequencies(large)
     assert np.abs(np.log(met[:2000] / expected[:2000])).mean() < 0.1
 
 
-def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(monkeypatch, large):
-    assert 0.48 < (large.labels > 0).mean() < 0.52
+def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(monkeypatch):
+    flipped = large()
+    assert 0.48 < (flipped.labels > 0).mean() < 0.52
     monkeypatch.setattr(corpus, "FLIPPED", 0.0)
     clean = made.__wrapped__(20_000, 50_000)
-    assert clean.features.data.tobytes() == large.features.data.tobytes()
-    assert 0.026 < (clean.labels != large.labels).mean() < 0.034
+    assert clean.features.data.tobytes() == flipped.features.data.tobytes()
+    assert 0.026 < (clean.labels != flipped.labels).mean() < 0.034
 
 
 @pytest.mark.parametrize("kind", ["text", "dense"])
-def test_liblinear_gets_90_to_97_of_100_right_and_not_all_rows_support_it(large, dense, kind):
-    rows = large if kind == "text" else dense
+def test_liblinear_gets_90_to_97_of_100_right_and_not_all_rows_support_it(kind):
+    rows = large(kind)
     held_out = made(5000, rows.features.shape[1], first_row=10**6, kind=kind)
     model = LinearSVC(C=1, intercept_scaling=1, dual=kind == "text").fit(*rows)
     assert 0.90 < model.score(*held_out) < 0.97
@@ -135,7 +131,8 @@ def test_liblinear_gets_90_to_97_of_100_right_and_not_all_rows_support_it(large,
     assert 0.2 < (margins < 1).mean() < 0.8
 
 
-def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions(dense):
+def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions():
+    dense = large("dense")
     assert dense.features.has_canonical_format
     assert dense.features.nnz == 20_000 * 50
     far = dense.features.multiply(dense.features).sum(axis=1).A1 > 25.0  # by the factors none is

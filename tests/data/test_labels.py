@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.config import REGRESSION, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, RowBatch, open_shards
 from streamtron.data.cache.flat_file import read_contents
@@ -126,15 +125,6 @@ def test_a_null_or_no_column_is_no_label_where_labels_are_optional(read):
     assert read(bare, labels="optional") == [[], [], []]
 
 
-@pytest.mark.parametrize("reading", [{}, {"label_column": "labels", "labels": "optional"}])
-def test_lists_of_labels_are_refused_where_rows_are_not_said_to_have_several(read, reading):
-    message = refused(lambda: read(pa.array(LISTS), multilabel=False, **reading))
-    sentence = (
-        r"column 'labels' of type list<.*> holds several labels a row\. Use --multilabel, or "
-    )
-    assert re.search(sentence, message)
-
-
 def test_a_column_of_single_labels_goes_before_one_of_lists_unless_a_row_has_several(read):
     two = table(pa.array([[1], [2]])).append_column("y", pa.array([3, 4]))
     assert read(two, multilabel=False) == [[3.0], [4.0]]
@@ -150,8 +140,8 @@ def as_text(rows: Sequence[Row]) -> str:
     )
 
 
-def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path):
-    rows = [([["b", "c", "a"][j] for j in range(k % 4)], {k: 1.5}) for k in range(12)]
+def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_four_bytes_in_the_cache(tmp_path):
+    rows = [([["b", "c", "a"][j] for j in range(k % 4)], {k: 1}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
     cache = str(tmp_path / "_cache")
@@ -160,6 +150,8 @@ def test_a_chunk_holds_the_very_labels_of_its_rows(tmp_path):
         open_shards([str(tmp_path)], SEVERAL, cache_dir=cache, most_labels=None) as source,
     ):
         chunks = [*source.chunks(), *source.chunks([[2], [1]])]
+    sizes = [read_contents(str(file)).bytes for file in (tmp_path / "_cache").glob("*.cache")]
+    assert sum(sizes) == 12 * (4 + 4) + 18 * 4 + 12 * 4, "values and weights are all one"
     assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
     for chunk in chunks:
         found = shard_rows.labels_of(chunk.codes, chunk.code_offsets, source.labels)
@@ -186,13 +178,6 @@ def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
         assert not len(cut.codes) or np.shares_memory(cut.codes, batch.codes)
 
 
-def test_a_cache_file_takes_four_bytes_a_row_and_four_a_label_more(tmp_path):
-    (tmp_path / "a.svm").write_text("1,2 1:1\n 2:1\n2,1,3 3:1\n")
-    chunks_in(tmp_path, reading=SEVERAL, cache_dir=str(tmp_path / "_c"), most_labels=None)
-    [file] = (tmp_path / "_c").glob("*.cache")
-    assert read_contents(str(file)).bytes == 3 * 8 + 5 * 4 + 3 * 4
-
-
 @pytest.mark.parametrize(
     ("labels", "row_weights", "class_weights", "positive", "signs", "delta2"),
     [
@@ -213,12 +198,6 @@ def test_signs_and_prices_follow_labels_and_weights(
     assert (found.signs.tolist(), found.delta2.tolist()) == (signs, delta2)
 
 
-@pytest.mark.parametrize("other", ["multiclass", "weights_in_label"])
-def test_settings_that_contradict_several_labels_are_refused(other):
-    with pytest.raises(SettingsError, match="multilabel"):
-        Settings(multilabel=True, **{other: True})
-
-
 @pytest.mark.parametrize(
     ("setting", "settings"),
     [("multilabel", {"multilabel": True}), ("multiclass", {"multiclass": True}),
@@ -234,29 +213,25 @@ def test_the_contract_of_a_model_says_what_the_labels_of_its_rows_are(setting, s
 CONVERTED: list[Row] = [
     (["C11", "CCAT"], {1: 0.5, 3: 1.0}), ([], {2: 1.0}), (["größer"], {}), (["CCAT"], {1: 2.0}),
 ]  # fmt: skip
+NUMBERED: list[Row] = [([float(len(name)) for name in own], row) for own, row in CONVERTED]
 
 
-@pytest.mark.parametrize("names", [True, False])
-def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path, names):
-    rows = CONVERTED if names else [([float(len(x)) for x in own], row) for own, row in CONVERTED]
+@pytest.mark.parametrize(
+    ("rows", "setting", "type_"),
+    [
+        (CONVERTED, "multilabel", pa.list_(pa.string())),
+        (NUMBERED, "multilabel", pa.list_(pa.float64())),
+        ([(["C11"], {1: 0.5}), (["CCAT"], {2: 0.5})], "multiclass", pa.string()),
+    ],
+)
+def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path, rows, setting, type_):
     (tmp_path / "a.svm").write_text(as_text(rows))
-    given = Settings(multilabel=True, index_base=1)
+    given = Settings(**{setting: True}, index_base=1)
     convert(tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=given)
-    label = pq.read_schema(tmp_path / "p" / "part-00000.parquet").field("label").type
-    assert label == pa.list_(pa.string() if names else pa.float64())
-    convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(multilabel=True))
+    assert pq.read_schema(tmp_path / "p" / "part-00000.parquet").field("label").type == type_
+    convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(**{setting: True}))
     text = (tmp_path / "t" / "part-00000.svm").read_bytes()
-    assert text_rows(text) == rows
-
-
-def test_single_names_are_converted_to_text_that_is_read_as_multiclass(tmp_path):
-    pq.write_table(table(pa.array(["C11", "CCAT"])), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"label 'C11' is a string, and libsvm text has numbers"):
-        convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm")
-    given = Settings(multiclass=True)
-    convert(tmp_path / "a.parquet", tmp_path / "t", to="libsvm", settings=given)
-    text = (tmp_path / "t" / "part-00000.svm").read_bytes()
-    assert text_rows(text, NAMED) == [(["C11"], {1: 0.5}), (["CCAT"], {2: 0.5})]
+    assert text_rows(text, ReaderConfig(**{setting: True})) == rows
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,10 @@ from hypothesis import strategies as st
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.data import open_shards
+from streamtron.data import find_shards, open_reader, open_shards
+from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
-from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.convert import convert
@@ -32,7 +31,7 @@ from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
 from streamtron.runs.update import update
-from tests.helpers.examples import examples, slow_but
+from tests.helpers.examples import examples
 from tests.helpers.layouts import (
     LAYOUTS,
     NAMES,
@@ -49,21 +48,17 @@ from tests.helpers.layouts import (
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import chunks_in, rows_of
 
-FAST = (
-    "lists", "large list of pairs", "map of names", "lists of names, dictionary-encoded",
-    "sparse and dense vectors", "columns of numbers",
-)  # fmt: skip
-"""Of every kind of layout one."""
-
 values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
 rows_with_values = st.lists(
     st.dictionaries(st.integers(0, WIDTH - 1), values, max_size=WIDTH), min_size=1, max_size=12
 )
 
 
-def read(directory: Path, columns: dict[str, Any], reading: ReaderConfig) -> list[RowBatch]:
-    path = write_table(directory / "rows.parquet", columns, 5)
-    return list(ParquetReader(str(path), "rows.parquet", reading).batches())
+def read(
+    directory: Path, columns: dict[str, Any], reading: ReaderConfig, name: str = "rows.parquet"
+) -> list[RowBatch]:
+    [shard] = find_shards([str(write_table(directory / name, columns, 5))])
+    return list(open_reader(shard, reading).batches())
 
 
 def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
@@ -79,34 +74,24 @@ def rows_in(*given: Any) -> list[Any]:
 # The same rows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", slow_but(LAYOUTS, *FAST))
-@settings(deadline=None, max_examples=examples(100))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@patch.object(tables, "BATCH_ROWS", 2)  # less than a record batch has: they are cut
+@settings(deadline=None, max_examples=examples(50))
 @given(rows=rows_with_values)
 def test_the_same_rows_in_any_layout_give_the_same_bits(layout, rows, tmp_path_factory):
     directory = tmp_path_factory.mktemp("layout")
     labels = {"extra": [[None]] * len(rows), "y": list(range(len(rows))), "name": ["x"] * len(rows)}
     columns = LAYOUTS[layout](rows)
     reading = ReaderConfig(names=Vocabulary(NAMES) if named(columns) else None)
-    batches = read(directory, labels | columns, reading)
     wanted = [
         (float(k), sorted(row), [row[j] for j in sorted(row)], 1.0) for k, row in enumerate(rows)
     ]
-    assert rows_of(batches) == wanted
-    for batch in batches:
-        assert (batch.indptr.dtype, batch.indices.dtype) == (np.int64, np.uint32)
-        assert batch.values.dtype == np.float32
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_slice_of_a_longer_batch_gives_its_own_rows(layout):
-    rows = [{5: 1.0}, {}, {0: 2.0, 3: 3.0}, {1: 4.0}, {0: 5.0, 5: 6.0}]
-    columns = LAYOUTS[layout](rows)
-    names = Vocabulary(NAMES) if named(columns) else None
-    reading = ReaderConfig(labels="optional", names=names)
-    part = pa.record_batch(columns).slice(1, 3)
-    batch = make_batch(part, find_columns(part.schema, reading, "f"), Spot("f", "", 0), reading)
-    wanted = [([], []), ([0, 3], [2.0, 3.0]), ([1], [4.0])]
-    assert [row[1:3] for row in rows_of([batch])] == wanted
+    for name in ("rows.parquet", "rows.arrow"):
+        batches = read(directory, labels | columns, reading, name)
+        assert rows_of(batches) == wanted
+        for batch in batches:
+            assert (batch.indptr.dtype, batch.indices.dtype) == (np.int64, np.uint32)
+            assert batch.values.dtype == np.float32
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -371,7 +356,8 @@ def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
     assert reading.key() != ReaderConfig(names=Vocabulary(("b", "a"))).key()
     assert reading.key() != ReaderConfig().key()
     for other in ({"unknown_features": "out_of_range"}, {"features": ("a",)}, {"values_column": ""},
-                  {"names": Hashing(5)}, {"names": Hashing(5, 3)}):  # fmt: skip
+                  {"names": Hashing(5)}, {"names": Hashing(5, 3)}, {"multilabel": True},
+                  {"multiclass": True}, {"weights_in_label": True}):  # fmt: skip
         assert reading.key() != replace(reading, **other).key()
     assert replace(reading, names=Hashing(5)).key() != replace(reading, names=Hashing(5, 3)).key()
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
@@ -394,6 +380,8 @@ def test_text_with_a_hash_or_named_columns_is_refused(tmp_path):
         ({"hash_seed": -1}, "hash-seed is -1: wanted 0 to 2³²-1."),
         ({"features": "a,,b"}, "features is ('a', '', 'b'): wanted names of columns."),
         ({"hash_bits": 3, "vocabulary": "v"}, "hash-bits and vocabulary both give names their"),
+        ({"multilabel": True, "multiclass": True}, "multi"),
+        ({"multilabel": True, "weights_in_label": True}, "weights-in-label reads"),
     ],
 )
 def test_settings_of_names_out_of_range_are_refused(names, sentence):
@@ -430,7 +418,7 @@ SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
 def test_vectors_maps_and_lists_of_spark_are_the_rows_that_it_was_given(kind, form):
     names, rows = SPARK[kind]
     path = Path(__file__).parents[1] / "files" / f"spark-{kind}{form}.parquet"
-    batches = list(ParquetReader(str(path), path.name, ReaderConfig(names=names)).batches())
+    batches = open_reader(find_shards([str(path)])[0], ReaderConfig(names=names)).batches()
     for (label, columns, values, _), (wanted, row) in zip(rows_of(batches), rows, strict=True):
         assert label == wanted
         assert dict(zip(columns, values, strict=True)) == {c: np.float32(x) for c, x in row.items()}
@@ -465,18 +453,27 @@ def refusal_of_later(directory: Path, first: Table, second: Table, **reading: An
     return sentence
 
 
+def nines(*names: str) -> Table:
+    return {name: [9.0] * 4 for name in names}
+
+
 @pytest.mark.parametrize(
-    ("first", "more", "words"),
+    ("first", "features", "more", "words"),
     [
-        (LISTS, {"values": VALUES}, "'values' may hold the values of the features, and there is no "
-         "such column in 0.parquet, where all values are 1. Add the values there, remove the col"),
-        (LISTS, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
-        (LISTS, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
-        (COLUMNS, {f"f{k}": [9.0] * 4 for k in range(2, 30)}, "'f5', 'f6', … 23 more would be"),
+        (LISTS, None, {"values": VALUES}, "'values' may hold the values of the features, and there "
+         "is no such column in 0.parquet, where all values are 1. Add the values there, remove "),
+        (LISTS, None, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
+        (LISTS, None, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
+        (COLUMNS, None, nines(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
+        (COLUMNS, ("f*",), nines("f2"), "'f2' would be features too, and 0.parquet has none of"),
+        (COLUMNS, ("*",), nines("age"), "name those to read with --features NAME,NAME,…"),
+        (COLUMNS, ("f0", "f[1-9]"), nines("f2", "f7"), "'f2', 'f7' would be features too"),
     ],
 )  # fmt: skip
-def test_a_column_that_the_first_shard_has_not_is_not_dropped(first, more, words, tmp_path):
-    assert words in refusal_of_later(tmp_path, first, first | more)
+def test_a_column_that_the_first_shard_has_not_is_not_dropped(
+    first, features, more, words, tmp_path
+):
+    assert words in refusal_of_later(tmp_path, first, first | more, features=features)
 
 
 def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
@@ -507,25 +504,16 @@ def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_
     assert [set(chunk.rows.values.tolist()) for chunk in chunks] == [{1.0}, {1.0}]
 
 
-@pytest.mark.parametrize(
-    ("features", "more"),
-    [(None, ["f2"]), (("f*",), ["f2"]), (("*",), ["age"]), (("f0", "f[1-9]"), ["f2", "f7"])],
-)
-def test_more_columns_of_numbers_in_a_later_shard_are_not_dropped(features, more, tmp_path):
-    second = COLUMNS | {name: [9.0] * 4 for name in more}
-    sentence = refusal_of_later(tmp_path, COLUMNS, second, features=features)
-    assert f"{', '.join(map(repr, more))} would be features too" in sentence
-    assert "name those to read with --features NAME,NAME,…" in sentence
-
-
-def test_columns_that_were_not_asked_for_are_no_features_in_any_shard(tmp_path):
+def test_columns_that_were_not_asked_for_are_no_features_in_any_shard_and_else_refused(tmp_path):
     first = write_table(tmp_path / "0.parquet", COLUMNS)
     extra = {"f2": [9.0] * 4, "g0": [1.0] * 4, "f3": list("abcd")}
-    second = write_table(tmp_path / "1.parquet", COLUMNS | extra)
+    second, cache = write_table(tmp_path / "1.parquet", COLUMNS | extra), str(tmp_path / "cache")
     for features in (("f0", "f1"), ("f[01]",)):
         reading = ReaderConfig(features=features)
-        chunks = chunks_in(first, second, reading=reading, allow_duplicate=True)
+        chunks = chunks_in(first, second, reading=reading, allow_duplicate=True, cache_dir=cache)
         assert [(len(chunk), chunk.width) for chunk in chunks] == [(4, 2)] * 2
+    message = refused(lambda: chunks_in(first, second, cache_dir=cache))  # cached is no way around
+    assert "'f2' would be features too" in message
 
 
 def test_columns_that_the_model_does_not_know_are_counted_and_weigh_0_in_prediction(tmp_path):
@@ -576,12 +564,3 @@ def test_a_conversion_and_an_update_lose_no_column_either(tmp_path):
         lambda: update(tmp_path / "m", later),
     ):
         assert "'f2' would be features too" in refused(change)
-
-
-def test_a_cached_shard_is_no_way_around_the_check(tmp_path):
-    cache = str(tmp_path / "cache")
-    first = write_table(tmp_path / "0.parquet", COLUMNS)
-    second = write_table(tmp_path / "1.parquet", COLUMNS | {"f2": [9.0] * 4})
-    chunks_in(second, reading=ReaderConfig(features=("f0", "f1")), cache_dir=cache)
-    message = refused(lambda: chunks_in(first, second, cache_dir=cache))
-    assert "'f2' would be features too" in message

@@ -56,13 +56,9 @@ def test_a_table_that_has_a_log_is_refused_by_the_name_of_the_log(kind, root, la
     sentence = refused(lambda: names(where + root))
     assert sentence.startswith(f"{where}/t: a table of {kind} ({sign}), where files of earl")
     assert "Write its current version out as plain Parquet" in sentence
-
-
-def test_a_partition_of_hudi_tells_of_itself(lake):
-    where, put = lake
-    put("t/2026/.hoodie_partition_metadata", "t/2026/a.svm")
-    sentence = refused(lambda: names(f"{where}/t/2026"))
-    assert "2026: a table of Apache Hudi (.hoodie_partition" in sentence
+    put("u/2026/.hoodie_partition_metadata", "u/2026/a.svm")
+    of_partition = refused(lambda: names(f"{where}/u/2026"))
+    assert "2026: a table of Apache Hudi (.hoodie_partition" in of_partition
 
 
 def test_what_is_beside_a_table_and_its_files_one_by_one_are_read(lake):

@@ -4,7 +4,8 @@ they notice."""
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, StreamtronError
 from streamtron.core.feature_names import Vocabulary
-from streamtron.data import open_shards
 from streamtron.data.deletions import in_share
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
@@ -28,9 +28,8 @@ from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
-from tests.helpers.layouts import LAYOUTS, NAMES, Row, named, write_table
+from tests.helpers.layouts import LAYOUTS, NAMES, Row, write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import Process
 from tests.helpers.shard_rows import rows_of
 
 Write = Callable[..., Path]
@@ -77,21 +76,17 @@ def test_numbers_of_every_type_arrive_as_uint32_and_float32(write):
         assert batch.indices.tolist() == ([3, 127, 1] if item in INTEGERS else [0, 3, 1])
 
 
-def test_a_weight_is_read_only_when_it_is_named(write):
-    path = write(sample(weight=pa.array([3, 0], pa.int16())))
-    assert read(path)[0].weights is None
-    [batch] = read(path, weight_column="weight")
-    assert (batch.weights.dtype, batch.weights.tolist()) == (np.float64, [3.0, 0.0])
-
-
 def test_named_columns_are_taken_dots_in_names_included_and_others_are_never_decoded(write):
     path = write({
         "my.rows": pa.array([[5], [6]]), "my": pa.array([[0.25], [0.75]]), "label.x": ["a", "b"],
         "indices": pa.array([[None], [None]], pa.list_(pa.int64())),
-        "struct": pa.array([{"label": 1}, {"label": 2}]),
+        "struct": pa.array([{"label": 1}, {"label": 2}]), "weight": pa.array([3, 0], pa.int16()),
     })  # fmt: skip
     columns = {"features": ("my.rows",), "values_column": "my", "label_column": "label.x"}
-    assert rows_of(read(path, **columns)) == [("a", [5], [0.25], 1.0), ("b", [6], [0.75], 1.0)]
+    assert read(path, **columns)[0].weights is None
+    batches = read(path, **columns, weight_column="weight")
+    assert rows_of(batches) == [("a", [5], [0.25], 3.0), ("b", [6], [0.75], 0.0)]
+    assert batches[0].weights.dtype == np.float64
 
 
 def test_with_optional_labels_a_missing_column_and_a_null_both_give_code_minus_1(write):
@@ -134,32 +129,12 @@ ROWS: list[Row] = [
 ]  # fmt: skip
 
 
-def table_of(layout: str) -> pa.Table:
-    extra = {"y": list(range(len(ROWS))), "other": [{"a": [None]}] * len(ROWS)}
-    return pa.table(LAYOUTS[layout](ROWS) | extra)
-
-
-@pytest.mark.parametrize(
-    ("layout", "kind"),
-    [*((layout, "file") for layout in LAYOUTS), *(("map", kind) for kind in IPC)],
-)
-def test_every_layout_gives_the_same_rows_in_arrow_as_in_parquet(tmp_path, layout, kind):
-    table = table_of(layout)
+@pytest.mark.parametrize("kind", IPC)
+def test_every_kind_of_arrow_file_gives_the_rows_of_parquet(tmp_path, kind):
+    table = pa.table(LAYOUTS["map"](ROWS) | {"y": [*range(7)], "other": [{"a": [None]}] * 7})
     IPC[kind](table, tmp_path / "rows.arrow")
-    names = named({name: table[name] for name in table.schema.names})
-    reading = {"names": Vocabulary(NAMES) if names else None}
-    wanted = rows_of(read(write_table(tmp_path / "rows.parquet", table), **reading))
-    assert rows_of(read(tmp_path / "rows.arrow", **reading)) == wanted
-
-
-def test_arrow_columns_are_numbered_from_0_and_its_shards_are_read_once_and_hashed_once(tmp_path):
-    path = write_table(tmp_path / "a.arrow", table_of("map"))
-    cache = str(tmp_path / "_cache")
-    with open_shards([str(path)], most_labels=None, cache_dir=cache) as source:
-        [first] = source.chunks()
-        assert (source.index_base, source.bytes_read) == (0, 2 * path.stat().st_size)
-        [second] = source.chunks()
-    assert first.rows.values.tolist() == second.rows.values.tolist()
+    wanted = rows_of(read(write_table(tmp_path / "rows.parquet", table)))
+    assert rows_of(read(tmp_path / "rows.arrow")) == wanted
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
@@ -229,8 +204,6 @@ RUN = "Column numbers run from 0 to 4294967294."
          "other."),
         ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
         ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
-        ({"indices": pa.array([[0, 3], [2**64 - 1]], pa.list_(pa.uint64()))}, 1,
-         f"column 18446744073709551615. {RUN}"),
         ({"indices": pa.array([[3, 3], [1]])}, 0,
          "column 3 occurs twice. Add the values up or remove one."),
         ({"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None}, 1,
@@ -311,8 +284,12 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
         ({}, {"label_column": "values"},
          "column 'values' of type list<element: float> holds several labels a row. Use "
          "--multilabel, or name a column of single ones with --label NAME (columns there: "),
+        *(
+            ({"label": pa.array([["a"], []])}, reading,
+             "column 'label' of type list<element: string> holds several labels a row. Use ")
+            for reading in ({}, {"label_column": "label", "labels": "optional"})
+        ),
     ],
-    ids=["no label", "two labels", "no indices", "unusual", "values no list", "no weight", "type"],
 )  # fmt: skip
 def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, reading, sentence):
     assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
@@ -333,59 +310,27 @@ def test_what_is_no_table_or_a_part_of_one_is_refused_by_name(name, kind, tmp_pa
         assert sentence.endswith("). Write or fetch it again.")
 
 
-def flip(path: Path, good: bytes, position: int, mask: int) -> Path:
-    """The good bytes, but for some bits of one of them."""
-    bad = bytearray(good)
-    bad[position] ^= mask
-    path.write_bytes(bad)
-    return path
-
-
 def test_a_flipped_bit_anywhere_is_either_refused_or_changes_nothing(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table(sample()), path, compression="zstd", write_page_checksum=True)
     good, rows = path.read_bytes(), rows_of(read(path))
-    for position in range(0, len(good), 3):
-        try:
-            assert rows_of(read(flip(path, good, position, 1 << (position % 8)))) == rows
-        except DataError:
-            continue
+    footer = range(len(good) - 8 - int.from_bytes(good[-8:-4], "little"), len(good) - 8)
+    masks = [(position, 1 << position % 8) for position in range(0, len(good), 3)]
+    for batches in flipped(path, [*masks, *((position, 4) for position in footer)]):
+        assert rows_of(batches) == rows
 
 
-def test_a_footer_whose_row_counts_contradict_each_other_is_refused(write):
-    path = write(sample())
+def flipped(
+    path: Path, masks: Iterable[tuple[int, int]], **reading: Any
+) -> Iterator[list[RowBatch]]:
+    """What is read of a file where these bits of a byte are flipped, unless it is refused."""
     good = path.read_bytes()
-    contradictions = 0
-    for position in range(len(good) - 8 - int.from_bytes(good[-8:-4], "little"), len(good) - 8):
-        try:
-            metadata = pq.read_metadata(flip(path, good, position, 4))
-            rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-        except (pa.ArrowException, OSError):
-            continue
-        if sum(rows) != metadata.num_rows:
-            contradictions += 1
-            assert "damaged" in refusal(path)
-    assert contradictions > 0
-
-
-FLIP = """
-import sys, pathlib
-import numpy as np
-from streamtron.core.errors import StreamtronError
-from streamtron.data.formats.arrow import ArrowReader
-from streamtron.core.feature_names import Vocabulary
-from streamtron.data.reader_config import ReaderConfig
-path, names = pathlib.Path(sys.argv[1]), tuple(sys.argv[2].split(","))
-good, random = path.read_bytes(), np.random.default_rng(0)
-for position in range(len(good)):
-    bad = bytearray(good)
-    bad[position] ^= 1 << int(random.integers(8))
-    path.write_bytes(bad)
-    try:
-        list(ArrowReader(str(path), "a", ReaderConfig(names=Vocabulary(names))).batches())
-    except StreamtronError:
-        pass
-"""
+    for position, mask in masks:
+        bad = bytearray(good)
+        bad[position] ^= mask
+        path.write_bytes(bad)
+        with suppress(StreamtronError):
+            yield read(path, **reading)
 
 
 @pytest.mark.slow
@@ -393,5 +338,6 @@ for position in range(len(good)):
 def test_a_flipped_bit_never_ends_in_a_crash_or_a_traceback(tmp_path, kind):
     path, labels = tmp_path / "a.arrow", ["a", "b", "a", "b", "a", "b", "b"]
     IPC[kind](pa.table(LAYOUTS["map of names"](ROWS) | {"y": labels}), path)
-    done = Process(FLIP, path, ",".join(NAMES), cwd=tmp_path).end()
-    assert (done.returncode, done.stderr) == (0, "")
+    bits = np.random.default_rng(0).integers(8, size=path.stat().st_size)
+    masks = [(position, 1 << int(bit)) for position, bit in enumerate(bits)]
+    assert list(flipped(path, masks, names=Vocabulary(NAMES)))

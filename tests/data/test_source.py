@@ -3,12 +3,10 @@ and when."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +22,8 @@ from streamtron.data import (
     Manifest,
     MemorySource,
     ReaderConfig,
-    RowBatch,
     find_shards,
+    open_shards,
     storage,
 )
 from streamtron.data.manifest import ShardRecord
@@ -37,7 +35,6 @@ from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
     ListReader,
-    Row,
     bits,
     chunks_of,
     refusal_of,
@@ -61,55 +58,15 @@ rows_strategy = st.lists(
 )  # fmt: skip
 
 
-def cut_at_random(draw: st.DrawFn, count: int) -> list[int]:
-    """Sizes, some of them 0, that add up to ``count``."""
-    borders = sorted(draw(st.lists(st.integers(0, count), max_size=5)))
-    return [b - a for a, b in zip([0, *borders], [*borders, count], strict=True)]
-
-
 @st.composite
 def cut_rows(draw):
-    """Rows, and how they are cut into shards and these into batches."""
+    """Rows, and the sizes of the batches into which they are cut, some of them 0."""
     rows = draw(rows_strategy)
-    return rows, [(n, cut_at_random(draw, n)) for n in cut_at_random(draw, len(rows))]
-
-
-def blocks_by_definition(
-    rows: Sequence[Row], shards: Sequence[int], most_rows: int, most_nonzeros: int
-) -> list[Any]:
-    """``shards`` are the rows of each."""
-    blocks, first, nonzeros = [], 0, 0
-    ends = set(itertools.accumulate(shards))
-    for stop, (_, _, row) in enumerate(rows, 1):
-        nonzeros += len(row)
-        if stop - first == most_rows or nonzeros >= most_nonzeros or stop in ends:
-            blocks.append((first, stop - first, nonzeros))
-            first, nonzeros = stop, 0
-    return blocks
+    borders = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=9)))
+    return rows, [b - a for a, b in zip([0, *borders], [*borders, len(rows)], strict=True)]
 
 
 # Cutting -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None)
-@given(cut_rows())
-def test_blocks_are_those_of_the_definition_and_end_with_their_shard(tmp_path_factory, case):
-    rows, cut = case
-    directory, first = tmp_path_factory.mktemp("cut"), 0
-    for number, (count, sizes) in enumerate(cut):
-        write_shard(directory / f"{number:03d}.svm", rows[first : first + count], sizes)
-        first += count
-    many = {"most_labels": None, "allow_duplicate": True}
-    with small_blocks(5, 12), source_of(directory, **many) as source:
-        for chunk in source.chunks():
-            assert source.blocks == ()
-            for i, (label, _, row) in enumerate(rows[slice(*chunk.ranges[0])]):
-                here = slice(chunk.rows.indptr[i], chunk.rows.indptr[i + 1])
-                pairs = zip(chunk.rows.indices[here], chunk.rows.values[here], strict=True)
-                assert dict(pairs) == row
-                assert source.labels[chunk.codes[i]] == label
-            assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
-        assert list(source.blocks) == blocks_by_definition(rows, [n for n, _ in cut], 5, 12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -117,9 +74,9 @@ def test_blocks_are_those_of_the_definition_and_end_with_their_shard(tmp_path_fa
 def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
     tmp_path_factory, case, random
 ):
-    rows, cut = case
+    rows, sizes = case
     directory = tmp_path_factory.mktemp("batches")
-    write_shard(directory / "a.svm", rows, [n for n, _ in cut])
+    write_shard(directory / "a.svm", rows, sizes)
     with small_blocks():
         indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
         cells = [cell for _, _, row in rows for cell in sorted(row.items())]
@@ -144,22 +101,13 @@ def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
     assert reading_threads() == []
 
 
-def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros(tmp_path):
-    rows = [
-        np.arange(n, dtype=np.uint32) for n in [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
-    ]
-    indptr = np.cumsum([0, *(len(row) for row in rows)])
-    indices = np.concatenate(rows)
-    (tmp_path / "a.svm").write_text("stands for the rows below")
-
-    class Big(ListReader):
-        def batches(self):
-            codes = np.zeros(len(rows), np.int32)
-            yield RowBatch(indptr, indices, None, codes, [1.0], None, str)
-
-    with source_of(tmp_path, open_reader=Big) as source:
-        lengths = [(len(chunk), chunk.nonzeros) for chunk in source.chunks()]
-    assert lengths == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
+def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
+    lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
+    columns = np.concatenate([np.arange(length) for length in lengths])
+    X = sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *lengths])))
+    blocks = MemorySource(X, np.zeros(len(lengths), int), [1.0]).blocks
+    sizes = [(block.rows, block.nonzeros) for block in blocks]
+    assert sizes == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
 
 
 # Labels ------------------------------------------------------------------------------------------
@@ -186,23 +134,32 @@ def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
     rows = [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)]
     write_shard(tmp_path / "a.svm", rows)
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
+        with pytest.raises(MachineError, match=r"need a cache.*--order sequential"):
+            source.chunks([[0]])
         labels = source.labels
         for number, chunk in enumerate(source.chunks()):
             assert labels == [str(k) for k in range(number + 1)]
             assert source.width == chunk.width == 5 * (number + 1)
             assert source.nonzeros_read == 5 * (number + 1)
-            assert source.rows is None
-            assert source.readings == 0.0
+            assert (source.rows, source.blocks, source.readings) == (None, (), 0.0)
+            assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
         assert (source.rows, source.nonzeros, source.readings) == (20, 20, 1.0)
         assert len(list(source.chunks())) == 4
         assert source.readings == 2.0
 
 
-def test_given_classes_fix_the_codes_and_no_label_has_minus_1_also_from_the_cache(tmp_path):
-    write_shard(tmp_path / "a.svm", [(None, 1.0, {}), (1.0, 1.0, {}), (-1.0, 1.0, {})])
+def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted(tmp_path):
+    rows = [(None, 0.25, {3: 2.0}), (1.0, 1.0, {}), (-1.0, 1.0, {})]
+    shard = write_shard(tmp_path / "a.svm", rows)
     with source_of(tmp_path, tmp_path / "_c", classes=[-1.0, 1.0]) as source:
-        codes = [chunk.codes.tolist() for _ in range(2) for chunk in source.chunks()]
-    assert (codes, source.labels) == ([[-1, 1, 0]] * 2, [-1.0, 1.0])
+        with pytest.raises(ValueError, match="An order of blocks before the first"):
+            source.chunks([[0]])
+        for size in (shard.stat().st_size, 3 * (8 + 8 + 4 + 4) + 8):  # weights, squares, …
+            before = source.bytes_read
+            [chunk] = source.chunks()
+            assert chunk.codes.tolist() == [-1, 1, 0], "-1: no label"
+            assert source.bytes_read - before == size
+    assert source.labels == [-1.0, 1.0]
 
 
 # What is refused ---------------------------------------------------------------------------------
@@ -245,37 +202,51 @@ def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tm
         assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
-def test_a_shard_that_changes_between_readings_is_named(tmp_path):
+def test_a_shard_that_changed_since_it_was_found_or_read_is_named_and_not_opened(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 2.0})])
     shard = write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
-    with source_of(tmp_path) as source:
-        list(source.chunks())
+    with (
+        source_of(tmp_path) as source,
+        source_of(tmp_path, tmp_path / "_c") as cached,
+        source_of(shard) as unread,
+    ):
+        for reader in (source, cached):
+            list(reader.chunks())
         before = shard.stat()
         write_shard(shard, [(1.0, 1.0, {1: 4.0})])
-        for later, words in ((1, "changed while the run was going"), (0, "contents differ")):
+        ListReader.opened.clear()
+        changed = "changed while the run was going"
+        for reader, later, words in (
+            (source, 1, changed), (cached, 1, changed), (source, 0, "contents differ")
+        ):  # fmt: skip
             os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + later))
             with pytest.raises(DataError, match=rf"b\.svm: .*{words}"):
-                list(source.chunks())
+                list(reader.chunks())
+        write_shard(shard, [(1.0, 1.0, {})] * 2)
+        with pytest.raises(DataError, match=r"b\.svm: changed .* bytes when the run began"):
+            list(unread.chunks())
+    assert ListReader.opened == ["a.svm", "a.svm", "b.svm"]
 
 
-def test_a_shard_that_changed_since_it_was_found_is_not_opened(tmp_path):
-    shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    source = source_of(tmp_path)
-    write_shard(shard, [(1.0, 1.0, {})] * 2)
-    ListReader.opened.clear()
-    with source, pytest.raises(DataError, match=r"a\.svm: changed .* bytes when the run began"):
-        list(source.chunks())
-    assert ListReader.opened == []
+HALF = DataError("a.svm, line 1: half of a line.")
 
 
-def test_a_shard_that_changes_while_it_is_read_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("on_bad_shard", "error"), [("error", None), ("skip", None), ("skip", HALF)]
+)
+def test_a_shard_that_changes_while_it_is_read_is_refused_and_not_skipped(
+    on_bad_shard, error, tmp_path
+):
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
             write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
+            if error:
+                raise error
 
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    message = refusal_of(tmp_path, cache=tmp_path / "_c", open_reader=Disturbed)
+    options = {"cache": tmp_path / "_c", "on_bad_shard": on_bad_shard}
+    message = refusal_of(tmp_path, open_reader=Disturbed, **options)
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
 
@@ -300,14 +271,6 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(part, tmp_path, monke
         work = convert.write_range(stretch, reading, ShardStyle("parquet", -1))
     with pytest.raises(DataError, match=r"a\.svm: changed .* \(written anew\)"):
         list(work)
-
-
-def test_an_order_needs_a_cache_and_a_first_reading(tmp_path):
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    with source_of(tmp_path) as source, pytest.raises(MachineError, match="--order sequential"):
-        source.chunks([[0]])
-    with source_of(tmp_path, tmp_path / "_c") as source, pytest.raises(ValueError, match="first"):
-        source.chunks([[0]])
 
 
 # What is known -----------------------------------------------------------------------------------
@@ -363,22 +326,14 @@ def test_a_spoilt_manifest_is_refused(spoil, words):
         Manifest.from_dict(content)
 
 
-def test_bytes_read_are_those_of_shards_and_then_of_the_cache(tmp_path):
-    shard = write_shard(tmp_path / "a.svm", [(1.0, 1.0, {3: 1.0}), (2.0, 1.0, {4: 2.0, 5: 1.0})])
-    with source_of(tmp_path, tmp_path / "_c") as source:
-        for size in (shard.stat().st_size, 2 * 16 + 3 * 8):
-            before = source.bytes_read
-            list(source.chunks())
-            assert source.bytes_read - before == size
-
-
 @pytest.mark.parametrize("suffix", ["svm", "parquet", "arrow", "arrows"])
 def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
     if suffix == "svm":
-        path.write_text("".join(f"{k % 2} {k % 70}:0.25".ljust(60) + "\n" for k in range(60_000)))
+        lines = (f"{k % 2} {k % 70 + 1}:0.25".ljust(60) + "\n" for k in range(60_000))
+        path.write_text("".join(lines))
     else:
-        table = {"indices": [[k % 70] for k in range(60_000)], "label": [0, 1] * 30_000}
+        table = {"indices": [[k % 70 + 1] for k in range(60_000)], "label": [0, 1] * 30_000}
         write_table(path, table, 7_000 if suffix == "parquet" else 20_000)
     [shard] = find_shards([str(path)])
     reader, delivered = open_reader(shard, resolve_reading(shard, ReaderConfig())), 0
@@ -388,6 +343,10 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
     assert reader.bytes_read == pytest.approx(shard.size, rel=0.03)
+    with open_shards([str(path)], cache_dir=None) as source:
+        list(source.chunks())
+    base, times = (1, 1) if suffix == "svm" else (0, 2)  # a table is hashed by a reading of its own
+    assert (source.index_base, source.bytes_read) == (base, times * shard.size)
 
 
 # Reading ahead -----------------------------------------------------------------------------------
@@ -478,10 +437,6 @@ def names_in(*paths: Path | str) -> list[str]:
     return [shard.name for shard in find_shards([str(path) for path in paths])]
 
 
-def refused_there(*paths: Path | str) -> str:
-    return refused(lambda: names_in(*paths))
-
-
 @pytest.mark.parametrize(
     ("there", "roots", "wanted"),
     [
@@ -529,7 +484,7 @@ def test_what_is_refused_is_named_by_the_path_that_was_given(tmp_path, monkeypat
         (["a.svm", f"{tmp_path}/a.svm"], f"{tmp_path}/a.svm: the same file as a.svm, given twice"),
         (["a.svm", "b.svm"], "b.svm: the same file as a.svm, given twice"),
     ):
-        assert refused_there(*paths).startswith(words)
+        assert refused(lambda paths=paths: names_in(*paths)).startswith(words)
 
 
 def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
@@ -559,12 +514,17 @@ def of(X: Any, weights: Any = None) -> MemorySource:
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array(kind, index):
+def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array_and_counts_readings(kind, index):
     X = kind(DENSE)
     X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
     with small_blocks(3):
-        assert chunks_of(of(X)) == chunks_of(of(DENSE))
-        assert [len(chunk) for chunk in of(X).chunks()] == [3, 1]
+        source = of(X)
+        assert next(source.chunks()).codes.tolist() == [0, 1, 1]
+        assert source.nonzeros_read == 4
+        assert chunks_of(source) == chunks_of(of(DENSE))
+        assert [len(chunk) for chunk in source.chunks([[1], [1]])] == [1, 1]
+    assert (source.nonzeros_read, source.nonzeros, source.rows) == (11, 5, 4)
+    assert source.readings == 11 / 5
     [chunk] = of(X).chunks()
     assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
     assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
@@ -581,15 +541,6 @@ def test_a_column_number_that_32_bits_cannot_hold_is_refused_and_a_zero_is_kept(
         MemorySource(X, np.zeros(1, int), [1.0])
 
 
-def test_weights_are_left_out_of_blocks_where_all_are_one():
-    with small_blocks(2):
-        chunks = list(of(DENSE, np.array([1, 1, 0, 2.5])).chunks())
-        assert chunks[0].weights is None
-        assert chunks[1].weights.tolist() == [0.0, 2.5]
-        [both] = of(DENSE, np.array([1, 1, 0, 2.5])).chunks([[1, 0]])
-        assert both.weights.tolist() == [0.0, 2.5, 1.0, 1.0]
-
-
 def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
     X = sparse.csr_array(DENSE.astype(np.float32))
     X.indices = X.indices.astype(np.uint32).view(np.int32)
@@ -601,13 +552,3 @@ def test_what_the_caller_does_to_his_arrays_later_changes_nothing():
     assert chunks_of(source) == before
     assert weights.flags.writeable
     assert X.data.flags.writeable
-
-
-def test_readings_are_counted():
-    with small_blocks(3):
-        source = of(DENSE)
-        next(source.chunks())
-        assert source.nonzeros_read == 4
-        list(source.chunks([[1], [1]]))
-    assert (source.nonzeros_read, source.nonzeros, source.rows) == (6, 5, 4)
-    assert source.readings == 6 / 5

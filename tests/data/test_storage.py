@@ -17,13 +17,12 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import fsspec
@@ -36,17 +35,37 @@ from streamtron.data.writers.corpus import generate
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
-from tests.helpers.shard_rows import TEXT, chunks_in, chunks_of
+from tests.helpers.shard_rows import TEXT, chunks_of
+
+SERVE_S3 = """
+import datetime, os, threading
+import moto.s3.models as models
+from moto.server import DomainDispatcherApplication as Dispatcher, main
+
+models.utcnow = lambda: datetime.datetime(2026, 1, 1)
+answer = Dispatcher.__call__
+
+def answer_or_stall(self, environ, start):
+    if environ["REQUEST_METHOD"] == os.environ.get("SILENT"):
+        print("reached", flush=True)
+        threading.Event().wait()
+    return answer(self, environ, start)
+
+Dispatcher.__call__ = answer_or_stall
+main()
+"""
 
 
 class Server:
-    """moto's S3 server in a process of its own, on a port of its own choosing."""
+    """moto's S3 server in a process of its own, on a port of its own choosing. Its clock stands
+    still: all that is written is written within a second. ``SILENT`` is a method of requests that
+    it never answers."""
 
-    how: tuple[str, ...] = ("-m", "moto.server")
+    code = SERVE_S3
 
-    def __init__(self, *words: str, **environment: str) -> None:
+    def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *self.how, *words, "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, "-c", self.code, "-H", "127.0.0.1", "-p", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         )  # fmt: skip
@@ -73,6 +92,14 @@ class Server:
         request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
         urllib.request.urlopen(request, timeout=60).close()
 
+    def uri(self, path: str) -> str:
+        """The URI of ``bucket/key``, or of a pattern of them."""
+        return f"s3://{path}"
+
+    def upload(self, path: str, data: bytes) -> None:
+        """Make an object, ``bucket/key``."""
+        self.put(quote(path), data)
+
     def requests(self) -> list[str]:
         """``METHOD /path`` of all requests since the last call."""
         mark, requests = f"GET /mark-{next(self._marks)}", list[str]()
@@ -92,50 +119,15 @@ class Server:
         self._listener.join()
 
 
-@pytest.fixture(scope="module")
-def server():
-    with Server() as there:
-        yield there
-
-
-def use(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user of this server has in the environment."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    storage._connected.cache_clear()
-
-
-@pytest.fixture
-def s3(server, monkeypatch):
-    use(server.url, monkeypatch)
-    return server
-
-
-_buckets = count()
-
-
-@pytest.fixture
-def bucket(s3):
-    """An empty bucket."""
-    name = f"bucket-{next(_buckets)}"
-    s3.put(name)
-    return name
-
-
-SERVE = """
-import sys, threading
+SERVE_GOOGLE = """
+import os, threading
 from http import server
 from gcp_storage_emulator.server import RequestHandler, create_server
 
 answer = RequestHandler.do_GET
 
 def answer_or_stall(self):
-    if "stall" in sys.argv and "alt=media" in self.path:
+    if "SILENT" in os.environ and "alt=media" in self.path:
         print("reached", flush=True)
         threading.Event().wait()
     answer(self)
@@ -153,27 +145,72 @@ create_server("127.0.0.1", 0, in_memory=True, default_bucket="data").run()
 
 
 class Emulator(Server):
-    """The server of Google's protocol, with the bucket ``data``; with ``stall`` it never answers
+    """The server of Google's protocol, with the bucket ``data``; with ``SILENT`` it never answers
     requests for the contents of an object."""
 
-    how = ("-c", SERVE)
+    code = SERVE_GOOGLE
 
-    def uri(self, key: str) -> str:
-        """Of something in the bucket, with all that this server's user has to say."""
+    def uri(self, path: str) -> str:
+        """With all that this server's user has to say."""
         host = self.url.removeprefix("http://")
         options = f"endpoint_override={host}&scheme=http&retry_limit_seconds=2"
-        return f"gs://anonymous@data/{key}?{options}"
+        return f"gs://anonymous@{path}?{options}"
 
-    def upload(self, key: str, data: bytes) -> None:
-        """Make an object."""
-        words = f"uploadType=media&name={quote(key, safe='')}"
+    def upload(self, path: str, data: bytes) -> None:
+        words = f"uploadType=media&name={quote(path.removeprefix('data/'), safe='')}"
         self.put(f"upload/storage/v1/b/data/o?{words}", data, "POST")
 
 
-needs_emulator = pytest.mark.skipif(
-    importlib.util.find_spec("gcp_storage_emulator") is None,
-    reason="no server to ask: pip install gcp-storage-emulator",
-)
+class Memory:
+    """A file system that fsspec opens."""
+
+    def uri(self, path: str) -> str:
+        return f"memory://{path}"
+
+    def upload(self, path: str, data: bytes) -> None:
+        fsspec.filesystem("memory").pipe(f"/{path}", data)
+
+
+@dataclass
+class Store:
+    """Keys of a server, below a root that no other test has."""
+
+    server: Any
+    root: str
+
+    def uri(self, key: str) -> str:
+        return self.server.uri(f"{self.root}/{key}")
+
+    def put(self, key: str, data: bytes) -> None:
+        self.server.upload(f"{self.root}/{key}", data)
+
+    def upload(self, directory: Path) -> None:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                self.put(str(path.relative_to(directory)), path.read_bytes())
+
+
+def bucket_of(server: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty bucket, and in the environment what a user of this server has there."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    storage._connected.cache_clear()
+    server.put(name := f"bucket-{next(_numbers)}")
+    return Store(server, name)
+
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server() as there:
+        yield there
 
 
 @pytest.fixture(scope="module")
@@ -182,34 +219,26 @@ def emulator():
         yield there
 
 
-class Store(NamedTuple):
-    """Keys of a store that no other test has: the URI of one, and how to put an object there."""
-
-    uri: Callable[[str], str]
-    put: Callable[[str, bytes], None]
-
-    def upload(self, directory: Path) -> None:
-        for path in directory.rglob("*"):
-            if path.is_file():
-                self.put(str(path.relative_to(directory)), path.read_bytes())
+@pytest.fixture
+def s3(server, monkeypatch):
+    return bucket_of(server, monkeypatch)
 
 
-def store_of(server: Server, bucket: str) -> Store:
-    return Store(
-        lambda key: f"s3://{bucket}/{key}",
-        lambda key, data: server.put(quote(f"{bucket}/{key}"), data),
-    )
+needs_emulator = pytest.mark.skipif(
+    importlib.util.find_spec("gcp_storage_emulator") is None,
+    reason="no server to ask: pip install gcp-storage-emulator",
+)
+WITH_BUCKETS = ["s3", pytest.param("gs", marks=needs_emulator)]
 
 
-@pytest.fixture(params=["s3", pytest.param("gs", marks=needs_emulator)])
+@pytest.fixture(params=[*WITH_BUCKETS, "memory"])
 def store(request):
     if request.param == "s3":
-        return store_of(request.getfixturevalue("s3"), request.getfixturevalue("bucket"))
-    emulator, prefix = request.getfixturevalue("emulator"), f"prefix-{next(_buckets)}"
-    return Store(
-        lambda key: emulator.uri(f"{prefix}/{key}"),
-        lambda key, data: emulator.upload(f"{prefix}/{key}", data),
-    )
+        return request.getfixturevalue("s3")
+    prefix = f"data/prefix-{next(_numbers)}"
+    if request.param == "memory":
+        return Store(Memory(), prefix)
+    return Store(request.getfixturevalue("emulator"), prefix)
 
 
 # What is found -----------------------------------------------------------------------------------
@@ -217,6 +246,7 @@ def store(request):
 KEYS = [
     "day-2/b.svm", "day-1/a.svm", "day-1/_SUCCESS", "day-1/deep/z.svm", "night/c.svm", "B.svm",
     "10.svm", "9.svm", "é.svm", "_x/a.svm", ".hidden.svm", "a b%41+c.svm", "day-1.svm",
+    "#b.svm", "%.svm", "&=.svm", "?b.svm", "x[1].svm", "ü .svm",
 ]  # fmt: skip
 
 
@@ -237,60 +267,31 @@ def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_di
         assert facts[0] == facts[1], root
         for shard, local in zip(stored, on_disk, strict=True):
             assert b"".join(storage.blocks(shard.path, "")) == Path(local.path).read_bytes()
+            [again] = find_shards([shard.path])
+            assert again._replace(name=shard.name) == shard
 
 
-def test_a_key_of_any_signs_is_found_and_its_uri_opens_it(s3, bucket):
-    keys = ["#b.svm", "%.svm", "&=.svm", "?b.svm", "x[1].svm", "ü .svm"]
-    for key in keys:
-        s3.put(quote(f"{bucket}/{key}"), TEXT)
-    shards = find_shards([f"s3://{bucket}"])
-    assert [shard.name for shard in shards] == keys
-    for shard in shards:
-        assert find_shards([shard.path]) == [shard]
-        assert b"".join(storage.blocks(shard.path, "")) == TEXT
-
-
-def test_stores_and_disks_go_together_and_a_key_given_twice_is_refused(s3, bucket, tmp_path):
+def test_stores_and_disks_go_together_and_a_key_given_twice_is_refused(s3, tmp_path):
     (tmp_path / "a.svm").write_bytes(b"1 7:1\n")
-    s3.put(f"{bucket}/a.svm", TEXT)
-    uri = f"s3://{bucket}/a.svm"
-    both = find_shards([str(tmp_path), f"s3://{bucket}"])
-    assert [shard.name for shard in both] == [str(tmp_path / "a.svm"), uri]
-    with pytest.raises(DataError, match=rf"{uri}: the same file as {uri}, given twice"):
-        find_shards([uri, f"s3://{bucket}/*.svm"])
+    s3.put("a.svm", TEXT)
+    uri, local = s3.uri("a.svm"), str(tmp_path / "a.svm")
+    assert [shard.name for shard in find_shards([str(tmp_path), s3.uri("")])] == [local, uri]
+    for root, again in ((uri, s3.uri("*.svm")), ((tmp_path / "a.svm").as_uri(), local)):
+        with pytest.raises(DataError, match=r"a\.svm: the same file as .*a\.svm, given twice"):
+            find_shards([root, again])
 
 
 def test_a_file_uri_is_the_local_file(tmp_path):
     (tmp_path / "a b.svm").write_bytes(TEXT)
-    assert find_shards([tmp_path.as_uri()]) == find_shards([str(tmp_path)])
-    assert find_shards([(tmp_path / "a b.svm").as_uri()]) == find_shards([str(tmp_path)])
-    with pytest.raises(DataError, match="given twice"):
-        find_shards([tmp_path.as_uri(), str(tmp_path)])
+    for uri in (tmp_path.as_uri(), (tmp_path / "a b.svm").as_uri()):
+        assert find_shards([uri]) == find_shards([str(tmp_path)])
     with pytest.raises(DataError, match="file://elsewhere/a: not a file of this machine"):
         find_shards(["file://elsewhere/a"])
 
 
-def test_what_fsspec_opens_is_read_too(tmp_path):
-    memory = fsspec.filesystem("memory")
-    for name, data in (("b.svm", TEXT), ("a.svm.gz", gzip.compress(b"1 4:1\n")), ("_x", b"?")):
-        memory.pipe(f"/corpus/{name}", data)
-        (tmp_path / name).write_bytes(data)
-    with (
-        open_shards(["memory://corpus"], cache_dir=str(tmp_path / "_c")) as source,
-        open_shards([str(tmp_path)], cache_dir=None) as local,
-    ):
-        assert [shard.name for shard in source.shards] == ["a.svm.gz", "b.svm"]
-        assert chunks_of(source) == chunks_of(local)
-
-
 def test_a_store_that_does_not_tell_times_is_refused(monkeypatch):
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/timeless/a.svm", TEXT)
-
-    def modified(path):
-        raise NotImplementedError
-
-    monkeypatch.setattr(type(memory), "modified", lambda _, path: modified(path))
+    Memory().upload("timeless/a.svm", TEXT)
+    monkeypatch.delattr(type(fsspec.filesystem("memory")), "modified")
     with pytest.raises(MachineError, match=r"memory://timeless/a\.svm: this store does not tell"):
         find_shards(["memory://timeless"])
 
@@ -345,65 +346,45 @@ def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])
-def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, bucket, tmp_path, monkeypatch):
+def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 13)
     table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
     requests = {}
     for number in range(2):
         path = write_table(tmp_path / f"{number}.{format_}", table.slice(number), 1_000)
-        s3.put(f"{bucket}/t/{path.name}", path.read_bytes())
-        requests[f"GET /{bucket}/t/{path.name}"] = -(-path.stat().st_size // (1 << 13))
+        s3.put(path.name, path.read_bytes())
+        requests[f"GET /{s3.root}/{path.name}"] = -(-path.stat().st_size // (1 << 13))
     assert min(requests.values()) >= 5
     cache = tmp_path / "_cache"
-    with open_shards([f"s3://{bucket}/t"], cache_dir=str(cache)) as source:
+    with open_shards([s3.uri("")], cache_dir=str(cache)) as source:
         source.chunks()  # the columns are those of the first shard's footer
-        s3.requests()
+        s3.server.requests()
         first = chunks_of(source)
         assert source.bytes_read == sum(shard.size for shard in source.shards)
-    fetched = Counter(s3.requests())
+    fetched = Counter(s3.server.requests())
     assert {line: fetched[line] for line in requests} == requests
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
     assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
 
 
-def test_where_no_copy_has_room_not_a_byte_is_fetched(s3, bucket, tmp_path, monkeypatch):
+def test_where_no_copy_has_room_not_a_byte_is_fetched(s3, tmp_path, monkeypatch):
     path = write_table(tmp_path / "a.parquet", {"indices": [[1], [2]], "label": [0, 1]})
-    s3.put(f"{bucket}/a.parquet", path.read_bytes())
+    s3.put("a.parquet", path.read_bytes())
     usage = type(shutil.disk_usage("/"))
-    with open_shards([f"s3://{bucket}/a.parquet"], cache_dir=None) as source:
+    with open_shards([s3.uri("a.parquet")], cache_dir=None) as source:
         source.chunks()
-        s3.requests()
+        s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
-        with pytest.raises(MachineError, match=rf"s3://{bucket}/a\.parquet: no copy of it"):
+        with pytest.raises(MachineError, match=rf"{s3.uri('a.parquet')}: no copy of it"):
             chunks_of(source)
-    assert not [line for line in s3.requests() if line.startswith("GET")]
+    assert not gets(s3)
 
 
-class Timeless(Server):
-    """A server whose clock stands still: all that is written is written within a second."""
-
-    how = (
-        "-c",
-        "import datetime, moto.s3.models as models\n"
-        "models.utcnow = lambda: datetime.datetime(2026, 1, 1)\n"
-        "from moto.server import main\n"
-        "main()",
-    )
-
-
-@pytest.fixture(scope="module")
-def clock_that_stands():
-    with Timeless() as there:
-        yield there
-
-
-@pytest.fixture
-def timeless(clock_that_stands, monkeypatch):
-    """An empty bucket of that server."""
-    use(clock_that_stands.url, monkeypatch)
-    clock_that_stands.put(name := f"bucket-{next(_buckets)}")
-    return store_of(clock_that_stands, name)
+def gets(s3: Store) -> set[str]:
+    """The objects whose bytes were asked for since the last call."""
+    asked = [line.split("/") for line in s3.server.requests() if line.startswith("GET /")]
+    return {key for _, bucket, *keys in asked if bucket == s3.root for key in keys}
 
 
 def text_of(number: int, rows: int = 9000) -> bytes:
@@ -412,48 +393,38 @@ def text_of(number: int, rows: int = 9000) -> bytes:
 
 
 @pytest.mark.parametrize(("cached", "on_bad_shard"), [(False, "skip"), (True, "error")])
-def test_an_object_rewritten_in_the_second_is_not_mixed(cached, on_bad_shard, timeless, tmp_path):
-    root, cache = [timeless.uri("")], str(tmp_path) if cached else None
-    timeless.put("a.svm", text_of(1))
-    timeless.put("b.svm", text_of(2))
+def test_an_object_rewritten_in_the_second_is_not_mixed(cached, on_bad_shard, s3, tmp_path):
+    root, cache = [s3.uri("")], str(tmp_path) if cached else None
+    s3.put("a.svm", text_of(1))
+    s3.put("b.svm", text_of(2))
     [_, before] = find_shards(root)
     with open_shards(root, cache_dir=cache, on_bad_shard=on_bad_shard) as source:
         chunks = source.chunks()
         next(chunks)
-        timeless.put("b.svm", text_of(3))
+        s3.put("b.svm", text_of(3))
         with pytest.raises(DataError, match=r"b\.svm: changed while .* \(written anew\)"):
             list(chunks)
     [_, after] = find_shards(root)
     assert before[:5] == after[:5]
     assert before.tag != after.tag
-    with open_shards(root, cache_dir=cache) as source:
-        assert {value for c in source.chunks() for value in c.rows.values.tolist()} == {1.0, 3.0}
-        timeless.put("b.svm", text_of(4))
-        with pytest.raises(DataError, match="changed while the run was going"):
-            list(source.chunks())
-
-
-def test_a_cache_is_not_used_for_an_object_rewritten_in_the_second(
-    timeless, clock_that_stands, tmp_path
-):
-    values = []
-    for number in (1, 2, 2):
-        timeless.put("a.svm", text_of(number))
-        clock_that_stands.requests()
-        [chunk, *_] = chunks_in(timeless.uri("a.svm"), cache_dir=str(tmp_path))
-        values.append(chunk.rows.values[0])
-        gets = [line for line in clock_that_stands.requests() if line.startswith("GET /")]
-    assert values == [1.0, 2.0, 2.0]
-    assert not [line for line in gets if "a.svm" in line], "the same bytes are known by their tag"
+    for there in (3, 4):  # a cache has a.svm, and the second time b.svm as it was before
+        s3.server.requests()
+        with open_shards(root, cache_dir=cache) as source:
+            values = {value for c in source.chunks() for value in c.rows.values.tolist()}
+            assert values == {1.0, there}
+            assert gets(s3) == ({"b.svm"} if cached else {"a.svm", "b.svm"})
+            s3.put("b.svm", text_of(there + 1))
+            with pytest.raises(DataError, match="changed while the run was going"):
+                list(source.chunks())
 
 
 # The commands ------------------------------------------------------------------------------------
 
 
-def test_commands_give_from_a_store_what_they_give_from_disk(s3, bucket, tmp_path):
+def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
     generate(str(tmp_path / "train"), rows=1500, columns=500, seed=1, shards=3)
     generate(str(tmp_path / "new"), rows=200, columns=500, seed=1, shards=1, first_row=1500)
-    store_of(s3, bucket).upload(tmp_path)
+    s3.upload(tmp_path)
 
     def told(root: str) -> list[object]:
         commands = (
@@ -463,117 +434,59 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, bucket, tmp_pat
         said = [succeeded(here(tmp_path, *words.split())).stdout for words in commands]
         return [*said[1:], *((tmp_path / name).read_bytes() for name in ("m", "rows.txt"))]
 
-    assert told(".") == told(f"s3://{bucket}")
+    assert told(".") == told(f"s3://{s3.root}")
     assert len((tmp_path / "rows.txt").read_text().splitlines()) == 200
     manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
     assert [shard["path"] for shard in manifest["shards"]] == [
-        f"s3://{bucket}/train/{path.name}" for path in sorted((tmp_path / "train").iterdir())
+        s3.uri(f"train/{path.name}") for path in sorted((tmp_path / "train").iterdir())
     ]
-    facts = succeeded(here(tmp_path, "inspect", f"s3://{bucket}/train/*", "--json")).stdout
+    facts = succeeded(here(tmp_path, "inspect", s3.uri("train/*"), "--json")).stdout
     assert json.loads(facts)["rows"] == 1500
-    s3.requests()
-    succeeded(here(tmp_path, "fit", f"s3://{bucket}/train", "--model", "m", "--overwrite"))
-    assert not [line for line in s3.requests() if line.startswith(f"GET /{bucket}/train/")]
+    s3.server.requests()
+    succeeded(here(tmp_path, "fit", s3.uri("train"), "--model", "m", "--overwrite"))
+    assert not [key for key in gets(s3) if key.endswith(".svm")]
 
 
-class _Stalled(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.close_connection = True
-        if self.command == self.server.method:
-            self.server.reached.set()
-            self.server.released.wait()
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", "100000")
-        self.send_header("Last-Modified", "Wed, 01 Jan 2025 00:00:00 GMT")
-        self.end_headers()
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
+def only_slow(*case: object) -> object:
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
-class Stalling(ThreadingHTTPServer):
-    """A store that knows one object of any name and never answers requests of one method."""
-
-    daemon_threads = True
-
-    def __init__(self, method: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Stalled)
-        self.method, self.reached, self.released = method, threading.Event(), threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self._thread = threading.Thread(target=self.serve_forever)
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.released.set()
-        self.shutdown()
-        self._thread.join()
-        super().__exit__(*_)
-
-
+@pytest.mark.parametrize("number", [signal.SIGINT, only_slow(signal.SIGTERM)])
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    ("words", "method"),
+    ("kind", "words", "name", "method"),
     [
-        ("fit s3://data/a.svm --model m", "HEAD"),
-        pytest.param("fit s3://data/a.svm --model m", "GET", marks=pytest.mark.slow),
-        pytest.param("fit s3://data/a.svm.gz --model m", "GET", marks=pytest.mark.slow),
-        ("fit s3://data/a.parquet --model m", "GET"),
-        pytest.param("convert s3://data/a.svm out", "GET", marks=pytest.mark.slow),
+        (Server, "fit {} --model m", "a.svm", "HEAD"),
+        (Server, "fit {} --model m", "a.parquet", "GET"),
+        only_slow(Server, "fit {} --model m", "a.svm", "GET"),
+        only_slow(Server, "fit {} --model m", "a.svm.gz", "GET"),
+        only_slow(Server, "convert {} out", "a.svm", "GET"),
+        pytest.param(Emulator, "fit {} --model m", "a.svm", "GET", marks=needs_emulator),
+        pytest.param(Emulator, "fit {} --model m", "a.svm.gz", "GET",
+                     marks=[needs_emulator, pytest.mark.slow]),
     ],
-)
-def test_a_command_whose_store_is_silent_obeys_a_signal(
-    words, method, number, tmp_path, monkeypatch
+)  # fmt: skip
+def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
+    kind, words, name, method, number, tmp_path, monkeypatch
 ):
-    with Stalling(method) as server:
-        use(server.url, monkeypatch)
-        process = Process(COMMAND, *words.split(), cwd=tmp_path)
-        is_ended_by(number, process, lambda: server.reached.wait(100))
-
-
-def is_ended_by(number: signal.Signals, process: Process, reached: Callable[[], object]) -> None:
-    """A process obeys a signal while it waits for a server, which waits for longer."""
-    try:
-        assert reached()
-        process.send_signal(number)
-        ended = process.end(timeout=100)
-    finally:
-        process.kill()
+    with kind(SILENT=method) as server:
+        root = bucket_of(server, monkeypatch).root if kind is Server else "data"
+        server.upload(f"{root}/{name}", TEXT)
+        words = words.format(server.uri(f"{root}/{name}")).split()
+        process = Process(COMMAND, *words, cwd=tmp_path)
+        try:
+            server.line_with("reached")
+            process.send_signal(number)
+            ended = process.end(timeout=100)
+        finally:
+            process.kill()
     assert ended.returncode == 128 + number
     assert ended.stderr == f"stopped by {number.name}; nothing half-written is left.\n"
-
-
-# Google's store -----------------------------------------------------------------------------------
-
-
-@needs_emulator
-@pytest.mark.slow
-def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_uri():
-    with Emulator() as there:
-        there.upload("a.svm", TEXT)
-        [shard] = find_shards([there.uri("a.svm")])
-    assert refused(lambda: list(storage.blocks(shard.path, "")), MachineError) == (
-        f"{shard.path}: cannot be read (the server does not answer). "
-        "Check the network and the endpoint, and run again."
-    )
-
-
-@needs_emulator
-@pytest.mark.parametrize("name", ["a.svm", pytest.param("a.svm.gz", marks=pytest.mark.slow)])
-def test_a_command_whose_google_cloud_storage_never_answers_is_ended_by_a_signal(name, tmp_path):
-    with Emulator("stall") as server:
-        server.upload(name, TEXT)
-        process = Process(COMMAND, "fit", server.uri(name), "--model", "m", cwd=tmp_path)
-        is_ended_by(signal.SIGTERM, process, lambda: server.line_with("reached"))
 
 
 # What is refused ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("store", WITH_BUCKETS, indirect=True)
 def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(store):
     store.put("t/_x", TEXT)
     for key in ("", "t", "t/*.svm"):
@@ -582,18 +495,29 @@ def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(store):
     with pytest.raises(DataError, match="no such file or directory"):
         find_shards([store.uri("no/a.svm")])
     for key in ("t", "t/a.svm", "*.svm"):
-        uri = re.sub(r"(//|@)(data|bucket-\d+)/", r"\1no-such-bucket/", store.uri(key))
+        uri = store.server.uri(f"no-such-bucket/{key}")
         with pytest.raises(MachineError, match=re.escape(f"{uri}: there is no such bucket. Check")):
             find_shards([uri])
 
 
 def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
     with Server(INITIAL_NO_AUTH_ACTION_COUNT="2") as strict:
-        use(strict.url, monkeypatch)
-        strict.put("data")
-        strict.put("data/a.svm", TEXT)
-        with pytest.raises(MachineError, match=r"s3://data/a\.svm: cannot be read \(access is den"):
-            find_shards(["s3://data/a.svm"])
+        store = bucket_of(strict, monkeypatch)
+        store.put("a.svm", TEXT)
+        message = refused(lambda: find_shards([store.uri("a.svm")]), MachineError)
+    assert message.startswith(f"{store.uri('a.svm')}: cannot be read (access is denied")
+
+
+@needs_emulator
+@pytest.mark.slow
+def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_uri():
+    with Emulator() as there:
+        there.upload("data/a.svm", TEXT)
+        [shard] = find_shards([there.uri("data/a.svm")])
+    assert refused(lambda: list(storage.blocks(shard.path, "")), MachineError) == (
+        f"{shard.path}: cannot be read (the server does not answer). "
+        "Check the network and the endpoint, and run again."
+    )
 
 
 @pytest.mark.parametrize(
@@ -656,23 +580,22 @@ def test_a_server_that_goes_away_makes_no_file_damaged(tmp_path, monkeypatch, on
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)
     with Server() as there:
-        use(there.url, monkeypatch)
-        there.put("data")
-        there.put("data/a.parquet", path.read_bytes())
-        source = open_shards(["s3://data/a.parquet"], cache_dir=None, on_bad_shard=on_bad_shard)
+        store = bucket_of(there, monkeypatch)
+        store.put("a.parquet", path.read_bytes())
+        uri = store.uri("a.parquet")
+        source = open_shards([uri], cache_dir=None, on_bad_shard=on_bad_shard)
         chunks = source.chunks()
         next(chunks)
     with source:
         assert refused(lambda: list(chunks), MachineError) == (
-            "s3://data/a.parquet: cannot be read (the server does not answer). "
+            f"{uri}: cannot be read (the server does not answer). "
             "Check the network and the endpoint (AWS_ENDPOINT_URL), and run again."
         )
 
 
-def test_a_file_that_is_not_there_fails_as_it_is_opened(s3, bucket):
+def test_a_file_that_is_not_there_fails_as_it_is_opened(s3):
     with pytest.raises(FileNotFoundError):
         storage.open_arrow("/no/such/file")
-    with pytest.raises(MachineError, match=rf"s3://{bucket}/no: cannot be read \(it is not there"):
-        storage.open_arrow(f"s3://{bucket}/no")
-    with pytest.raises(MachineError, match=rf"s3://{bucket}/no: cannot be read \(it is not there"):
-        storage.stamp(f"s3://{bucket}/no")
+    for action in (storage.open_arrow, storage.stamp):
+        message = refused(lambda action=action: action(s3.uri("no")), MachineError)
+        assert message.startswith(f"{s3.uri('no')}: cannot be read (it is not there")

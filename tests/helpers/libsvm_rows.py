@@ -76,14 +76,14 @@ def oracle(data: bytes) -> list[Row]:
     return rows
 
 
-def sklearn_rows(data: bytes, several: bool = False) -> list[Row]:
-    """The same file through scikit-learn's reader; ValueError if it refuses."""
+def sklearn_rows(data: bytes) -> list[Row]:
+    """A file of rows of several labels through scikit-learn's reader; ValueError if it refuses."""
     matrix, labels = load_svmlight_file(
-        io.BytesIO(data), zero_based=True, dtype=np.float32, n_features=2**32, multilabel=several
+        io.BytesIO(data), zero_based=True, dtype=np.float32, n_features=2**32, multilabel=True
     )
     bits = matrix.data.view(np.uint32).tolist()
     spans = pairwise(matrix.indptr.tolist())
     return [
-        Row(list(label) if several else float(label), matrix.indices[i:j].tolist(), bits[i:j])
+        Row(list(label), matrix.indices[i:j].tolist(), bits[i:j])
         for label, (i, j) in zip(labels, spans, strict=True)
     ]
