@@ -69,70 +69,29 @@ def npy(header: str) -> bytes:
 NOT_OURS: dict[str, bytes] = {
     "empty": b"",
     "text": b"1 1:1\n-1 2:1\n",
-    "zeros": bytes(4096),
     "random": np.random.default_rng(0).bytes(4096),
-    "one byte": b"{",
     "a header of 2^60 bytes": length_first(b"{}", length=HUGE),
-    "a header of -1 bytes": length_first(b"{}", length=2**64 - 1),
-    "a header of 90 MB that is not there": length_first(b"{}", length=90_000_000),
-    "a header cut off": length_first(b'{"__metadata__":{', length=4000),
     "deep nesting": length_first(b'{"a":' + DEEP.encode() + b"}"),
-    "deep metadata": length_first(
-        json.dumps({"__metadata__": {"digest": "", "streamtron": DEEP}}).encode()
-    ),
     "sealed deep metadata": sealed_by_hand({"__metadata__": {"streamtron": DEEP}}, b""),
     "a tensor of 2^60 bytes": stranger(weights=tensor([HUGE // 8], [0, HUGE])),
-    "a shape of 2^60": stranger(weights=tensor([HUGE], [0, 16])),
     "a shape below 0": stranger(weights=tensor([-2], [0, 16])),
-    "a shape whose product wraps": stranger(weights=tensor([2**32, 2**32], [0, 16])),
-    "overlapping tensors": stranger(bias=tensor([], [0, 8]), weights=tensor([2], [0, 16])),
     "offsets backwards": stranger(weights=tensor([2], [16, 0])),
-    "offsets below 0": stranger(weights=tensor([2], [-16, 0])),
-    "a gap": stranger(bytes(32), bias=tensor([], [0, 8]), weights=tensor([2], [16, 32])),
     "unknown dtype": stranger(weights=tensor([2], [0, 16], "F128")),
-    "dtype of others": stranger(bytes(2), x=tensor([1], [0, 2], "BF16")),
     "dtype that is no text": stranger(bytes(8), x={**tensor([1], [0, 8]), "dtype": ["F64"]}),
-    "fewer bytes than numbers": stranger(bytes(4), x=tensor([1], [0, 4])),
     "a byte beyond": stranger(bytes(17), weights=tensor([2], [0, 16])),
-    "a tensor that is a number": sealed_by_hand(
-        {"__metadata__": {"streamtron": "{}"}, "y": 3}, b""
-    ),
-    **{
-        f"metadata of {content!r}": sealed_by_hand({"__metadata__": {"streamtron": content}}, b"")
-        for content in ("[]", "3", '"a"', "{", 3)
-    },
-    "no metadata": length_first(b'{"weights":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}}'),
-    "metadata that is a list": length_first(b'{"__metadata__":["streamtron"]}'),
-    "a list": length_first(b"[1,2,3]{"),
+    "sealed metadata that is a list": sealed_by_hand({"__metadata__": {"streamtron": "[]"}}, b""),
     "another sealed file": sealed_bytes({"witness_version": 1}, {}),
-    "a number of 10000 digits": length_first(b'{"a":' + b"9" * 10_000 + b"}"),
-    "not utf-8": length_first(b'{"\xff\xfe":1}'),
-    "pickle": b"\x80\x04\x95\x0f\x00\x00\x00\x00\x00\x00\x00{\x8c\x01a\x8c",
     "npy of 2^60": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1152921504606846976,)}"),
-    "npy of a product that wraps": npy(
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}"
-    ),
-    "npy of objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
     "npy that nests": npy("(" * 5000),
-    "npy that nests rightly": npy("(" * 90 + ")" * 90),
-    "npy of no dictionary": npy("3"),
-    "npy cut off": npy("{'descr': '<f8', 'fortran")[:-3],
     "LIBLINEAR of 2^60 columns": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -1\n"
     b"nr_feature 1152921504606846976\nbias -1\nw\n1\n",
     "LIBLINEAR with a label of 400 digits": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -"
     + b"9" * 400
     + b"\nnr_feature 1\nbias -1\nw\n1\n",
-    "LIBLINEAR without an end": b"solver_type L2R_LR\n" * 1000,
     "deep JSON": DEEP.encode(),
-    "JSON with deep shards": b'{"shards": ' + DEEP.encode() + b"}",
     "JSON with many shards": b'{"shards": [' + b'{"a": 1},' * 1000 + b"{}]}",
     "JSON with a long name": b'{"shards": "' + b"a" * 1000 + b'"}',
-    "JSON null": b"null",
     "JSON list": b"[]",
-    **{
-        f"JSON with shards {shards}": f'{{"shards": {shards}}}'.encode()
-        for shards in ("3", "[3]", '{"a": 1}', '[{"name": "a"}]')
-    },
 }
 """Files that are no model, no witness, no manifest."""
 
@@ -196,18 +155,12 @@ def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
 
 FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "rows of 2^60": lambda f: entry_of(f, rows=HUGE),
-    "nonzeros of 2^60": lambda f: entry_of(f, nonzeros=HUGE),
     "rows below 0": lambda f: entry_of(f, rows=-9),
     "rows that are no number": lambda f: entry_of(f, rows="9"),
     "an offset behind the end": lambda f: entry_of(f, offset=HUGE),
-    "an offset below 0": lambda f: entry_of(f, offset=-16),
-    "overlapping segments": lambda f: f | {"entries": f["entries"] * 2},
     "no segments": lambda f: f | {"entries": []},
     "a segment of one number": lambda f: f | {"entries": [[16]]},
-    "segments that are a number": lambda f: f | {"entries": 3},
     "no version": lambda f: {"entries": []},
-    "a list": lambda f: b"[]",
-    "no JSON": lambda f: b"{",
     "deep nesting": lambda f: DEEP.encode(),
     "a key that is a list": lambda f: f | {"key": [1, 2]},
     "labels that are a number": lambda f: f | {"labels": 3},
@@ -348,19 +301,13 @@ def with_footer_length(raw: bytearray, length: int) -> bytearray:
 
 
 TABLES: dict[str, Callable[[Path], bytes | bytearray]] = {
-    "empty": lambda p: b"",
-    "magic alone": lambda p: b"PAR1",
     "magic twice": lambda p: b"PAR1PAR1",
     "a footer of 4 GB": lambda p: with_footer_length(parquet(p), 2**32 - 1),
-    "a footer of 0 bytes": lambda p: with_footer_length(parquet(p), 0),
-    "a footer longer than the file": lambda p: with_footer_length(parquet(p), 10**6),
-    "a footer of zeros": lambda p: b"PAR1" + bytes(500) + struct.pack("<I", 500) + b"PAR1",
     "a footer of ones": lambda p: b"PAR1" + b"\xff" * 500 + struct.pack("<I", 500) + b"PAR1",
     "a footer nested without end": lambda p: (
         b"PAR1" + b"\x1c" * 100_000 + struct.pack("<I", 100_000) + b"PAR1"
     ),
     "encrypted": lambda p: parquet(p)[:-4] + b"PARE",
-    "an Arrow file": lambda p: b"ARROW1\0\0" + bytes(100) + b"ARROW1",
 }
 
 
@@ -383,20 +330,12 @@ def inflated(raw: bytearray, size: int) -> bytearray:
 
 
 ARROWS: dict[str, Callable[[Path], bytes | bytearray]] = {
-    "empty": lambda p: b"",
-    "magic alone": lambda p: b"ARROW1",
     "magic twice": lambda p: b"ARROW1\0\0ARROW1",
     "a footer of 2 GB": lambda p: arrow(p)[:-10] + struct.pack("<i", 2**31 - 1) + b"ARROW1",
-    "a footer below 0": lambda p: arrow(p)[:-10] + struct.pack("<i", -1) + b"ARROW1",
-    "a footer of zeros": lambda p: (
-        arrow(p)[:-510] + bytes(500) + struct.pack("<i", 500) + b"ARROW1"
-    ),
     "a message of 2 GB": lambda p: b"\xff" * 4 + struct.pack("<i", 2**31 - 1) + bytes(100),
     "a message below 0": lambda p: b"\xff" * 4 + struct.pack("<i", -5) + bytes(100),
-    "a message of zeros": lambda p: b"\xff" * 4 + struct.pack("<i", 96) + bytes(96),
     "a buffer that unpacks to 2^60 bytes": lambda p: inflated(arrow(p, "lz4"), HUGE),
     "a buffer that unpacks to 16 GB": lambda p: inflated(arrow(p, "zstd"), 2**34),
-    "a buffer that unpacks to -2 bytes": lambda p: inflated(arrow(p, "zstd"), -2),
     "a buffer that unpacks to too much": lambda p: inflated(arrow(p, "lz4"), 8 * 5000 + 8),
     "a stream cut off": lambda p: arrow(p, stream=True)[:-5000],
 }

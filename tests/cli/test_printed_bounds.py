@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamtron
-from streamtron.cli.main import main
 from streamtron.core.text import BOUNDS, down, up
 from tests.helpers.svm_text import svm_lines
 
@@ -106,15 +105,9 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def printed(capsys):
+def printed(run):
     """Run a command, and give what it prints."""
-
-    def call(*words: object) -> str:
-        with pytest.raises(SystemExit):
-            main([*map(str, words)])
-        return "".join(capsys.readouterr())
-
-    return call
+    return lambda *words: "".join(run(*words)[1:])
 
 
 def _table(text: str) -> list[list[Decimal]]:
@@ -141,8 +134,8 @@ def _named(text: str, pattern: str) -> Decimal:
 def test_certify_prints_what_is_true_of_weights_that_are_too_long(place, printed):
     (place / "two.svm").write_text("1 1:1\n-1 1:-1\n")
     (place / "long.txt").write_text("10\n")  # P is 50, at 0.8 the least is 0.4
-    said = printed("certify", place / "long.txt", place / "two.svm", "--C", 1, "--rho", 0,
-                    "--index-base", 1)  # fmt: skip
+    words = ("--C", 1, "--rho", 0, "--index-base", 1)
+    said = printed("certify", "long.txt", "two.svm", *words)
     assert "problem            loss squared_hinge, penalty l2, C 1" in said
     assert _named(said, r"primal objective +(\S+)") in (50, Decimal("50.00001"))
     assert _named(said, r"gap +(\S+)") >= Decimal("0.992")
@@ -151,25 +144,22 @@ def test_certify_prints_what_is_true_of_weights_that_are_too_long(place, printed
 
 
 def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, printed):
-    model, report = place / "model", place / "report.json"
-    said = printed("fit", place / "rows.svm", "--multiclass", "--model", model, "--report", report,
-                    "--tol", 1e-4, "--stage", 1, "-v")  # fmt: skip
-    told = json.loads(report.read_text())
+    words = ("--multiclass", "--model", "m", "--report", "r.json", "--tol", 1e-4, "--stage", 1)
+    said = printed("fit", "rows.svm", *words, "-v")
+    told = json.loads((place / "r.json").read_text())
     proofs = [each["certificate"] for each in told["learners"]]
     widest = Decimal(told["certificate"]["relative_duality_gap"])
     _holds(_table(said), proofs)
     assert _named(said, r"largest gap +(\S+)") >= widest
     assert _named(said, r"the largest relative duality gap is ([-0-9.e]+),") >= widest
-    shown = printed("inspect", model)
+    shown = printed("inspect", "m")
     _holds(_table(shown), proofs)
     assert _named(shown, r"largest gap +(\S+)") >= widest
-    again = [
-        each["certificate"] for each in json.loads(printed("certify", model, "--json"))["learners"]
-    ]
-    _holds(_table(printed("certify", model)), again)
-    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", model, model), re.M):
+    again = json.loads(printed("certify", "m", "--json"))["learners"]
+    _holds(_table(printed("certify", "m")), [each["certificate"] for each in again])
+    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", "m", "m"), re.M):
         assert min(map(Decimal, found)) >= min(Decimal(each[BOUNDS[2]]) for each in proofs)
-    printed("report", f"{model}.run", "-o", place / "page.html")
+    printed("report", "m.run", "-o", "page.html")
     cells = re.findall(r'data-key="([^"]+)">([^<]+)<', (place / "page.html").read_text())
     for each in proofs:
         [text] = {text for key, text in cells if key == repr(each[BOUNDS[2]])}
@@ -177,11 +167,10 @@ def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, pri
 
 
 def test_a_sweep_prints_gaps_that_hold(place, printed):
-    table, valid = place / "table.csv", place / "valid.svm"
-    valid.write_text((place / "rows.svm").read_text())
-    said = printed("sweep", place / "rows.svm", "--multiclass", "--C", "0.1,1,10", "--valid", valid,
-                    "--table", table, "-v")  # fmt: skip
-    heads, *rows = (line.split(",") for line in table.read_text().splitlines())
+    (place / "valid.svm").write_text((place / "rows.svm").read_text())
+    words = ("--multiclass", "--C", "0.1,1,10", "--valid", "valid.svm", "--table", "table.csv")
+    said = printed("sweep", "rows.svm", *words, "-v")
+    heads, *rows = (line.split(",") for line in (place / "table.csv").read_text().splitlines())
     exact = {row[heads.index("C")]: Decimal(row[heads.index(BOUNDS[2])]) for row in rows}
     for C, gap in exact.items():
         [line] = [line for line in said.splitlines() if re.match(rf"[* ] +{float(C):g} ", line)]

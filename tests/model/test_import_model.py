@@ -73,7 +73,6 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
     ("label 1 -1\n", "label 1 1\n", "the head"),
     ("label 1 -1\n", "label 1 -1 0\n", "the head"),
     ("nr_class 2\n", "nr_class three\n", "the head"),
-    ("nr_class 2\n", "", "the head"),
     ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
     ("2 \n-1 \n", "2 \n-1", "line 9: the file ends with -1 and no newline"),
     ("2 \n", "1e300\n", "line 8: '1e300'. Wanted a finite number, at most 1e+140 in size"),
@@ -130,23 +129,19 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
 
 
 @pytest.mark.parametrize(("content", "sentence"), [
-    ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
-    ("1\n3 4\n", "line 2: a table"),
+    ("1\n3 4\n", "line 2: a table, but one vector is wanted"),
     ("1 2\n3\n", "line 2: a table"),
     ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
     ("1\n1_0\n", "line 2: '1_0'"),
     ("inf\n", "line 1: 'inf'"),
-    ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
     ("# nothing\n", "holds no number"),
     ("1\n2\n", "--index-base 0 or 1"),
     ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
     (None, "m: cannot be read"),
     (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
     (np.array(["a"]), "an array of <U1"),
-    (np.array([1.0, np.inf]), "holds nan or inf"),
     (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
     (np.array([{}], dtype=object), "not a readable .npy array"),
-    (np.ones(0), "m.npy: "),
     (np.array(1.0), "shape ()"),
 ])  # fmt: skip
 def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
