@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import streamtron
 from tests.helpers import house
 from tests.helpers.house import tree_of
 
@@ -215,8 +216,6 @@ def test_the_examples_in_the_docstrings_come_out_as_written() -> None:
 
 def _public() -> Iterator[object]:
     """Every public function and class of the package, and the methods of the classes."""
-    import streamtron
-
     for name in streamtron.__all__:
         value = getattr(streamtron, name)
         if callable(value):
@@ -227,8 +226,6 @@ def _public() -> Iterator[object]:
 
 
 def test_public_docstrings_name_no_constant_and_no_function_that_is_not_public() -> None:
-    import streamtron
-
     for one in _public():
         module = getattr(one, "__module__", "")
         if not module.startswith("streamtron."):
@@ -239,20 +236,6 @@ def test_public_docstrings_name_no_constant_and_no_function_that_is_not_public()
             if (name.isupper() or "_" in name) and len(name) > 1 and name not in streamtron.__all__
         }
         assert not inner & set(re.findall(r"\w+", inspect.getdoc(one) or "")), one
-
-
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
-def test_every_file_that_a_page_names_exists_and_its_examples_come_out_as_written(
-    page: Path,
-) -> None:
-    named = set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", page.read_text(encoding="utf-8")))
-    assert {
-        name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))
-    } == set()
-    assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
 def _answers() -> Iterator[tuple[str, str]]:
@@ -276,12 +259,6 @@ def test_a_file_defines_what_the_page_of_the_architecture_finds_in_it(name: str,
     assert name in defined
 
 
-def _fresh(code: str) -> str:
-    """What a fresh Python prints when it runs the code."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 LOADED = (
     "import sys; print([name for name in "
     "('dask', 'click', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'pandas', 'matplotlib', "
@@ -289,42 +266,35 @@ LOADED = (
 )
 
 
-def test_importing_the_package_loads_no_library() -> None:
-    assert _fresh(f"import streamtron; {LOADED}") == "[]\n"
+DECIDE = """
+import numpy as np
+from streamtron.model.linear_model import LinearModel
+model = LinearModel(np.ones(2), 0.5, ('no', 'yes'), {}, {}, {'index_base': 0})
+model.predict(np.ones((3, 2)))
+"""
+READ = """
+import sys, streamtron.model.metrics
+from streamtron.data import open_shards
+assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
+"""
 
 
-def test_a_model_that_decides_a_matrix_loads_numpy_and_scipy_alone() -> None:
-    decide = (
-        "import numpy as np; from streamtron.model.linear_model import LinearModel; "
-        "model = LinearModel(np.ones(2), 0.5, ('no', 'yes'), {}, {}, {'index_base': 0}); "
-        "model.predict(np.ones((3, 2))); "
-    )
-    assert _fresh(decide + LOADED) == "['scipy', 'numpy']\n"
-
-
-def test_reading_text_and_measuring_load_neither_pandas_nor_scikit_learn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "loaded"), [
+    ("import streamtron", []),
+    (DECIDE, ["scipy", "numpy"]),
+    (READ, ["numpy", "pyarrow"]),
+    ("import streamtron.cli.main", ["click"]),
+], ids=["the package", "a decision", "reading and measuring", "the command line"])  # fmt: skip
+def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
-    read = (
-        "import streamtron.model.metrics; from streamtron.data import open_shards; "
-        f"assert len(list(open_shards([{str(tmp_path)!r}], cache_dir=None).chunks())) == 1; "
-    )
-    assert _fresh(read + LOADED) == "['numpy', 'pyarrow']\n"
-
-
-def test_the_command_line_without_a_command_loads_click_alone() -> None:
-    assert _fresh(f"import streamtron.cli.main; {LOADED}") == "['click']\n"
+    words = [sys.executable, "-c", f"{code}\n{LOADED}", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{loaded}\n"
 
 
 def test_every_public_name_is_there_and_is_not_a_module_but_errors_and_events() -> None:
-    import streamtron
-
     for name in streamtron.__all__:
         assert inspect.ismodule(getattr(streamtron, name)) == (name in ("errors", "events"))
     assert set(streamtron.__all__) <= set(dir(streamtron))
-
-
-def test_an_unknown_public_name_is_an_attribute_error_that_names_it() -> None:
-    import streamtron
-
     with pytest.raises(AttributeError, match="nonesuch"):
         streamtron.nonesuch  # noqa: B018

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ from streamtron.solver.hessian import HEAD
 from tests.helpers.processes import here
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "streamtron"
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
@@ -220,14 +222,16 @@ def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page):
 # --- what they name is there ---------------------------------------------------------------------
 
 
-def test_every_path_and_make_target_that_a_page_names_is_there():
-    text = EVERYTHING + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
+def test_every_path_and_make_target_of_a_page_is_there_and_its_examples_come_out_as_written(page):
+    text, makefile = page.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text()
     paths = set(re.findall(r"(?:streamtron|tests|benchmarks|pipelines|docs)/[\w./-]*\w/?", text))
-    assert len(paths) > 20
-    assert not [path for path in paths if not (ROOT / path).exists()]
-    makefile = (ROOT / "Makefile").read_text()
+    paths |= set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", text))  # some within the package
+    assert len(paths) > 20 or page.name not in ("architecture.md", "CONTRIBUTING.md")
+    assert not [p for p in paths if not any((at / p).exists() for at in (PACKAGE, ROOT))]
     for target in re.findall(r"make (\w[\w-]*)  ", text):
         assert f"\n{target}:" in makefile
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
 ABOUT_CODE = [ROOT / "CONTRIBUTING.md", *map(DOCS.joinpath, ("algorithm.md", "architecture.md"))]

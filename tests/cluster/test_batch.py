@@ -125,7 +125,6 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
     (FIT + "json = true\n", "fit has no json"),
     (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
-    (FIT.replace("shards='a'\n", ""), "job 'a': Missing argument"),
     (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
     (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
     (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),

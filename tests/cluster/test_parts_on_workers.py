@@ -74,12 +74,6 @@ def alone(place, active_set):
     return (place / f"alone-{active_set}").read_bytes()
 
 
-def test_workers_find_the_bits_of_one_process(place, workers, alone, active_set, tmp_path):
-    found = trained(place, tmp_path / "m", parts_on(workers), active_set)
-    assert (tmp_path / "m").read_bytes() == alone
-    assert holds_optimum(found.report, sorted((place / "train").glob("*.svm")))
-
-
 @pytest.mark.parametrize(
     ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 // 2)]
 )

@@ -75,9 +75,6 @@ def alone(place):
     return {kind: swept(place, kind) for kind in KINDS}
 
 
-# --- the best, and the table ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [{}, {"halving": True}, {"valid": False, "folds": 3}], ids=str)
 def test_the_best_is_byte_for_byte_the_model_and_witness_of_all_classes_that_fit_writes(
@@ -140,9 +137,6 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
     assert begun == 1 + -(-6 * len(NAMES) // 7), "the first attempt found out that all do not fit"
 
 
-# --- what is said --------------------------------------------------------------------------------
-
-
 def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
     words = ("--multilabel", "--valid", "held-out", "--C", "0.01,1", "--metric", "macro_roc_auc")
     files = ("--model", "m", "--overwrite", "--report", "r.json")
@@ -158,9 +152,6 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     assert any(line.startswith("each of the 4 classes is within ") for line in said)
     report = json.loads((place / "multilabel" / "r.json").read_text())
     assert [learner["label"] for learner in report["learners"]] == list(NAMES)
-
-
-# --- what is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("shards", "words", "code", "part"), [

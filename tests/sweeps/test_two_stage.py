@@ -73,22 +73,17 @@ def found(place):
 # --- who goes how far ----------------------------------------------------------------------------
 
 
-def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_others_go_on(found):
-    assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
-    for trial in found.trials:
-        stopped = trial.iteration == 0 and trial.dropped is None
-        assert stopped == (trial.settings.stage == "1" and trial.gap <= 1e-4)
-        assert trial.settings.stage == ("1", "0.1")[trial.iteration]
-
-
 def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
     place, found
 ):
+    """One that is met is not, and stops at the first stage too; the others go on."""
+    assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     first = swept(place, stage="1", two_stage=False)
     bar = max(trial.at_optimum[0] or 0.0 for trial in first.trials)
     for trial, after in zip(first.trials, found.trials, strict=True):
         assert trial.at_optimum[1] is not None
         may_go_on = trial.gap > 1e-4
+        assert after.settings.stage == ("1", "0.1")[after.iteration]
         assert (after.dropped is not None) == (may_go_on and trial.at_optimum[1] < bar)
         assert after.iteration == (may_go_on and trial.at_optimum[1] >= bar)
         if after.iteration == 0:
