@@ -1,4 +1,4 @@
-"""The scikit-learn face: its conventions, LinearSVC's problem, the command line's bits."""
+"""The scikit-learn face: its conventions, its estimators' problems, the command line's bits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.svm import LinearSVC
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -27,9 +29,12 @@ from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
+from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import Process
 from tests.helpers.svm_text import svm_lines, write_shards
+
+Floats = NDArray[np.float64]
 
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "squared_hinge": lambda margins: np.maximum(0.0, 1.0 - margins) ** 2,
@@ -85,9 +90,6 @@ def _gaps(model: StreamtronClassifier) -> list[float]:
     return [float(one["relative_duality_gap"]) for one in proven]
 
 
-# --- scikit-learn's own checks ---
-
-
 FAST = ("squared_hinge", "log_loss", "squared_error", "huber")
 
 
@@ -110,9 +112,6 @@ def test_the_parameters_have_the_defaults_of_the_settings_and_a_random_state_dra
     assert {name: theirs[name] for name in SKLEARN_NAMES if name in theirs} == {
         name: ours[setting] for name, setting in SKLEARN_NAMES.items() if name in theirs
     }
-
-
-# --- LinearSVC's problem ---
 
 
 @pytest.mark.parametrize(
@@ -147,9 +146,6 @@ def test_balancing_allows_a_class_whose_rows_all_weigh_zero():
     X, y = _rows(classes=3)
     model = StreamtronClassifier(class_weight="balanced").fit(X, y, sample_weight=1.0 * (y < 2))
     assert np.all(model.predict(X) < 2)
-
-
-# --- probabilities ---
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
@@ -320,6 +316,16 @@ def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
     if weights is None:
         with pytest.raises(DataError):
             streamtron.fit(np.eye(4), y)
+
+
+@pytest.mark.parametrize(("y", "sentence"), [
+    ([1.0, None, 3.0], "row 1 has nan"),
+    ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
+    ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
+])  # fmt: skip
+def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y, sentence):
+    with pytest.raises(DataError, match=sentence):
+        StreamtronRegressor().fit([[0.0], [1.0], [2.0]], y)
 
 
 def test_a_gap_not_reached_is_warned_of_with_its_size():
@@ -529,20 +535,17 @@ def test_a_keyword_of_another_problem_is_refused_with_what_to_do(kind, keywords,
         kind(**keywords).fit([[0.0], [1.0]], [0, 1])
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2, -1, -2])
-def test_the_number_of_threads_changes_no_bit(n_jobs):
-    X, y = _rows(classes=3)
-    alone = StreamtronClassifier().fit(X, y)
-    assert np.array_equal(StreamtronClassifier(n_jobs=n_jobs).fit(X, y).coef_, alone.coef_)
-
-
-@pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
-def test_threads_that_share_the_rows_of_one_problem_change_no_bit(loss):
-    random = np.random.default_rng(0)
-    X = random.normal(size=(70_000, 12))
-    y = X @ random.normal(size=12) + random.normal(size=70_000) > 0.5
-    fits = [StreamtronClassifier(C=50.0, loss=loss, n_jobs=n, tol=1e-5).fit(X, y) for n in (1, 3)]
-    assert fits[0].coef_.tobytes() == fits[1].coef_.tobytes()
+@pytest.mark.parametrize(("loss", "rows", "classes", "n_jobs"), [
+    ("squared_hinge", 400, 3, -1), ("squared_hinge", 400, 3, -2),
+    ("squared_hinge", 70_000, 2, 3), ("log_loss", 70_000, 2, 3),  # which threads share
+])  # fmt: skip
+def test_the_number_of_threads_changes_no_bit(loss, rows, classes, n_jobs):
+    X, y = _rows(rows, classes=classes)
+    one, many = (
+        StreamtronClassifier(C=50.0, loss=loss, n_jobs=number, tol=1e-5).fit(X, y).coef_
+        for number in (1, n_jobs)
+    )
+    assert one.tobytes() == many.tobytes()
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -652,3 +655,96 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     assert not model.fit_intercept
     with pytest.raises(SettingsError, match="partial_fit after from_model"):
         model.partial_fit(np.eye(2), [1, 2])
+
+
+# --- numbers: the optima of scikit-learn's regressors --------------------------------------------
+
+NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "squared_error": ("free", lambda r: 0.5 * r**2),
+    "huber": ("free", lambda r: np.where(abs(r) <= 1.35, r**2 / 2, 1.35 * abs(r) - 1.35**2 / 2)),
+    "epsilon_insensitive": ("penalised", lambda r: np.maximum(0.0, abs(r) - 0.1)),
+    "squared_epsilon_insensitive": ("penalised", lambda r: np.maximum(0.0, abs(r) - 0.1) ** 2),
+}
+"""Loss → the intercept that scikit-learn has with it, and φ."""
+
+
+def _numbers(n: int = 300, columns: int = 8) -> tuple[Floats, Floats, Floats]:
+    """Rows that float32 holds, numbers with outliers, and weights."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, columns)).astype(np.float32).astype(np.float64)
+    y = X @ rng.normal(size=columns) + 5.0 + rng.standard_t(2, size=n)
+    return X, y, rng.choice([0.0, 0.5, 3.0], n)
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("C", [0.01, 1.0, 30.0])
+def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss, C):
+    X, y, weights = _numbers()
+    intercept, phi = NUMBERS[loss]
+
+    def objective(w: Floats) -> float:
+        penalty = w @ w - (intercept == "free") * w[-1] ** 2
+        return float(0.5 * penalty + C * np.sum(weights * phi(X @ w[:-1] + w[-1] - y)))
+
+    if loss == "squared_error":
+        theirs = Ridge(alpha=1 / C, solver="cholesky").fit(X, y, weights)
+    elif loss == "huber":
+        tight = {"options": {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 10**4}}
+        theirs = minimize(objective, np.zeros(9), method="L-BFGS-B", **tight).x
+    else:
+        theirs = LinearSVR(C=C, loss=loss, epsilon=0.1, tol=1e-10, max_iter=10**6)
+        theirs.fit(X, y, weights)
+    ours = StreamtronRegressor(loss=loss, C=C, intercept=intercept, tol=1e-6).fit(X, y, weights)
+    mine, rival = (
+        model if isinstance(model, np.ndarray) else np.append(model.coef_, model.intercept_)
+        for model in (ours, theirs)
+    )
+    assert ours.certificate_["relative_duality_gap"] <= 1e-6
+    assert ours.certificate_["dual_objective"] <= objective(rival)
+    assert objective(mine) <= objective(rival) * (1 + 1.1e-6)
+    assert ours.predict(X) == pytest.approx(X @ rival[:-1] + rival[-1], abs=0.02)
+
+
+def test_several_numbers_a_row_are_refused_with_how_to_predict_them():
+    X, y, _ = _numbers()
+    both = np.column_stack([y, -y])
+    with pytest.raises(DataError, match=r"shape \(300, 2\).*one number a row.*MultiOutput"):
+        StreamtronRegressor().fit(X, both)
+    predicted = MultiOutputRegressor(StreamtronRegressor()).fit(X, both).predict(X)
+    assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
+
+
+@pytest.mark.parametrize("loss", REGRESSION)
+def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(loss):
+    X, y, _ = _numbers()
+    model = StreamtronRegressor(loss=loss, warm_start=True, tol=1e-4).fit(X, y)
+    model.set_params(C=0.1, fit_intercept=False).fit(X, y)
+    assert model.intercept_ == 0.0
+    assert model.certificate_["relative_duality_gap"] <= 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:max_iter=5")
+def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_prove_it():
+    X = 1e6 * np.array([[6.0, -9.0, 9.0], [-238.0, 44.0, -140.0]])
+    t = np.array([-2200.0, 1400.0])
+    fitted = StreamtronRegressor(loss="squared_error", C=1e7, tol=0.3, max_iter=5).fit(X, t)
+    residuals = X @ fitted.coef_ + fitted.intercept_ - t
+    primal = 0.5 * (fitted.coef_ @ fitted.coef_ + 1e7 * residuals @ residuals)
+    assert primal <= fitted.certificate_["primal_objective"]
+
+
+def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing():
+    keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
+                "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip
+    theirs = StreamtronRegressor(**keywords).get_params()
+    assert theirs == StreamtronRegressor().get_params()
+    ours = Settings(loss="squared_error")
+    assert (theirs["intercept"], theirs["tol"]) == (ours.intercept, ours.tol)
+
+
+def test_a_model_of_numbers_becomes_a_regressor():
+    model = LinearModel([1.0], 2.0, (), {"loss": "huber", "C": 3.0}, None, {"index_base": 0})
+    regressor = StreamtronRegressor.from_model(model)
+    assert (regressor.predict([[5.0]]).tolist(), regressor.C) == ([7.0], 3.0)
+    with pytest.raises(SettingsError, match="a regression model, and StreamtronClassifier is for"):
+        StreamtronClassifier.from_model(model)

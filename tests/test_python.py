@@ -113,9 +113,6 @@ def test_functions_of_a_model_take_its_path_too(place):
     assert np.array_equal(ours, theirs)
 
 
-# --- coefficients of other programs --------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with scikit-learn's coefficients, and their rows with three kinds of labels."""

@@ -104,20 +104,17 @@ READ: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_a_pipe_without_a_writer_is_refused_and_not_waited_for(tmp_path, what):
+@pytest.mark.parametrize(("name", "kind", "begins"), [
+    ("pipe", DataError, "not a file but a pipe"),
+    (".", MachineError, "cannot be read"),
+    ("absent", MachineError, "cannot be read"),
+])  # fmt: skip
+def test_a_pipe_is_not_waited_for_and_what_is_no_file_is_refused(
+    tmp_path, what, name, kind, begins
+):
     os.mkfifo(tmp_path / "pipe")
-    message = refused(lambda: READ[what](str(tmp_path / "pipe")), DataError)
-    assert message.startswith(f"{tmp_path / 'pipe'}: not a file but a pipe")
-
-
-@pytest.mark.parametrize("what", READ)
-@pytest.mark.parametrize("name", [".", "absent"])
-def test_a_directory_and_what_is_not_there_are_the_machines_matter(tmp_path, what, name):
-    message = refused(lambda: READ[what](str(tmp_path / name)), MachineError)
-    assert message.startswith(f"{tmp_path / name}: cannot be read")
-
-
-# The cache ---------------------------------------------------------------------------------------
+    message = refused(lambda: READ[what](str(tmp_path / name)), kind)
+    assert message.startswith(f"{tmp_path / name}: {begins}")
 
 
 @pytest.fixture
@@ -227,8 +224,6 @@ def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached):
         list(source.chunks())
 
 
-# Memory ------------------------------------------------------------------------------------------
-
 IN_LITTLE_ROOM = """
 import resource, sys
 from streamtron.core.errors import StreamtronError
@@ -285,9 +280,6 @@ def test_what_is_not_ours_is_refused_by_name_and_nothing_allocated_because_a_hea
             wanted = rf"(MachineError {path}: does not fit|FileDamaged {path}: not a str)"
         assert re.match(wanted, line), line
         assert len(line) < 1000
-
-
-# Tables ------------------------------------------------------------------------------------------
 
 
 def parquet(path: Path, **options: Any) -> bytearray:

@@ -91,9 +91,6 @@ def test_a_bound_that_is_not_there_is_a_dash():
     assert (down(None), up(None)) == ("-", "-")
 
 
-# --- as they are printed -------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Rows of five classes, and a model of them with its report."""
@@ -164,15 +161,3 @@ def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, pri
     for each in proofs:
         [text] = {text for key, text in cells if key == repr(each[BOUNDS[2]])}
         assert Decimal(text) >= Decimal(each[BOUNDS[2]])
-
-
-def test_a_sweep_prints_gaps_that_hold(place, printed):
-    (place / "valid.svm").write_text((place / "rows.svm").read_text())
-    words = ("--multiclass", "--C", "0.1,1,10", "--valid", "valid.svm", "--table", "table.csv")
-    said = printed("sweep", "rows.svm", *words, "-v")
-    heads, *rows = (line.split(",") for line in (place / "table.csv").read_text().splitlines())
-    exact = {row[heads.index("C")]: Decimal(row[heads.index(BOUNDS[2])]) for row in rows}
-    for C, gap in exact.items():
-        [line] = [line for line in said.splitlines() if re.match(rf"[* ] +{float(C):g} ", line)]
-        numbers = re.findall(r"(?<= )[0-9][-0-9.e]*(?= )", line)
-        assert Decimal(numbers[-2]) >= gap > Decimal(numbers[-2]) * Decimal("0.99")

@@ -435,8 +435,6 @@ def test_a_job_whose_parent_has_died_ends_though_it_may_not_obey_sigterm(deaf, n
     assert process.wait() == -number
 
 
-# --- changes of a run ----------------------------------------------------------------------------
-
 FIRST, SECOND = "part-00000.svm", "part-00001.svm"
 CHANGES = (
     text_of("fit", "fit", shards=[f"data/{FIRST}"], model="m")
@@ -463,9 +461,6 @@ def test_jobs_that_change_a_run_are_done_once_unless_settings_before_change_or_a
         content = json.loads(status.read_text())  # as if killed before it knew how ``add`` ended
         content["jobs"][1]["state"] = "running"
         status.write_text(json.dumps(content))
-
-
-# --- on workers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

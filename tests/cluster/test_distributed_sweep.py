@@ -118,9 +118,6 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
     return sweep(place / kind / "train", valid=place / kind / "held-out" if valid else None, **how)
 
 
-# --- the same as one process ---------------------------------------------------------------------
-
-
 SLOW = pytest.mark.slow
 THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")}
 
@@ -174,9 +171,6 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, t
     large: Any = {"valid": place / "two" / "held-out", "machine": Machine(memory=1 << 60)}
     with pytest.raises(MachineError, match="memory"):
         sweep(tmp_path / "wide.svm", **large, **by(guest))
-
-
-# --- what is killed ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "reading", "chunks", "shared"), [

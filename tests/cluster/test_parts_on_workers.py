@@ -70,7 +70,7 @@ def active_set(request):
 @pytest.fixture(scope="module")
 def alone(place, active_set):
     """The model of one process."""
-    trained(place, place / f"alone-{active_set}", None, active_set)
+    trained(place, place / f"alone-{active_set}", None, active_set, overwrite=True)
     return (place / f"alone-{active_set}").read_bytes()
 
 
@@ -187,17 +187,17 @@ class Paused(WorkerParts):
     """Parts of which a worker takes no task behind its start, as one that has used up its memory,
     until it is given up."""
 
-    paused = ""
+    done = False
 
     def _find_homes(self, numbers: Sequence[int]) -> None:
-        assert bool(self.paused) == (len(numbers) < len(self._homes))
+        assert self.done == (len(numbers) < len(self._homes))
         self._workers.client.run(become, "running")
         super()._find_homes(numbers)
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        if not (getattr(step, "short", False) or step.__name__ == "start" or self.paused):
-            self.paused = self._homes[0]
-            self._workers.client.run(become, "paused", workers=[self.paused])
+        if not (getattr(step, "short", False) or step.__name__ == "start" or self.done):
+            self.done = True
+            self._workers.client.run(become, "paused", workers=self._homes[:1])
         return super()._map(step, arguments)
 
 
@@ -205,28 +205,19 @@ def become(status: str, dask_worker: Any) -> None:
     dask_worker.status = Status[status]
 
 
-def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
-    place, workers, alone, active_set, tmp_path
+@pytest.mark.parametrize(("kind", "at", "active_set"), [
+    pytest.param(KilledInTurn, 1, ALL, marks=pytest.mark.slow),
+    (KilledInTurn, 3, ALL),
+    (KilledOnceMade, None, ALL),
+    (Paused, None, BLOCKS),
+], indirect=["active_set"])  # fmt: skip
+def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_change_no_bit(
+    place, workers, alone, active_set, tmp_path, kind, at
 ):
-    pausing = disturbed(workers, Paused)
-    trained(place, tmp_path / "m", pausing, active_set)
-    assert pausing.last.paused
+    disturbing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
+    trained(place, tmp_path / "m", disturbing, active_set)
+    assert disturbing.last.done
     assert (tmp_path / "m").read_bytes() == alone
-
-
-@pytest.mark.parametrize(("kind", "at"), [
-    pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
-    (KilledInTurn, 3),
-    (KilledOnceMade, None),
-])  # fmt: skip
-def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
-    place, workers, tmp_path, kind, at
-):
-    killing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
-    trained(place, tmp_path / "alone", None)
-    trained(place, tmp_path / "m", killing)
-    assert killing.last.done
-    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
 @pytest.mark.parametrize("how", [

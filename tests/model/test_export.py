@@ -54,9 +54,6 @@ def _skops(path: Path) -> Any:
     return skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
 
 
-# --- every kind of classes -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("classes", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_every_program_gives_our_labels_and_decisions_whatever_classes_and_bias(
@@ -225,9 +222,6 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     directions = json.loads((tmp_path / "m").read_text())["directions"]
     assert [each["positive"] for each in directions] == ["ant", "bee", "cow"]
     assert [each["weight"] for each in directions] == many.weights.tolist()
-
-
-# --- what is refused -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("classes", "more", "format_", "sentence"), [

@@ -15,8 +15,6 @@ from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
 
-# --- LIBLINEAR -----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("solver", range(8))
 @pytest.mark.parametrize("bias", [-1, 0, 2.5])
@@ -49,23 +47,12 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
     assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, {})
 
 
-@pytest.mark.parametrize(("solver", "y", "sentence"), [
-    (1, [1, 1, 1, 1], "nr_class 1"),
-    (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
-])  # fmt: skip
-def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y, sentence):
-    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(4, 3)))
-    theirs = liblinearutil.train(np.array(y, dtype=float), X, f"-s {solver} -q")
-    liblinearutil.save_model(str(tmp_path / "m"), theirs)
-    message = refused(lambda: load_any(tmp_path / "m"))
-    assert sentence in message
-    assert "m: a LIBLINEAR model with" in message
-
-
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
 @pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("2\nlabel 1 -1", "1\nlabel 1", "m: a LIBLINEAR model with solver_type L2R_LR and nr_class 1"),
+    ("L2R_LR", "ONECLASS_SVM", "m: a LIBLINEAR model with solver_type ONECLASS_SVM"),
     ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
     ("-1 \n", "-1\n4\n", "4 weights, but"),
     ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
@@ -82,7 +69,9 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
     ("bias 1", "bias nan", "the head"),
     ("w\n", "", "the head"),
 ])  # fmt: skip
-def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, new, sentence):
+def test_a_liblinear_model_that_is_broken_or_of_another_kind_is_refused_with_what_is_wrong(
+    tmp_path, old, new, sentence
+):
     (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
     assert sentence in refused(lambda: load_any(tmp_path / "m"))
 
@@ -93,9 +82,6 @@ def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
     for names in ({"bias_last": True}, {"loss": "huber"}):
         message = refused(lambda names=names: load_any(tmp_path / "m", **names), SettingsError)
         assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
-
-
-# --- coefficients --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [
@@ -154,9 +140,6 @@ def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
         path = tmp_path / "m.npy"
         np.save(path, content)
     assert sentence in refused(lambda: load_any(path), StreamtronError)
-
-
-# --- streamtron models ----------------------------------------------------------------------------
 
 
 def test_flipped_bits_of_a_streamtron_model_are_found_and_none_makes_it_another_kind(tmp_path):

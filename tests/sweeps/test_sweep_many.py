@@ -86,6 +86,10 @@ def test_the_best_is_byte_for_byte_the_model_and_witness_of_all_classes_that_fit
     )
     assert run_files(tmp_path / "best") == run_files(tmp_path / "fit")
     assert streamtron.load(tmp_path / "best").classes == NAMES
+    caches = [
+        {path.name for path in tmp_path.glob(f"{name}.run/cache/*")} for name in ("best", "fit")
+    ]
+    assert caches[0] == caches[1], "those of the folds are gone"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -170,9 +170,6 @@ def test_auto_leaves_the_first_stage_early_and_ends_with_ascent_as_fit_does(plac
     assert run_files(tmp_path / "best") == run_files(tmp_path / "alone")
 
 
-# --- the same beside any other candidates --------------------------------------------------------
-
-
 @pytest.mark.parametrize("folds", [None, 2])
 def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(place, folds):
     def backwards(function: Any, items: Sequence[Any], *shared: Any) -> Iterator[Any]:
@@ -256,9 +253,6 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, 
         widths.append(most - least)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.1  # bounds that allow everything would prove nothing
-
-
-# --- what is refused, and the command ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("how", "part"), [
