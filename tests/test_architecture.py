@@ -16,7 +16,7 @@ import pytest
 
 import streamtron
 from tests.helpers import house
-from tests.helpers.house import tree_of
+from tests.helpers.house import imports, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
@@ -87,20 +87,6 @@ def _module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in it, by its full name."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            assert node.module is not None
-            if node.module == "streamtron":
-                yield from (f"streamtron.{name.name}" for name in node.names)
-            else:
-                yield node.module
-
-
 def _called(path: Path) -> set[str]:
     """What a file calls, as it is written."""
     calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
@@ -117,7 +103,7 @@ def test_streamtron_has_at_most_nine_entries_beside_its_two_doors_and_each_a_flo
 def test_a_module_imports_only_what_lies_lower_or_in_its_own_package() -> None:
     for path in SOURCES:
         own = _entry(path)
-        for name in _imports(path):
+        for name in imports(path):
             if name.startswith("streamtron."):
                 entry = name.split(".")[1]
                 assert entry == own or FLOORS[entry] < FLOORS[own], f"{path} imports {name}"
@@ -127,7 +113,7 @@ def test_a_module_imports_only_what_lies_lower_or_in_its_own_package() -> None:
 def test_a_library_is_imported_only_by_its_owner() -> None:
     for path in SOURCES:
         module = _module(path).removeprefix("streamtron.")
-        for name in _imports(path):
+        for name in imports(path):
             owners = OWNERS.get(name.split(".")[0], {""})
             assert any(f"{module}.".startswith(owner) for owner in owners), f"{path}: {name}"
 
@@ -165,7 +151,8 @@ def test_rows_are_scanned_and_readings_looped_over_in_one_module_each() -> None:
 
 
 def test_theory_imports_math_and_nothing_else() -> None:
-    assert set(_imports(PACKAGE / "core" / "theory.py")) - {"__future__"} == {"math"}
+    modules = {name.split(".")[0] for name in imports(PACKAGE / "core" / "theory.py")}
+    assert modules - {"__future__"} == {"math"}
 
 
 def test_the_library_prints_nothing() -> None:
@@ -174,7 +161,7 @@ def test_the_library_prints_nothing() -> None:
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for path in SOURCES:
-        assert not {"pickle", "dill", "joblib", "marshal", "shelve"} & set(_imports(path)), path
+        assert not {"pickle", "dill", "joblib", "marshal", "shelve"} & imports(path), path
         assert not {"eval", "exec"} & _called(path), path
 
 

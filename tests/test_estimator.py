@@ -127,9 +127,7 @@ def test_the_parameters_have_the_defaults_of_the_settings_and_a_random_state_dra
     {"class_weight": "balanced"},
     {"class_weight": {0: 5.0, 1: 0.2}},
 ], ids=str)  # fmt: skip
-def test_the_objective_is_scikit_learn_s_and_the_gap_to_its_least_is_as_proven(
-    loss, classes, parameters
-):
+def test_the_objective_is_scikit_learn_s_and_within_the_gap_of_its_least(loss, classes, parameters):
     X, y = _rows(classes=classes)
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(y))
     ours = StreamtronClassifier(loss=loss, **parameters).fit(X, y, sample_weight=weights)
@@ -165,9 +163,7 @@ def test_only_the_logistic_loss_has_probabilities(loss):
     [(0, None, "squared_hinge"), (0, "balanced", "log_loss"), (1, "balanced", "squared_hinge"),
      (1, None, "hinge")],
 )  # fmt: skip
-def test_the_weights_are_bit_for_bit_those_of_a_shard_with_the_same_rows(
-    tmp_path, base, class_weight, loss
-):
+def test_weights_are_bit_for_bit_those_of_a_shard_of_these_rows(tmp_path, base, class_weight, loss):
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
     root = write_shards(tmp_path / "rows", svm_lines(X, y, base), 1)
@@ -451,9 +447,7 @@ def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(intercept,
     ({"intercept": "free"}, "intercept: free, but the earlier rows had penalised"),
     ({"loss": "hinge"}, "loss: hinge, but the earlier rows had squared_hinge"),
 ])  # fmt: skip
-def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learned_then(
-    classes, other, named
-):
+def test_rows_of_another_problem_are_refused_and_of_the_same_are_learned(classes, other, named):
     X, y = _rows(n=60, classes=classes)
     model = StreamtronClassifier().partial_fit(X[:40], y[:40], classes=range(classes))
     twin = clone(model).partial_fit(X[:40], y[:40], classes=range(classes))
@@ -466,9 +460,7 @@ def test_rows_of_another_problem_are_refused_and_those_of_the_same_one_are_learn
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_rows_after_a_balanced_fit_are_refused_and_those_after_given_weights_have_them(
-    classes, tmp_path
-):
+def test_rows_after_a_balanced_fit_are_refused_and_after_given_weights_have_them(classes, tmp_path):
     X, y = _rows(n=90, classes=classes)
     root = write_shards(tmp_path / "rows", svm_lines(X[:60], y[:60], 1), 2)
     names = range(classes) if classes > 2 else None

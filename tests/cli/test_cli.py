@@ -161,9 +161,7 @@ def wrong(place, model):
     ("inspect model --plan", 2, "--plan is for shards"),
     ("cache nonesuch --clear", 5, "nonesuch: there is none. Name a model"),
 ])  # fmt: skip
-def test_what_is_refused_is_one_sentence_that_names_it_and_an_exit_code(
-    words, code, part, run, wrong
-):
+def test_a_refusal_is_one_sentence_with_its_reason_and_an_exit_code(words, code, part, run, wrong):
     one_sentence(run(*words.split()), code, part)
     assert not (wrong / "x").exists()
 
@@ -191,9 +189,7 @@ def unwritable():
 @pytest.mark.parametrize(
     ("out", "ended"), [("/dev/full", (5, "No space left on device.\n")), ("closed pipe", (141, ""))]
 )
-def test_predictions_onto_a_full_disk_end_in_a_sentence_and_into_a_closed_pipe_silently(
-    out, ended, unwritable, model
-):
+def test_predictions_onto_a_full_disk_or_into_a_closed_pipe_end(out, ended, unwritable, model):
     words = [STREAMTRON, "predict", model, model.parent / "held-out", "-o", "-"]
     done = subprocess.run(words, stdout=unwritable[out], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == ended
@@ -214,9 +210,7 @@ def test_predictions_onto_a_full_disk_end_in_a_sentence_and_into_a_closed_pipe_s
     ids=["out closed", "err closed", "both closed", "out unread", "err unread", "out full",
          "err full", "both full"],
 )  # fmt: skip
-def test_a_fit_whose_words_cannot_be_written_writes_its_model(
-    out, err, code, unwritable, model, tmp_path
-):
+def test_a_fit_that_cannot_print_writes_its_model(out, err, code, unwritable, model, tmp_path):
     """None: the descriptor is closed."""
     shell = f'exec "$@" {">&-" if out is None else ""} {"2>&-" if err is None else ""}'
     words = ["fit", model.parent / "train", "--model", tmp_path / "m", "--report", tmp_path / "r"]
@@ -311,9 +305,7 @@ def overlap(place):
     return place
 
 
-def test_a_fit_that_converges_above_its_tolerance_exits_with_4_and_says_what_would_help(
-    run, overlap
-):
+def test_a_fit_that_converges_above_its_tolerance_exits_with_4_and_says_what_helps(run, overlap):
     """Unless it was asked for convergence, or for less."""
     words = ("fit", "overlap.svm", *CONVERGES, "--report", "overlap.json")
     done = run(*words, "--model", "tight", "--tol", "1e-4")
@@ -330,9 +322,7 @@ def test_a_fit_that_converges_above_its_tolerance_exits_with_4_and_says_what_wou
         assert "NOT certified" not in succeeded(run(*words, *asked, "--model", asked[-1])).stdout
 
 
-def test_the_best_of_a_sweep_and_an_estimator_that_converge_above_their_tolerance_say_so(
-    run, overlap
-):
+def test_a_sweep_s_best_and_an_estimator_that_converge_above_their_tolerance_say_so(run, overlap):
     words = ("sweep", "overlap.svm", "--valid", "overlap.svm", "--C", "1,2", *CONVERGES)
     assert run(*words, "--tol", "1e-4").returncode == 4
     assert run(*words, "--tol", "0").returncode == 0

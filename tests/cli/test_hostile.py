@@ -46,9 +46,9 @@ def sealed_by_hand(header: dict, data: bytes) -> bytes:
     return length.to_bytes(8, "little") + text(header).ljust(length) + data
 
 
-def length_first(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+def length_first(header: bytes, length: int | None = None) -> bytes:
     """A file with the outline of a safetensors file."""
-    return struct.pack("<Q", len(header) if length is None else length) + header + data
+    return struct.pack("<Q", len(header) if length is None else length) + header
 
 
 def tensor(shape: list[int], offsets: list[int], dtype: str = "F64") -> dict[str, Any]:
@@ -109,9 +109,7 @@ READ: dict[str, Callable[[str], object]] = {
     (".", MachineError, "cannot be read"),
     ("absent", MachineError, "cannot be read"),
 ])  # fmt: skip
-def test_a_pipe_is_not_waited_for_and_what_is_no_file_is_refused(
-    tmp_path, what, name, kind, begins
-):
+def test_a_pipe_is_not_waited_for_and_a_directory_is_refused(tmp_path, what, name, kind, begins):
     os.mkfifo(tmp_path / "pipe")
     message = refused(lambda: READ[what](str(tmp_path / name)), kind)
     assert message.startswith(f"{tmp_path / name}: {begins}")
@@ -165,9 +163,7 @@ FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
 
 
 @pytest.mark.parametrize("footer", FOOTERS)
-def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_afresh_from_its_shard(
-    cached, footer
-):
+def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_anew_from_its_shard(cached, footer):
     data, cache, good = str(cached.parents[1] / "data"), str(cached.parent), cached.read_bytes()
     with open_shards([data], cache_dir=cache) as source:
         wanted = [bits(chunk) for chunk in source.chunks()]
@@ -261,9 +257,7 @@ def in_little_room(warm: Path, *files: tuple[str, Path]) -> Iterator[str]:
     yield from done.stdout.splitlines()
 
 
-def test_what_is_not_ours_is_refused_by_name_and_nothing_allocated_because_a_header_says_so(
-    tmp_path,
-):
+def test_what_is_not_ours_is_refused_and_gets_no_memory_because_a_header_says_so(tmp_path):
     (tmp_path / "warm.svm").write_bytes(b"1 1:1\n-1 2:1\n")
     files = []
     for number, content in enumerate(NOT_OURS.values()):
@@ -288,13 +282,9 @@ def parquet(path: Path, **options: Any) -> bytearray:
     return bytearray(path.read_bytes())
 
 
-def with_footer_length(raw: bytearray, length: int) -> bytearray:
-    return raw[:-8] + struct.pack("<I", length) + raw[-4:]
-
-
 TABLES: dict[str, Callable[[Path], bytes | bytearray]] = {
     "magic twice": lambda p: b"PAR1PAR1",
-    "a footer of 4 GB": lambda p: with_footer_length(parquet(p), 2**32 - 1),
+    "a footer of 4 GB": lambda p: parquet(p)[:-8] + b"\xff" * 4 + b"PAR1",
     "a footer of ones": lambda p: b"PAR1" + b"\xff" * 500 + struct.pack("<I", 500) + b"PAR1",
     "a footer nested without end": lambda p: (
         b"PAR1" + b"\x1c" * 100_000 + struct.pack("<I", 100_000) + b"PAR1"

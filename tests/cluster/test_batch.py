@@ -227,9 +227,7 @@ def test_a_fit_or_a_sweep_runs_again_over_what_it_has_left(tmp_path):
     assert set(_states(tmp_path).values()) == {"done"}
 
 
-def test_the_jobs_behind_one_that_runs_again_are_not_done_even_if_the_batch_is_killed_between(
-    tmp_path,
-):
+def test_jobs_behind_one_that_runs_again_are_not_done_even_if_a_kill_comes_between(tmp_path):
     text = (HOLD + TABLE).replace("[[job]]", "[[job]]\noverwrite = true")
     assert _started(tmp_path, text) == ["hold", "table"]
     shutil.rmtree(tmp_path / "held-out")
@@ -262,9 +260,7 @@ def test_a_status_file_that_is_none_is_refused_in_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(("accept", "last"), [(True, "done"), (False, "skipped")])
-def test_jobs_behind_a_fit_that_stopped_too_early_run_only_if_that_is_accepted(
-    tmp_path, accept, last
-):
+def test_jobs_behind_a_fit_that_stopped_early_run_only_if_that_is_accepted(tmp_path, accept, last):
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
     how = {"stage": "1", "max_epochs": 1, "accept_uncertified": accept}
     text = text_of("a", "fit", shards="train", model="m", **how)
@@ -397,9 +393,7 @@ def under_way(tmp_path):
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
-def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
-    under_way, tmp_path, number, code
-):
+def test_a_signal_ends_the_running_job_and_the_status_says_so(under_way, tmp_path, number, code):
     under_way.send_signal(number)
     ended = under_way.end()
     assert (ended.returncode, number.name in ended.stderr) == (code, True)
@@ -408,9 +402,7 @@ def test_a_signal_ends_the_running_job_too_and_the_status_says_so(
     assert not (tmp_path / "long").exists()
 
 
-def test_a_batch_killed_half_way_leaves_no_job_behind_and_finishes_when_called_again(
-    under_way, tmp_path
-):
+def test_a_killed_batch_leaves_no_job_behind_and_finishes_when_called_again(under_way, tmp_path):
     under_way.kill()
     assert under_way.end().returncode == -signal.SIGKILL
     assert _states(tmp_path) == {"make": "done", "long": "running"}
@@ -444,9 +436,7 @@ CHANGES = (
 OTHER_C = CHANGES.replace('model = "m"\n', 'model = "m"\nC = 2.0\n', 1)
 
 
-def test_jobs_that_change_a_run_are_done_once_unless_settings_before_change_or_a_batch_was_killed(
-    tmp_path,
-):
+def test_jobs_that_change_a_run_are_done_once_unless_settings_change_or_a_kill_came(tmp_path):
     generate(str(tmp_path / "data"), rows=2000, columns=80, seed=0, shards=2)
     status = tmp_path / "night.status.json"
     for expected, text, how in (

@@ -139,9 +139,7 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
     (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
     (["# none\n"], "no rows"),
 ])  # fmt: skip
-def test_an_error_in_a_shard_is_the_sentence_of_one_process(
-    guest, model, tmp_path, texts, sentence
-):
+def test_an_error_in_a_shard_is_that_of_one_process(guest, model, tmp_path, texts, sentence):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
     for work in (
@@ -159,8 +157,11 @@ def test_an_error_in_a_shard_is_the_sentence_of_one_process(
 
 
 def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(guest, tmp_path):
+    def states(dask_scheduler: Any) -> list[str]:
+        return [task.state for task in dask_scheduler.tasks.values()]
+
     def let_the_first_go_on() -> None:
-        until(lambda: "erred" in guest.client.run_on_scheduler(_states))
+        until(lambda: "erred" in guest.client.run_on_scheduler(states))
         (tmp_path / "go").touch()
 
     watching = threading.Thread(target=let_the_first_go_on)
@@ -168,10 +169,6 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(g
     with pytest.raises(DataError, match=r"^first failed$"):
         list(guest(_fails_in_turn, ["first", "second", "third"], str(tmp_path)))
     watching.join()
-
-
-def _states(dask_scheduler: Any) -> list[str]:
-    return [task.state for task in dask_scheduler.tasks.values()]
 
 
 def _fails_in_turn(item: str, directory: str) -> list[str]:
@@ -203,15 +200,12 @@ def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(wor
     assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
     os.kill(pid, signal.SIGKILL)
     until(lambda: address_of[pid] not in client.nthreads())
-    known = [str(key).split("-") for key in client.run_on_scheduler(_tasks_known)]
+    tasks = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    known = [str(key).split("-") for key in tasks]
     assert [key[2] for key in known if key[0] == "_waits_if_second"] == ["1"]
     (tmp_path / "go").touch()
     assert len(list(results)) == 1
     assert len(list(tmp_path.glob("began-0-*"))) == 1
-
-
-def _tasks_known(dask_scheduler: Any) -> list[Any]:
-    return list(dask_scheduler.tasks)
 
 
 def _waits_if_second(item: int, directory: str) -> Iterator[int]:
@@ -271,7 +265,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
+def test_a_command_does_with_a_scheduler_what_it_does_without(
     workers, corpus, model, tmp_path, words
 ):
     """The scheduler's workers were started in another directory than the command."""

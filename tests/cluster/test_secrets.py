@@ -9,7 +9,6 @@ import signal
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -31,14 +30,7 @@ def _is_there(item: str) -> Iterator[str]:
     yield item
 
 
-@contextmanager
-def _with_certificate(security: Security | None) -> Iterator[None]:
-    """Dask's configuration of a client that has this certificate, or none."""
-    names = {"ca-file": "tls_ca_file", "client.cert": "tls_client_cert",
-             "client.key": "tls_client_key"}  # fmt: skip
-    own = {f"{TLS}.{name}": getattr(security, value, None) for name, value in names.items()}
-    with dask.config.set(own):
-        yield
+NO_CERTIFICATE = dict.fromkeys((f"{TLS}.ca-file", f"{TLS}.client.cert", f"{TLS}.client.key"))
 
 
 def _addresses(workers: Workers) -> list[str]:
@@ -46,9 +38,6 @@ def _addresses(workers: Workers) -> list[str]:
     info = workers.client.scheduler_info()
     nannies = [worker["nanny"] for worker in info["workers"].values()]
     return [info["address"], *info["workers"], *nannies]
-
-
-# --- our own workers -----------------------------------------------------------------------------
 
 
 def _context(stranger: str) -> ssl.SSLContext | None:
@@ -99,9 +88,6 @@ def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
                 urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30)
 
 
-# --- schedulers of others ------------------------------------------------------------------------
-
-
 CLOSED = "tcp://127.0.0.1:1"
 
 
@@ -125,7 +111,11 @@ def test_what_cannot_be_a_cluster_is_a_sentence_at_once(asked, words):
     begin = time.monotonic()
     machine = asked.get("scheduler") in (CLOSED, "ucx://127.0.0.1:1") or "dashboard" in asked
     kinds = (SettingsError, MachineError) if machine else SettingsError
-    with _with_certificate(None), pytest.raises(kinds, match=words), connect(**asked, timeout=0.5):
+    with (
+        dask.config.set(NO_CERTIFICATE),
+        pytest.raises(kinds, match=words),
+        connect(**asked, timeout=0.5),
+    ):
         pass
     assert time.monotonic() - begin < 30.0
 
@@ -146,9 +136,7 @@ def test_certificates_that_cannot_be_read_are_a_sentence(tmp_path):
         pass
 
 
-def test_a_scheduler_with_certificates_takes_a_command_that_has_them_in_its_environment(
-    tmp_path, monkeypatch
-):
+def test_a_scheduler_with_certificates_takes_commands_that_have_them_set(tmp_path, monkeypatch):
     made = Security.temporary()
     for name, content in (("cert", made.tls_ca_file), ("key", made.tls_client_key)):
         (tmp_path / name).write_text(content)

@@ -71,15 +71,18 @@ def public_methods() -> dict[str, int]:
     }
 
 
-def imports(path: Path, known: set[str]) -> set[str]:
-    """Which of the known modules a file imports, wherever in it, if only for types."""
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it, if only for types, and what it takes of
+    them; ``streamtron`` itself is left out where something is taken of it."""
     found = set[str]()
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}: a relative import"
+            taken = {f"{node.module}.{name.name}" for name in node.names}
+            found |= taken | ({node.module} - {"streamtron"})
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
-    return found & known
+    return found
 
 
 @cache
@@ -90,7 +93,7 @@ def graph(room: str) -> dict[str, set[str]]:
         for path in modules(room)
         if path.name != "__init__.py"
     }
-    return {name: imports(path, set(names)) - {name} for name, path in names.items()}
+    return {name: imports(path) & set(names) - {name} for name, path in names.items()}
 
 
 def circle(room: str) -> list[str]:

@@ -20,7 +20,7 @@ from streamtron.core.text import down, up
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.measured_page import ranking_charts
 from streamtron.model.metrics import Evaluation, Scores
-from tests.helpers.models import evaluate, refused
+from tests.helpers.models import refused
 from tests.helpers.svm_text import svm_lines, write_shards
 
 EXACT = {"rel": 0, "abs": 1e-12}
@@ -85,7 +85,7 @@ row = st.tuples(st.sampled_from([-1, 1]), few | st.floats(-1e3, 1e3), st.floats(
 @given(st.lists(row, min_size=1, max_size=60), st.integers(1, 8), st.integers(1, 9))
 def test_a_bracket_contains_the_exact_ranking_for_any_rows_limit_and_chunks(rows, limit, chunk):
     signs, decisions, weights = map(np.array, zip(*rows, strict=True))
-    exact = evaluate(signs, decisions, weights).to_dict()
+    exact = scored(signs, decisions, weights).to_dict()
     found = scored(signs, decisions, weights, chunk=chunk, limit_rows=limit).to_dict()
     assert [name for name in exact if exact[name] is None] == [k for k in found if found[k] is None]
     held = len(set(decisions.tolist())) <= limit
@@ -200,9 +200,6 @@ def test_a_limit_below_one_is_refused():
         Scores(limit_rows=0)
 
 
-# --- many classes --------------------------------------------------------------------------------
-
-
 def rows_of_many(*, multilabel, seed=0):
     """Truth (rows, 5), decisions, choice and weights; no row has or is given ``elk``."""
     rng = np.random.default_rng(seed)
@@ -281,9 +278,6 @@ def test_without_ranking_no_decision_is_kept_and_the_counts_are_the_same():
     assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
     assert ranked.macro_roc_auc is not None
     assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
-
-
-# --- from shards ---------------------------------------------------------------------------------
 
 
 def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:

@@ -56,7 +56,7 @@ def _skops(path: Path) -> Any:
 
 @pytest.mark.parametrize("classes", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_every_program_gives_our_labels_and_decisions_whatever_classes_and_bias(
+def test_each_program_has_our_labels_and_decisions_for_any_classes_and_bias(
     tmp_path, classes, scale
 ):
     model, dense = _model(classes)
@@ -86,9 +86,7 @@ def test_every_program_gives_our_labels_and_decisions_whatever_classes_and_bias(
     ([1.0, -1.0], ("no", "yes"), [[2, 2], [2, 2 - 2**-20], [2, 2 + 2**-20]], ["no", "yes", "no"]),
     ([[1], [1], [0]], ("ant", "bee", "cow"), [[0], [2], [-2]], ["ant", "ant", "cow"]),
 ])  # fmt: skip
-def test_of_equal_decisions_the_smaller_class_wins_in_onnx_as_here(
-    tmp_path, weights, classes, rows, labels
-):
+def test_of_equals_the_smaller_class_wins_in_onnx_as_here(tmp_path, weights, classes, rows, labels):
     bias = np.zeros(np.shape(weights)[:-1])
     model, rows = make_model(weights, bias, classes, certificate=None), np.array(rows)
     export(model, tmp_path / "m", "onnx")
@@ -105,7 +103,7 @@ ISOTONIC = [
 
 @pytest.mark.parametrize("functions", [SIGMOID, ISOTONIC], ids=METHODS)
 @pytest.mark.parametrize("kind", ["two", "multiclass", "multilabel"])
-def test_probabilities_of_every_kind_are_ours_at_and_between_and_beyond_the_knots(
+def test_probabilities_of_every_kind_are_ours_at_between_and_beyond_knots(
     tmp_path, kind, functions
 ):
     classes = ("ham", "spam") if kind == "two" else ("ant", "bee", "cow")
@@ -136,7 +134,7 @@ def test_probabilities_of_every_kind_are_ours_at_and_between_and_beyond_the_knot
 
 @pytest.mark.parametrize("classes", [(-1.0, 7.0), ("ant", "bee", "cow"), (1.0, 2.0, 5.0)], ids=str)
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_probabilities_of_the_logistic_loss_are_those_of_every_format_that_holds_the_model(
+def test_probabilities_of_the_logistic_loss_are_those_of_every_format(
     tmp_path, classes, multilabel
 ):
     model, dense = _model(classes, **({"multilabel": True} if multilabel else {}))
@@ -232,9 +230,7 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
     ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
 ])  # fmt: skip
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
-    tmp_path, classes, more, format_, sentence
-):
+def test_what_a_format_cannot_hold_is_refused_unwritten(tmp_path, classes, more, format_, sentence):
     model, _ = _model(classes, **more)
     message = refused(lambda: export(model, tmp_path / "m", format_), SettingsError)
     assert sentence in message
@@ -242,9 +238,7 @@ def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(("format_", "library"), [("onnx", "onnx"), ("sklearn", "skops.io")])
-def test_a_library_that_is_missing_is_named_with_how_to_install_it(
-    tmp_path, monkeypatch, format_, library
-):
+def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch, format_, library):
     monkeypatch.setitem(sys.modules, library, None)
     message = refused(lambda: export(make_model(), tmp_path / "m", format_), SettingsError)
     assert f"{library.split('.')[0]}, which is not installed. Install streamtron[export]" in message

@@ -69,9 +69,7 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
     ("bias 1", "bias nan", "the head"),
     ("w\n", "", "the head"),
 ])  # fmt: skip
-def test_a_liblinear_model_that_is_broken_or_of_another_kind_is_refused_with_what_is_wrong(
-    tmp_path, old, new, sentence
-):
+def test_a_broken_or_strange_liblinear_model_is_refused_with_why(tmp_path, old, new, sentence):
     (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
     assert sentence in refused(lambda: load_any(tmp_path / "m"))
 
@@ -130,9 +128,7 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     (np.array([{}], dtype=object), "not a readable .npy array"),
     (np.array(1.0), "shape ()"),
 ])  # fmt: skip
-def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
-    tmp_path, content, sentence
-):
+def test_what_is_no_vector_is_refused_by_line_and_never_unpickled(tmp_path, content, sentence):
     path = tmp_path / "m"
     if isinstance(content, str):
         path.write_bytes(content.encode("latin-1"))

@@ -79,9 +79,7 @@ def random_many(seed=0, **more) -> tuple[LinearModel, np.ndarray]:
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("base", [0, 1])
 @pytest.mark.parametrize("width", [0, 1, 13, 20])
-def test_streamed_rows_get_the_bits_of_the_matrix_however_cut_and_columns_beyond_are_counted(
-    many, base, width
-):
+def test_rows_in_pieces_have_the_matrix_s_bits_and_columns_beyond_are_counted(many, base, width):
     whole, dense = random_many()
     whole = whole if many else make_model(whole.weights[0], whole.bias[0])
     known = np.where(np.arange(20) < width, whole.weights, 0.0)

@@ -6,8 +6,6 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,7 +18,6 @@ from streamtron.cli import options
 from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.executor import serial
 from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
@@ -29,9 +26,9 @@ from streamtron.runs.evaluate import evaluate
 from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.halving import Halving
-from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
+from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES, Trial
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
-from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
+from tests.helpers.sweep_rows import LAST_FOUR, Rows, as_if, lasting, run_files, table
 
 TRAIN, HELD = 1200, 400
 
@@ -122,9 +119,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
     ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
 ])  # fmt: skip
-def test_what_cannot_be_swept_is_one_sentence_that_names_it_and_exit_code_2(
-    words, part, run, place
-):
+def test_what_cannot_be_swept_is_a_sentence_that_names_it_and_exit_code_2(words, part, run, place):
     one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
     assert not list(place.glob("refused*"))
 
@@ -178,7 +173,7 @@ LOSSES = ("squared_hinge", "log_loss", "hinge")
     (10**9, {"loss": LOSSES, "C": (0.1, 0.3, 1.0, 3.0)}),
     pytest.param(20_000, {"loss": LOSSES, "C": (0.3, 1.0)}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_every_candidate_has_the_metrics_and_the_certificate_that_it_has_when_fitted_alone(
+def test_every_candidate_is_measured_and_proven_as_if_fitted_alone(
     place, tmp_path, active_set, grid
 ):
     how = {"active_set": active_set, "max_epochs": 2, "model": tmp_path / "best"}
@@ -295,9 +290,7 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, pl
     ("train", "nonesuch", ("nonesuch",)),
     ("nonesuch", "held-out", ("nonesuch", "no such file")),
 ])  # fmt: skip
-def test_validation_shards_that_cannot_be_measured_are_refused_where_they_are_wrong(
-    train, valid, parts, run, place
-):
+def test_validation_shards_of_another_kind_are_refused_by_place(train, valid, parts, run, place):
     (place / "strange.svm").write_text("1 1:1\n3 1:1\n")
     (place / "late.svm").write_text("1 1:1\n" * 5000 + "3 1:1\n")
     convert(place / "train", place / "tables", to="parquet", overwrite=True)
@@ -421,16 +414,13 @@ def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tigh
 
 
 def test_a_candidate_left_behind_is_not_the_best_whatever_the_others_come_to(place):
-    def disappointing(*given: Any) -> Iterator[Any]:
+    def disappointing(trial: Trial) -> dict[str, Any]:
         """The accuracy is C at a loose tolerance and nothing at all in the end."""
-        for trial in serial(*given):
-            accuracy = trial.settings.C if trial.settings.tol > 0.2 else 0
-            yield replace(trial, metrics={**trial.metrics, "accuracy": accuracy})
+        accuracy = trial.settings.C if trial.settings.tol > 0.2 else 0
+        return {"metrics": {**trial.metrics, "accuracy": accuracy}}
 
-    found = streamtron.sweep(
-        place / "train", C=(0.5, 0.75), tol=0.1, valid=place / "held-out", halving=True,
-        executor=disappointing,
-    )  # fmt: skip
+    how = {"valid": place / "held-out", "halving": True, "executor": as_if(disappointing)}
+    found = streamtron.sweep(place / "train", C=(0.5, 0.75), tol=0.1, **how)
     assert [trial.metrics["accuracy"] for trial in found.trials] == [0.5, 0]
     assert found.best.settings.C == 0.75
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.certainty import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
@@ -26,8 +24,9 @@ from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.sweep import Sweep
+from streamtron.sweeps.trial import Trial
 from tests.helpers.processes import here, succeeded
-from tests.helpers.sweep_rows import lasting, run_files, table
+from tests.helpers.sweep_rows import as_if, lasting, run_files, table
 
 GRID: dict[str, Any] = {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
 CANDIDATES = candidates_of(Settings(stage="1,0.1", tol=1e-4), GRID)
@@ -70,12 +69,7 @@ def found(place):
     return swept(place)
 
 
-# --- who goes how far ----------------------------------------------------------------------------
-
-
-def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
-    place, found
-):
+def test_a_candidate_is_dropped_just_where_its_best_accuracy_is_below_anothers_worst(place, found):
     """One that is met is not, and stops at the first stage too; the others go on."""
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     first = swept(place, stage="1", two_stage=False)
@@ -92,40 +86,31 @@ def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_another
 
 
 def test_equal_bounds_drop_no_candidate(place):
-    def all_alike(*given: Any) -> Iterator[Any]:
-        return (replace(trial, at_optimum=(0.5, 0.5)) for trial in serial(*given))
-
-    found = swept(place, executor=all_alike)
+    found = swept(place, executor=as_if(lambda trial: {"at_optimum": (0.5, 0.5)}))
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
 
 
 def test_a_candidate_that_is_met_can_drop_others_and_be_the_best_and_is_never_dropped(place, found):
-    def hopeless_if_met(*given: Any) -> Iterator[Any]:
-        for trial in serial(*given):
-            ends = (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)
-            yield replace(trial, at_optimum=ends)
+    def hopeless_if_met(trial: Trial) -> dict[str, Any]:
+        return {"at_optimum": (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)}
 
     met = found.trials[0]
     assert (met.iteration, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
     assert found.best.candidate == 0  # of equals the one with the smaller C
     assert found.best.settings == CANDIDATES[0].but(stage="1")
-    hopeless = swept(place, executor=hopeless_if_met).trials
+    hopeless = swept(place, executor=as_if(hopeless_if_met)).trials
     assert hopeless[0].stop_reason == "certified"
     assert [(t.dropped, t.iteration) for t in hopeless] == [(None, 0)] + [(None, 1)] * 5
 
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place):
-    def flattered(*given: Any) -> Iterator[Any]:
-        for trial in serial(*given):
-            yield replace(trial, metrics={**trial.metrics, "accuracy": trial.settings.rho})
+    def flattered(trial: Trial) -> dict[str, Any]:
+        return {"metrics": {**trial.metrics, "accuracy": trial.settings.rho}}
 
-    found = swept(place, executor=flattered)
+    found = swept(place, executor=as_if(flattered))
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     assert found.best.settings.rho == 10
     assert found.best.dropped is None
-
-
-# --- what the stages are fitted with -------------------------------------------------------------
 
 
 def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(place, found):
@@ -181,9 +166,6 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(pl
     together = swept(place, **how)
     assert lasting(apart) == lasting(together)
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
-
-
-# --- the bounds ----------------------------------------------------------------------------------
 
 
 def test_with_folds_the_bounds_are_means_over_them(place):
