@@ -30,22 +30,17 @@ def load(monkeypatch):
     return importlib.import_module
 
 
-def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """The script as people run it."""
-    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def tiny(script: str, results: Path) -> tuple[str, dict[str, Any]]:
-    """What a tiny run prints, and what it saves."""
-    done = run(script, "--tiny", "--results", str(results))
+def tiny(script: str, results: Path, *options: str) -> tuple[str, dict[str, Any]]:
+    """What a script prints, run as people run it, and what it saves."""
+    command = [sys.executable, BENCHMARKS / f"{script}.py", *(options or ["--tiny"])]
+    done = subprocess.run([*command, "--results", results], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads((results / f"{script}.json").read_text())
 
 
-def few_rows(load: Any, seed: int = 0) -> Any:
+def few_rows(load: Any) -> Any:
     """Forty dense random rows of four columns, the first one negative."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     rows = random.normal(size=(40, 4)).astype(np.float32).astype(np.float64)
     labels = np.where(rows[:, 0] + 0.3 * random.normal(size=40) > 0, 1.0, -1.0)
     labels[0] = -1.0
@@ -130,13 +125,11 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options"),
-    [("startup", ["--tiny"]), ("in_memory", ["--tiny"]), ("criteo", ["--tiny"]),
-     ("learners", LEARNERS), ("workers", WORKERS)],
+    [("startup", ()), ("in_memory", ()), ("criteo", ()), ("learners", LEARNERS),
+     ("workers", WORKERS)],
 )  # fmt: skip
 def test_a_tiny_run_of_the_others_saves_finite_figures_and_proven_gaps(script, options, tmp_path):
-    done = run(script, *options, "--results", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    saved = [*figures(json.loads((tmp_path / f"{script}.json").read_text()))]
+    saved = [*figures(tiny(script, tmp_path, *options)[1])]
     assert any(number > 0.0 for name, number in saved if name != "load"), saved
     assert all(np.isfinite(number) for _, number in saved)
     assert all(number <= 0.01 for name, number in saved if name == "gap")

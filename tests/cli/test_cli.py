@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -25,6 +26,7 @@ from streamtron.core import signals as interruption
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.text import format_size
 from streamtron.data.writers.corpus import generate
+from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
 from tests.helpers.svm_text import svm_lines
 
@@ -195,23 +197,19 @@ def test_predictions_onto_a_full_disk_or_into_a_closed_pipe_end(out, ended, unwr
     assert (done.returncode, done.stderr) == ended
 
 
-@pytest.mark.parametrize(
-    ("out", "err", "code"),
-    [
-        pytest.param(None, subprocess.PIPE, 0, marks=pytest.mark.slow),
-        pytest.param(subprocess.PIPE, None, 0, marks=pytest.mark.slow),
-        (None, None, 0),
-        pytest.param("closed pipe", subprocess.PIPE, 141, marks=pytest.mark.slow),
-        pytest.param(subprocess.PIPE, "closed pipe", 0, marks=pytest.mark.slow),
-        pytest.param("/dev/full", subprocess.PIPE, 5, marks=pytest.mark.slow),
-        pytest.param(subprocess.PIPE, "/dev/full", 0, marks=pytest.mark.slow),
-        ("/dev/full", "/dev/full", 5),
-    ],
-    ids=["out closed", "err closed", "both closed", "out unread", "err unread", "out full",
-         "err full", "both full"],
-)  # fmt: skip
-def test_a_fit_that_cannot_print_writes_its_model(out, err, code, unwritable, model, tmp_path):
-    """None: the descriptor is closed."""
+PIPE = subprocess.PIPE
+STREAMS: dict[str, tuple[Any, Any, int]] = {
+    "out closed": (None, PIPE, 0), "err closed": (PIPE, None, 0), "both closed": (None, None, 0),
+    "out unread": ("closed pipe", PIPE, 141), "err unread": (PIPE, "closed pipe", 0),
+    "out full": ("/dev/full", PIPE, 5), "err full": (PIPE, "/dev/full", 0),
+    "both full": ("/dev/full", "/dev/full", 5),
+}  # fmt: skip
+"""What stdout and stderr are, None = the descriptor is closed; and the exit code."""
+
+
+@pytest.mark.parametrize("streams", slow_but(STREAMS, "both closed", "both full"))
+def test_a_fit_that_cannot_print_writes_its_model(streams, unwritable, model, tmp_path):
+    out, err, code = STREAMS[streams]
     shell = f'exec "$@" {">&-" if out is None else ""} {"2>&-" if err is None else ""}'
     words = ["fit", model.parent / "train", "--model", tmp_path / "m", "--report", tmp_path / "r"]
     done = subprocess.run(
@@ -221,9 +219,9 @@ def test_a_fit_that_cannot_print_writes_its_model(out, err, code, unwritable, mo
     assert done.returncode == code
     assert (tmp_path / "m").read_bytes() == model.read_bytes()
     assert json.loads((tmp_path / "r").read_text())["stop_reason"] == "certified"
-    if out == subprocess.PIPE:
+    if out == PIPE:
         assert "proven" in done.stdout
-    if err == subprocess.PIPE:
+    if err == PIPE:
         assert "Traceback" not in done.stderr
         assert ("stdout: No space left on device." in done.stderr) == (out == "/dev/full")
 
@@ -263,8 +261,7 @@ def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(run, 
     report = json.loads((model.parent / "report.json").read_text())
     assert {
         "rows", "columns", "nonzeros", "readings", "full_epochs", "seconds", "bytes_read",
-        "peak_rss_bytes", "settings", "stages", "certificate",
-        "history",
+        "peak_rss_bytes", "settings", "stages", "certificate", "history",
     } <= set(report)  # fmt: skip
     with safe_open(str(model), "numpy") as file:
         content = json.loads(file.metadata()["streamtron"])

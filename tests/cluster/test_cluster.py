@@ -265,9 +265,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_does_with_a_scheduler_what_it_does_without(
-    workers, corpus, model, tmp_path, words
-):
+def test_commands_do_with_a_scheduler_what_they_do_without(workers, corpus, model, tmp_path, words):
     """The scheduler's workers were started in another directory than the command."""
     model.save(tmp_path / "model")
     many = np.stack([model.weights, -model.weights, model.weights[::-1]])

@@ -351,14 +351,10 @@ HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
 """Bytes that hold all rows, in 2 readings, and bytes that hold some of those that matter, in 7; and
 the kills of clients that are to hit parts in use."""
 
-WORKERS = 10
-"""Kills of workers that are to hit parts in use."""
-
-SECONDS = (0.1, 0.3, 3.0)
-"""Between two kills, at most: few seconds end while parts are opened or in their start."""
-
-MOST = 4
-"""Kills in one fit, at most: more in a row, without a step between, would end it."""
+WORKERS, SECONDS, MOST = 10, (0.1, 0.3, 3.0), 4
+"""Kills of workers that are to hit parts in use; seconds between two kills, at most, of which few
+end while parts are opened or in their start; and kills in one fit, at most: more in a row, without
+a step between, would end it."""
 
 
 class Fit:

@@ -56,9 +56,7 @@ def _skops(path: Path) -> Any:
 
 @pytest.mark.parametrize("classes", CLASSES.values(), ids=CLASSES)
 @pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_each_program_has_our_labels_and_decisions_for_any_classes_and_bias(
-    tmp_path, classes, scale
-):
+def test_programs_have_our_labels_and_decisions_for_any_classes_and_bias(tmp_path, classes, scale):
     model, dense = _model(classes)
     model = model.but(bias=scale * model.bias)
     dense[0] = 0.0
@@ -103,9 +101,7 @@ ISOTONIC = [
 
 @pytest.mark.parametrize("functions", [SIGMOID, ISOTONIC], ids=METHODS)
 @pytest.mark.parametrize("kind", ["two", "multiclass", "multilabel"])
-def test_probabilities_of_every_kind_are_ours_at_between_and_beyond_knots(
-    tmp_path, kind, functions
-):
+def test_probabilities_of_any_kind_are_ours_at_between_and_beyond_knots(tmp_path, kind, functions):
     classes = ("ham", "spam") if kind == "two" else ("ant", "bee", "cow")
     weights = np.array([1.0, 0.0]) if kind == "two" else np.array([[1.0, 0], [0, 1], [1, 1]])
     bias: Any = 0.0 if kind == "two" else np.zeros(3)
@@ -134,9 +130,7 @@ def test_probabilities_of_every_kind_are_ours_at_between_and_beyond_knots(
 
 @pytest.mark.parametrize("classes", [(-1.0, 7.0), ("ant", "bee", "cow"), (1.0, 2.0, 5.0)], ids=str)
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_probabilities_of_the_logistic_loss_are_those_of_every_format(
-    tmp_path, classes, multilabel
-):
+def test_probabilities_of_logistic_loss_are_those_of_every_format(tmp_path, classes, multilabel):
     model, dense = _model(classes, **({"multilabel": True} if multilabel else {}))
     model = model.but(settings={"loss": "log_loss", "C": 2.0, "rho": 3.0})
     decisions = model.decision_function(dense)

@@ -17,8 +17,6 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes, labels_of
 from tests.helpers.models import make_model, random_matrix, refused
 
-# --- decisions -----------------------------------------------------------------------------------
-
 
 def as_rows(dense, base, before=0):
     """The same rows as shards have them: numbered from ``base``, ``before`` values cut off."""
@@ -58,8 +56,6 @@ def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes
     found = model.predict(np.array([[-1.0], [0.0], [1e-300]]))
     assert found.tolist() == [classes[0], classes[0], classes[1]]
 
-
-# --- many classes --------------------------------------------------------------------------------
 
 NAMES = ("ant", "bee", "cow", "doe")
 
@@ -131,9 +127,6 @@ def test_the_joint_certificate_is_as_good_as_the_worst_of_its_learners():
     }  # fmt: skip
 
 
-# --- what a model may hold -----------------------------------------------------------------------
-
-
 PROOFS = joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}] * 3)
 MANY = {
     "weights": np.zeros((3, 2)), "bias": np.zeros(3), "classes": ("a", "b", "c"),
@@ -180,9 +173,6 @@ def test_a_model_keeps_its_own_read_only_weights():
     assert model.weights.tolist() == [1, 2]
     with pytest.raises(ValueError, match="read-only"):
         model.weights[0] = 9
-
-
-# --- the file ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -173,9 +173,7 @@ LOSSES = ("squared_hinge", "log_loss", "hinge")
     (10**9, {"loss": LOSSES, "C": (0.1, 0.3, 1.0, 3.0)}),
     pytest.param(20_000, {"loss": LOSSES, "C": (0.3, 1.0)}, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_every_candidate_is_measured_and_proven_as_if_fitted_alone(
-    place, tmp_path, active_set, grid
-):
+def test_candidates_are_measured_and_proven_as_if_fitted_alone(place, tmp_path, active_set, grid):
     how = {"active_set": active_set, "max_epochs": 2, "model": tmp_path / "best"}
     swept = streamtron.sweep(place / "train", valid=place / "held-out", **how, **grid)
     rows = swept.rows()
