@@ -310,9 +310,6 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
 
 
-# --- the pages that are made from the code -------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def pages():
     """The module that builds the site."""

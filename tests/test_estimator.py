@@ -155,14 +155,10 @@ def test_only_the_logistic_loss_has_probabilities(loss):
         assert f"loss is '{loss}': wanted 'log_loss'" in str(caught.value.__cause__)
 
 
-# --- the command line's bits ---
-
-
-@pytest.mark.parametrize(
-    ("base", "class_weight", "loss"),
-    [(0, None, "squared_hinge"), (0, "balanced", "log_loss"), (1, "balanced", "squared_hinge"),
-     (1, None, "hinge")],
-)  # fmt: skip
+@pytest.mark.parametrize(("base", "class_weight", "loss"), [
+    (0, None, "squared_hinge"), (0, "balanced", "log_loss"), (1, "balanced", "squared_hinge"),
+    (1, None, "hinge"),
+])  # fmt: skip
 def test_weights_are_bit_for_bit_those_of_a_shard_of_these_rows(tmp_path, base, class_weight, loss):
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
@@ -324,9 +320,6 @@ def test_a_gap_not_reached_is_warned_of_with_its_size():
     assert f"{gap:.3g}" in str(caught[0].message)
     assert caught[0].filename == __file__
     assert model.n_iter_ == 1
-
-
-# --- copies, and starting where it ended ---
 
 
 @pytest.mark.parametrize("classes", [2, 3])

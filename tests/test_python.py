@@ -185,7 +185,7 @@ FIT = """print(*(
      "not installed. Install streamtron["),
     ("sklearn", FIT, "('a', 'b') ('a', 'b')"),
 ])  # fmt: skip
-def test_what_lacks_its_library_says_what_to_install(library, code, begins, tmp_path):
+def test_what_lacks_its_library_says_so_and_words_lack_none(library, code, begins, tmp_path):
     (tmp_path / "t.csv").write_text("label,text\na,the cheap pills\nb,noon the team\n")
     command = [sys.executable, "-c", WITHOUT, library, code, tmp_path / "t.csv"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

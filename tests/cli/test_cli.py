@@ -333,7 +333,7 @@ def test_the_table_of_stages_names_what_b_is_relative_to(run):
         assert words in done.stdout
 
 
-# --- predict, evaluate, certify ------------------------------------------------------------------
+# --- evaluate, certify, inspect, cache -----------------------------------------------------------
 
 
 def test_evaluate_prints_the_metrics_and_the_same_as_json(run, model):
@@ -353,9 +353,6 @@ def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(named, ru
     assert proof["readings"] == 1.0
     for bound in ("primal_margin", "upper_bound"):
         assert proof["certificate"][bound] == pytest.approx(report["certificate"][bound], rel=1e-5)
-
-
-# --- inspect, convert, generate, cache -----------------------------------------------------------
 
 
 def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):

@@ -20,7 +20,7 @@ import pytest
 import xxhash
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.core.sealed import sealed_bytes
+from streamtron.core.sealed import canonical, sealed_bytes
 from streamtron.data import Manifest, open_shards
 from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
 from streamtron.model.import_model import load_any
@@ -36,14 +36,11 @@ HUGE = 2**60
 
 def sealed_by_hand(header: dict, data: bytes) -> bytes:
     """Seal any header and data by the rule of sealed files."""
-
-    def text(value):
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-    digest = xxhash.xxh3_128(text(header) + data).hexdigest()
+    digest = xxhash.xxh3_128(canonical(header).encode() + data).hexdigest()
     header = {**header, "__metadata__": {**header["__metadata__"], "digest": digest}}
-    length = -(-len(text(header)) // 8) * 8
-    return length.to_bytes(8, "little") + text(header).ljust(length) + data
+    text = canonical(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 def length_first(header: bytes, length: int | None = None) -> bytes:
@@ -193,14 +190,16 @@ def forged(path: Path, place: int, value: int, **change: int) -> None:
     write_flat(path, bytes(body), entry_of(footer, checksum=checksum, **change))
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "change"),
-    [(18, 3, {}), (18, 2**32 - 1, {}), (26, 0, {}), (27, 2, {}), (27, 2**31 - 1, {}), (27, -2, {}),
-     (18, 2, {"rows": 18, "nonzeros": 0})],
-    ids=["longer", "far longer", "shorter", "no label", "far from a label", "below none",
-         "nonzeros traded for rows"],
-)  # fmt: skip
-def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, place, value, change):
+FORGED: dict[str, tuple[int, int, dict[str, int]]] = {
+    "longer": (18, 3, {}), "far longer": (18, 2**32 - 1, {}), "shorter": (26, 0, {}),
+    "no label": (27, 2, {}), "below none": (27, -2, {}),
+    "nonzeros traded for rows": (18, 2, {"rows": 18, "nonzeros": 0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, what):
+    place, value, change = FORGED[what]
     forged(cached, place, value, **change)
     contents = read_contents(str(cached))
     shard = CachedShard(str(cached), "a.svm", contents)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from streamtron.cluster.batch import Batch, Job, load_batch, state_of
 from streamtron.cluster.jobs import Ended, JobStatus, exit_code, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
+from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, until
 
@@ -306,23 +308,21 @@ def _touch(place: Path, name: str) -> None:
     os.utime(place / name, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
 
 
-@pytest.mark.parametrize(
-    ("change", "jobs"),
-    [
-        (lambda place: _add(place, "new/1.svm"), ["see", "score"]),
-        (lambda place: _touch(place, "new/0.svm"), ["see", "score"]),
-        (lambda place: _add(place, "late.svm"), ["score"]),
-        (lambda place: _add(place, "data/c.svm"), ["train", "score"]),
-        (lambda place: (place / "data/a.svm").unlink(), ["train", "score"]),
-        (lambda place: (place / "data/a.svm").rename(place / "data/c.svm"), ["train", "score"]),
-        (lambda place: (place / "settings.toml").write_text("C = 2.0"), ["train", "score"]),
-        (lambda place: _add(place, "new/_ignored"), []),
-        (lambda place: _add(place, "new.svm"), []),
-    ],
-    ids=["added", "touched", "written anew", "added to a fit", "removed", "renamed", "settings",
-         "ignored", "elsewhere"],
-)  # fmt: skip
-def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(night, change, jobs):
+HAPPENED: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "added": (lambda place: _add(place, "new/1.svm"), ["see", "score"]),
+    "touched": (lambda place: _touch(place, "new/0.svm"), ["see", "score"]),
+    "written anew": (lambda place: _add(place, "late.svm"), ["score"]),
+    "renamed": (lambda p: (p / "data/a.svm").rename(p / "data/c.svm"), ["train", "score"]),
+    "settings": (lambda p: (p / "settings.toml").write_text("C = 2.0"), ["train", "score"]),
+    "ignored": (lambda place: _add(place, "new/_ignored"), []),
+    "elsewhere": (lambda place: _add(place, "new.svm"), []),
+}
+"""What has happened to files, and the jobs that run again."""
+
+
+@pytest.mark.parametrize("what", HAPPENED)
+def test_a_job_and_those_behind_it_run_again_if_what_it_reads_has_changed(night, what):
+    change, jobs = HAPPENED[what]
     change(night)
     assert _started(night, NIGHT) == jobs
     assert set(_states(night).values()) == {"done"}
@@ -389,14 +389,11 @@ def under_way(tmp_path):
     process.kill()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
-)
-def test_a_signal_ends_the_running_job_and_the_status_says_so(under_way, tmp_path, number, code):
+@pytest.mark.parametrize("number", slow_but([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
+def test_a_signal_ends_the_running_job_and_the_status_says_so(under_way, tmp_path, number):
     under_way.send_signal(number)
     ended = under_way.end()
-    assert (ended.returncode, number.name in ended.stderr) == (code, True)
+    assert (ended.returncode, number.name in ended.stderr) == (128 + number, True)
     assert "long (generate): running" in ended.stdout
     assert _states(tmp_path) == {"make": "done", "long": "stopped"}
     assert not (tmp_path / "long").exists()

@@ -283,9 +283,6 @@ def test_commands_do_with_a_scheduler_what_they_do_without(workers, corpus, mode
     assert ended[0][1] or done.stdout
 
 
-# --- memory --------------------------------------------------------------------------------------
-
-
 PART = Settings(active_set=10**8)
 
 

@@ -38,6 +38,7 @@ from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.report import Outcome
 from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
+from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, succeeded, until
 from tests.helpers.runs import write_corpus
@@ -275,9 +276,7 @@ def test_clients_interrupted_or_killed_leave_nothing_behind(place, scheduler, tm
         until(lambda: left_on(scheduler) == ([], [0]))
 
 
-@pytest.mark.parametrize(
-    "active_set", [ALL, pytest.param(BLOCKS, marks=pytest.mark.slow)], indirect=True
-)
+@pytest.mark.parametrize("active_set", slow_but([ALL, BLOCKS], ALL), indirect=True)
 def test_an_update_on_workers_is_that_of_one_process_and_proven(place, guest, active_set, tmp_path):
     shards = sorted((place / "train").glob("*.svm"))
     settings = Settings(C=2.0, parts=5, active_set=active_set)
@@ -344,8 +343,6 @@ def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
         two_parts(tmp_path, "-1 3:1", unseen)
 
-
-# --- killed at random ----------------------------------------------------------------------------
 
 HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
 """Bytes that hold all rows, in 2 readings, and bytes that hold some of those that matter, in 7; and

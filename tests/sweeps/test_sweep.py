@@ -27,6 +27,7 @@ from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.halving import Halving
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES, Trial
+from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, as_if, lasting, run_files, table
 
@@ -278,9 +279,6 @@ def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, pl
     assert (place / "early").is_file()
 
 
-# --- validation shards ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("train", "valid", "parts"), [
     ("train", "strange.svm", ("strange.svm", "label 3.0")),
     ("tables", "held-out", ("libsvm text", "part-00000.parquet has the columns of tables")),
@@ -401,6 +399,8 @@ def test_each_rung_keeps_the_better_half_and_makes_the_tolerance_four_times_tigh
     assert the_best(halved)["accuracy"] == max(row["accuracy"] for row in last)
     assert the_best(halved) in last
     assert {row["iteration"]: row["tol"] for row in halved} == {0: 0.16, 1: 0.04, 2: 0.01}
+    of_none = [Halving(2, "accuracy").settings(k, Settings(tol=0.0), None).tol for k in range(3)]
+    assert of_none == [0.016, 0.004, 0.0], "loose before the last, however tight that is"
     running = {row["candidate"] for row in halved}
     for iteration, tolerance in enumerate((0.16, 0.04)):
         how = {"valid": place / "held-out", "tol": tolerance, **TWELVE}
@@ -430,15 +430,7 @@ def test_the_number_kept_is_rounded_up_and_one_candidate_needs_no_rungs(place, p
     assert [sum(end >= rung for end in ends) for rung in range(max(ends) + 1)] == kept
 
 
-def test_a_rung_before_the_last_is_loose_however_tight_the_last_one_is():
-    halving = Halving(2, "accuracy")
-    loose = [halving.settings(iteration, Settings(tol=0.0), None).tol for iteration in range(3)]
-    assert loose == [0.016, 0.004, 0.0]
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", slow_but([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, place):
     words = ("sweep", "train", "--model", "stopped", "--tol", 0, "--stage", 0.01, "--table",
              "stopped.csv", "--max-epochs", 1_000_000)  # fmt: skip
