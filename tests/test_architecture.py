@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import streamtron
 from tests.helpers import house
-from tests.helpers.house import tree_of
+from tests.helpers.house import imports, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
@@ -86,20 +87,6 @@ def _module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in it, by its full name."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            assert node.module is not None
-            if node.module == "streamtron":
-                yield from (f"streamtron.{name.name}" for name in node.names)
-            else:
-                yield node.module
-
-
 def _called(path: Path) -> set[str]:
     """What a file calls, as it is written."""
     calls = (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call))
@@ -116,7 +103,7 @@ def test_streamtron_has_at_most_nine_entries_beside_its_two_doors_and_each_a_flo
 def test_a_module_imports_only_what_lies_lower_or_in_its_own_package() -> None:
     for path in SOURCES:
         own = _entry(path)
-        for name in _imports(path):
+        for name in imports(path):
             if name.startswith("streamtron."):
                 entry = name.split(".")[1]
                 assert entry == own or FLOORS[entry] < FLOORS[own], f"{path} imports {name}"
@@ -126,7 +113,7 @@ def test_a_module_imports_only_what_lies_lower_or_in_its_own_package() -> None:
 def test_a_library_is_imported_only_by_its_owner() -> None:
     for path in SOURCES:
         module = _module(path).removeprefix("streamtron.")
-        for name in _imports(path):
+        for name in imports(path):
             owners = OWNERS.get(name.split(".")[0], {""})
             assert any(f"{module}.".startswith(owner) for owner in owners), f"{path}: {name}"
 
@@ -164,7 +151,8 @@ def test_rows_are_scanned_and_readings_looped_over_in_one_module_each() -> None:
 
 
 def test_theory_imports_math_and_nothing_else() -> None:
-    assert set(_imports(PACKAGE / "core" / "theory.py")) - {"__future__"} == {"math"}
+    modules = {name.split(".")[0] for name in imports(PACKAGE / "core" / "theory.py")}
+    assert modules - {"__future__"} == {"math"}
 
 
 def test_the_library_prints_nothing() -> None:
@@ -173,7 +161,7 @@ def test_the_library_prints_nothing() -> None:
 
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for path in SOURCES:
-        assert not {"pickle", "dill", "joblib", "marshal", "shelve"} & set(_imports(path)), path
+        assert not {"pickle", "dill", "joblib", "marshal", "shelve"} & imports(path), path
         assert not {"eval", "exec"} & _called(path), path
 
 
@@ -215,8 +203,6 @@ def test_the_examples_in_the_docstrings_come_out_as_written() -> None:
 
 def _public() -> Iterator[object]:
     """Every public function and class of the package, and the methods of the classes."""
-    import streamtron
-
     for name in streamtron.__all__:
         value = getattr(streamtron, name)
         if callable(value):
@@ -227,8 +213,6 @@ def _public() -> Iterator[object]:
 
 
 def test_public_docstrings_name_no_constant_and_no_function_that_is_not_public() -> None:
-    import streamtron
-
     for one in _public():
         module = getattr(one, "__module__", "")
         if not module.startswith("streamtron."):
@@ -239,20 +223,6 @@ def test_public_docstrings_name_no_constant_and_no_function_that_is_not_public()
             if (name.isupper() or "_" in name) and len(name) > 1 and name not in streamtron.__all__
         }
         assert not inner & set(re.findall(r"\w+", inspect.getdoc(one) or "")), one
-
-
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
-def test_every_file_that_a_page_names_exists_and_its_examples_come_out_as_written(
-    page: Path,
-) -> None:
-    named = set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", page.read_text(encoding="utf-8")))
-    assert {
-        name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))
-    } == set()
-    assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
 def _answers() -> Iterator[tuple[str, str]]:
@@ -276,12 +246,6 @@ def test_a_file_defines_what_the_page_of_the_architecture_finds_in_it(name: str,
     assert name in defined
 
 
-def _fresh(code: str) -> str:
-    """What a fresh Python prints when it runs the code."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout
-
-
 LOADED = (
     "import sys; print([name for name in "
     "('dask', 'click', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'pandas', 'matplotlib', "
@@ -289,42 +253,35 @@ LOADED = (
 )
 
 
-def test_importing_the_package_loads_no_library() -> None:
-    assert _fresh(f"import streamtron; {LOADED}") == "[]\n"
+DECIDE = """
+import numpy as np
+from streamtron.model.linear_model import LinearModel
+model = LinearModel(np.ones(2), 0.5, ('no', 'yes'), {}, {}, {'index_base': 0})
+model.predict(np.ones((3, 2)))
+"""
+READ = """
+import sys, streamtron.model.metrics
+from streamtron.data import open_shards
+assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
+"""
 
 
-def test_a_model_that_decides_a_matrix_loads_numpy_and_scipy_alone() -> None:
-    decide = (
-        "import numpy as np; from streamtron.model.linear_model import LinearModel; "
-        "model = LinearModel(np.ones(2), 0.5, ('no', 'yes'), {}, {}, {'index_base': 0}); "
-        "model.predict(np.ones((3, 2))); "
-    )
-    assert _fresh(decide + LOADED) == "['scipy', 'numpy']\n"
-
-
-def test_reading_text_and_measuring_load_neither_pandas_nor_scikit_learn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("code", "loaded"), [
+    ("import streamtron", []),
+    (DECIDE, ["scipy", "numpy"]),
+    (READ, ["numpy", "pyarrow"]),
+    ("import streamtron.cli.main", ["click"]),
+], ids=["the package", "a decision", "reading and measuring", "the command line"])  # fmt: skip
+def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
-    read = (
-        "import streamtron.model.metrics; from streamtron.data import open_shards; "
-        f"assert len(list(open_shards([{str(tmp_path)!r}], cache_dir=None).chunks())) == 1; "
-    )
-    assert _fresh(read + LOADED) == "['numpy', 'pyarrow']\n"
-
-
-def test_the_command_line_without_a_command_loads_click_alone() -> None:
-    assert _fresh(f"import streamtron.cli.main; {LOADED}") == "['click']\n"
+    words = [sys.executable, "-c", f"{code}\n{LOADED}", tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{loaded}\n"
 
 
 def test_every_public_name_is_there_and_is_not_a_module_but_errors_and_events() -> None:
-    import streamtron
-
     for name in streamtron.__all__:
         assert inspect.ismodule(getattr(streamtron, name)) == (name in ("errors", "events"))
     assert set(streamtron.__all__) <= set(dir(streamtron))
-
-
-def test_an_unknown_public_name_is_an_attribute_error_that_names_it() -> None:
-    import streamtron
-
     with pytest.raises(AttributeError, match="nonesuch"):
         streamtron.nonesuch  # noqa: B018

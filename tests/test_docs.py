@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import json
 import os
@@ -32,6 +33,7 @@ from streamtron.solver.hessian import HEAD
 from tests.helpers.processes import here
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "streamtron"
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
@@ -220,14 +222,16 @@ def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page):
 # --- what they name is there ---------------------------------------------------------------------
 
 
-def test_every_path_and_make_target_that_a_page_names_is_there():
-    text = EVERYTHING + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
+def test_every_path_and_make_target_of_a_page_is_there_and_its_examples_come_out_as_written(page):
+    text, makefile = page.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text()
     paths = set(re.findall(r"(?:streamtron|tests|benchmarks|pipelines|docs)/[\w./-]*\w/?", text))
-    assert len(paths) > 20
-    assert not [path for path in paths if not (ROOT / path).exists()]
-    makefile = (ROOT / "Makefile").read_text()
+    paths |= set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", text))  # some within the package
+    assert len(paths) > 20 or page.name not in ("architecture.md", "CONTRIBUTING.md")
+    assert not [p for p in paths if not any((at / p).exists() for at in (PACKAGE, ROOT))]
     for target in re.findall(r"make (\w[\w-]*)  ", text):
         assert f"\n{target}:" in makefile
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
 ABOUT_CODE = [ROOT / "CONTRIBUTING.md", *map(DOCS.joinpath, ("algorithm.md", "architecture.md"))]
@@ -243,11 +247,6 @@ def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page):
     assert not [name for name in names if not re.search(rf"\b{name}\b", code)]
 
 
-def test_the_table_of_commands_has_every_command():
-    named = set(re.findall(r"\| `streamtron (\w+)", EVERYTHING))
-    assert named == set(main.streamtron.commands)
-
-
 FOREIGN = {"--system-site-packages"} | {
     "--passes", "--cache_file", "--loss_function", "--l2", "--power_t", "--initial_t",
     "--noconstant", "--oaa", "--multilabel_oaa", "--holdout_period", "--holdout_off", "--ngram",
@@ -259,10 +258,12 @@ DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}
 """Options of Dask's commands and of Docker's."""
 
 
-def test_every_option_that_a_page_names_is_one():
+def test_the_table_of_commands_has_every_one_and_every_option_that_a_page_names_is_one():
+    commands = main.streamtron.commands
+    assert set(re.findall(r"\| `streamtron (\w+)", EVERYTHING)) == set(commands)
     there = {
         word
-        for command in main.streamtron.commands.values()
+        for command in commands.values()
         for parameter in command.params
         for word in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help", "--generate", "--columns"}
@@ -309,9 +310,6 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}"
 
 
-# --- the pages that are made from the code -------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def pages():
     """The module that builds the site."""
@@ -323,22 +321,17 @@ def pages():
     return module
 
 
-def test_the_page_of_commands_has_every_option_with_its_help(pages):
+def test_the_pages_of_commands_and_of_python_have_every_option_and_every_public_name(pages):
     page = pages.with_marks("<!-- commands -->")
     for name, command in main.streamtron.commands.items():
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
         for parameter in command.params:
             if parameter.param_type_name == "option":
                 assert max(parameter.opts, key=len) in section
-
-
-def test_the_page_of_python_has_every_public_name(pages):
     page = pages.with_marks("<!-- api -->")
-    for name in set(streamtron.__all__) - {"__version__", "errors", "events"}:
+    public = set(streamtron.__all__) - {"__version__", "errors", "events"}
+    for name in public | {"SettingsError", "Outcome", "ReadingDone"}:
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
-    assert "\n### SettingsError" in page
-    assert "\n### Outcome" in page
-    assert "\n### ReadingDone" in page
 
 
 def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(pages):
@@ -382,11 +375,13 @@ def test_the_documentation_builds_without_a_warning_and_asks_the_network_for_not
         assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', html), page.name
 
 
-# --- the package ---------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def project():
+    """The metadata of the wheel."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_metadata_name_the_licence_the_version_and_every_python():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def test_the_metadata_name_the_licence_and_the_version(project):
     assert project["license"] == "BSD-3-Clause"
     assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
@@ -396,8 +391,7 @@ def test_the_metadata_name_the_licence_the_version_and_every_python():
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def test_the_conda_recipe_needs_what_the_wheel_needs_in_the_same_version(project):
     recipe = yaml.safe_load((ROOT / "release" / "recipe.yaml").read_text(encoding="utf-8"))
     assert recipe["context"]["version"] == project["version"]
     assert recipe["context"]["python_min"] == project["requires-python"].removeprefix(">=")

@@ -135,15 +135,11 @@ def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == 3300
 
 
-@pytest.mark.parametrize(
-    ("script", "words", "code", "sentence"),
-    [
-        ("paper_tables.py", ("bad.svm", "--set", "adult"), 1, "paper_tables: bad.svm, line 1"),
-        ("nightly_update.py", ("m", "inbox"), 3, "bad.svm, line 1"),
-        ("raw_text.py", ("a.jsonl", "a.jsonl", "--to", "."), 1,
-         "column 'text' of type int64 cannot be a text"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "words", "code", "sentence"), [
+    ("paper_tables.py", ("bad.svm", "--set", "adult"), 1, "paper_tables: bad.svm, line 1"),
+    ("nightly_update.py", ("m", "inbox"), 3, "bad.svm, line 1"),
+    ("raw_text.py", ("a.jsonl", "a.jsonl", "--to", "."), 1, "of type int64 cannot be a text"),
+])  # fmt: skip
 def test_a_pipeline_ends_with_a_sentence_of_what_is_wrong(script, words, code, sentence, tmp_path):
     (tmp_path / "inbox").mkdir()
     for place in (tmp_path, tmp_path / "inbox"):

@@ -113,9 +113,6 @@ def test_functions_of_a_model_take_its_path_too(place):
     assert np.array_equal(ours, theirs)
 
 
-# --- coefficients of other programs --------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with scikit-learn's coefficients, and their rows with three kinds of labels."""
@@ -175,23 +172,21 @@ except SettingsError as error:
 """
 
 
-def python(*words: str) -> str:
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+FIT = """print(*(
+    streamtron.fit(sys.argv[3], text=spec).classes
+    for spec in ("text,tfidf,stop_words=english", "text,hash_bits=8")
+))"""
 
 
-@pytest.mark.parametrize(("library", "code", "sentence"), [
-    ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn"),
-    ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh"),
+@pytest.mark.parametrize(("library", "code", "begins"), [
+    ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn, which "
+     "is not installed. Install streamtron["),
+    ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh, which is "
+     "not installed. Install streamtron["),
+    ("sklearn", FIT, "('a', 'b') ('a', 'b')"),
 ])  # fmt: skip
-def test_a_feature_without_its_library_says_in_a_sentence_what_to_install(library, code, sentence):
-    said = python("-c", WITHOUT, library, code)
-    assert said.startswith(f"{sentence}, which is not installed. Install streamtron[")
-
-
-def test_words_are_counted_hashed_and_normed_without_scikit_learn(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("label,text\na,the cheap pills\nb,noon the team\n")
-    for spec in ("text,tfidf,stop_words=english", "text,hash_bits=8"):
-        code = f"print(streamtron.fit({str(path)!r}, text={spec!r}).classes)"
-        assert python("-c", WITHOUT, "sklearn", code) == "('a', 'b')\n"
+def test_what_lacks_its_library_says_so_and_words_lack_none(library, code, begins, tmp_path):
+    (tmp_path / "t.csv").write_text("label,text\na,the cheap pills\nb,noon the team\n")
+    command = [sys.executable, "-c", WITHOUT, library, code, tmp_path / "t.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(begins)

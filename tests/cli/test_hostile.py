@@ -20,7 +20,7 @@ import pytest
 import xxhash
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
-from streamtron.core.sealed import sealed_bytes
+from streamtron.core.sealed import canonical, sealed_bytes
 from streamtron.data import Manifest, open_shards
 from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
 from streamtron.model.import_model import load_any
@@ -36,19 +36,16 @@ HUGE = 2**60
 
 def sealed_by_hand(header: dict, data: bytes) -> bytes:
     """Seal any header and data by the rule of sealed files."""
-
-    def text(value):
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-    digest = xxhash.xxh3_128(text(header) + data).hexdigest()
+    digest = xxhash.xxh3_128(canonical(header).encode() + data).hexdigest()
     header = {**header, "__metadata__": {**header["__metadata__"], "digest": digest}}
-    length = -(-len(text(header)) // 8) * 8
-    return length.to_bytes(8, "little") + text(header).ljust(length) + data
+    text = canonical(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
 
 
-def length_first(header: bytes, data: bytes = b"", length: int | None = None) -> bytes:
+def length_first(header: bytes, length: int | None = None) -> bytes:
     """A file with the outline of a safetensors file."""
-    return struct.pack("<Q", len(header) if length is None else length) + header + data
+    return struct.pack("<Q", len(header) if length is None else length) + header
 
 
 def tensor(shape: list[int], offsets: list[int], dtype: str = "F64") -> dict[str, Any]:
@@ -69,70 +66,29 @@ def npy(header: str) -> bytes:
 NOT_OURS: dict[str, bytes] = {
     "empty": b"",
     "text": b"1 1:1\n-1 2:1\n",
-    "zeros": bytes(4096),
     "random": np.random.default_rng(0).bytes(4096),
-    "one byte": b"{",
     "a header of 2^60 bytes": length_first(b"{}", length=HUGE),
-    "a header of -1 bytes": length_first(b"{}", length=2**64 - 1),
-    "a header of 90 MB that is not there": length_first(b"{}", length=90_000_000),
-    "a header cut off": length_first(b'{"__metadata__":{', length=4000),
     "deep nesting": length_first(b'{"a":' + DEEP.encode() + b"}"),
-    "deep metadata": length_first(
-        json.dumps({"__metadata__": {"digest": "", "streamtron": DEEP}}).encode()
-    ),
     "sealed deep metadata": sealed_by_hand({"__metadata__": {"streamtron": DEEP}}, b""),
     "a tensor of 2^60 bytes": stranger(weights=tensor([HUGE // 8], [0, HUGE])),
-    "a shape of 2^60": stranger(weights=tensor([HUGE], [0, 16])),
     "a shape below 0": stranger(weights=tensor([-2], [0, 16])),
-    "a shape whose product wraps": stranger(weights=tensor([2**32, 2**32], [0, 16])),
-    "overlapping tensors": stranger(bias=tensor([], [0, 8]), weights=tensor([2], [0, 16])),
     "offsets backwards": stranger(weights=tensor([2], [16, 0])),
-    "offsets below 0": stranger(weights=tensor([2], [-16, 0])),
-    "a gap": stranger(bytes(32), bias=tensor([], [0, 8]), weights=tensor([2], [16, 32])),
     "unknown dtype": stranger(weights=tensor([2], [0, 16], "F128")),
-    "dtype of others": stranger(bytes(2), x=tensor([1], [0, 2], "BF16")),
     "dtype that is no text": stranger(bytes(8), x={**tensor([1], [0, 8]), "dtype": ["F64"]}),
-    "fewer bytes than numbers": stranger(bytes(4), x=tensor([1], [0, 4])),
     "a byte beyond": stranger(bytes(17), weights=tensor([2], [0, 16])),
-    "a tensor that is a number": sealed_by_hand(
-        {"__metadata__": {"streamtron": "{}"}, "y": 3}, b""
-    ),
-    **{
-        f"metadata of {content!r}": sealed_by_hand({"__metadata__": {"streamtron": content}}, b"")
-        for content in ("[]", "3", '"a"', "{", 3)
-    },
-    "no metadata": length_first(b'{"weights":{"dtype":"F64","shape":[0],"data_offsets":[0,0]}}'),
-    "metadata that is a list": length_first(b'{"__metadata__":["streamtron"]}'),
-    "a list": length_first(b"[1,2,3]{"),
+    "sealed metadata that is a list": sealed_by_hand({"__metadata__": {"streamtron": "[]"}}, b""),
     "another sealed file": sealed_bytes({"witness_version": 1}, {}),
-    "a number of 10000 digits": length_first(b'{"a":' + b"9" * 10_000 + b"}"),
-    "not utf-8": length_first(b'{"\xff\xfe":1}'),
-    "pickle": b"\x80\x04\x95\x0f\x00\x00\x00\x00\x00\x00\x00{\x8c\x01a\x8c",
     "npy of 2^60": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1152921504606846976,)}"),
-    "npy of a product that wraps": npy(
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296, 4294967296)}"
-    ),
-    "npy of objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"),
     "npy that nests": npy("(" * 5000),
-    "npy that nests rightly": npy("(" * 90 + ")" * 90),
-    "npy of no dictionary": npy("3"),
-    "npy cut off": npy("{'descr': '<f8', 'fortran")[:-3],
     "LIBLINEAR of 2^60 columns": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -1\n"
     b"nr_feature 1152921504606846976\nbias -1\nw\n1\n",
     "LIBLINEAR with a label of 400 digits": b"solver_type L2R_LR\nnr_class 2\nlabel 1 -"
     + b"9" * 400
     + b"\nnr_feature 1\nbias -1\nw\n1\n",
-    "LIBLINEAR without an end": b"solver_type L2R_LR\n" * 1000,
     "deep JSON": DEEP.encode(),
-    "JSON with deep shards": b'{"shards": ' + DEEP.encode() + b"}",
     "JSON with many shards": b'{"shards": [' + b'{"a": 1},' * 1000 + b"{}]}",
     "JSON with a long name": b'{"shards": "' + b"a" * 1000 + b'"}',
-    "JSON null": b"null",
     "JSON list": b"[]",
-    **{
-        f"JSON with shards {shards}": f'{{"shards": {shards}}}'.encode()
-        for shards in ("3", "[3]", '{"a": 1}', '[{"name": "a"}]')
-    },
 }
 """Files that are no model, no witness, no manifest."""
 
@@ -145,20 +101,15 @@ READ: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("what", READ)
-def test_a_pipe_without_a_writer_is_refused_and_not_waited_for(tmp_path, what):
+@pytest.mark.parametrize(("name", "kind", "begins"), [
+    ("pipe", DataError, "not a file but a pipe"),
+    (".", MachineError, "cannot be read"),
+    ("absent", MachineError, "cannot be read"),
+])  # fmt: skip
+def test_a_pipe_is_not_waited_for_and_a_directory_is_refused(tmp_path, what, name, kind, begins):
     os.mkfifo(tmp_path / "pipe")
-    message = refused(lambda: READ[what](str(tmp_path / "pipe")), DataError)
-    assert message.startswith(f"{tmp_path / 'pipe'}: not a file but a pipe")
-
-
-@pytest.mark.parametrize("what", READ)
-@pytest.mark.parametrize("name", [".", "absent"])
-def test_a_directory_and_what_is_not_there_are_the_machines_matter(tmp_path, what, name):
-    message = refused(lambda: READ[what](str(tmp_path / name)), MachineError)
-    assert message.startswith(f"{tmp_path / name}: cannot be read")
-
-
-# The cache ---------------------------------------------------------------------------------------
+    message = refused(lambda: READ[what](str(tmp_path / name)), kind)
+    assert message.startswith(f"{tmp_path / name}: {begins}")
 
 
 @pytest.fixture
@@ -196,18 +147,12 @@ def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
 
 FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "rows of 2^60": lambda f: entry_of(f, rows=HUGE),
-    "nonzeros of 2^60": lambda f: entry_of(f, nonzeros=HUGE),
     "rows below 0": lambda f: entry_of(f, rows=-9),
     "rows that are no number": lambda f: entry_of(f, rows="9"),
     "an offset behind the end": lambda f: entry_of(f, offset=HUGE),
-    "an offset below 0": lambda f: entry_of(f, offset=-16),
-    "overlapping segments": lambda f: f | {"entries": f["entries"] * 2},
     "no segments": lambda f: f | {"entries": []},
     "a segment of one number": lambda f: f | {"entries": [[16]]},
-    "segments that are a number": lambda f: f | {"entries": 3},
     "no version": lambda f: {"entries": []},
-    "a list": lambda f: b"[]",
-    "no JSON": lambda f: b"{",
     "deep nesting": lambda f: DEEP.encode(),
     "a key that is a list": lambda f: f | {"key": [1, 2]},
     "labels that are a number": lambda f: f | {"labels": 3},
@@ -215,9 +160,7 @@ FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
 
 
 @pytest.mark.parametrize("footer", FOOTERS)
-def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_afresh_from_its_shard(
-    cached, footer
-):
+def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_anew_from_its_shard(cached, footer):
     data, cache, good = str(cached.parents[1] / "data"), str(cached.parent), cached.read_bytes()
     with open_shards([data], cache_dir=cache) as source:
         wanted = [bits(chunk) for chunk in source.chunks()]
@@ -247,14 +190,16 @@ def forged(path: Path, place: int, value: int, **change: int) -> None:
     write_flat(path, bytes(body), entry_of(footer, checksum=checksum, **change))
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "change"),
-    [(18, 3, {}), (18, 2**32 - 1, {}), (26, 0, {}), (27, 2, {}), (27, 2**31 - 1, {}), (27, -2, {}),
-     (18, 2, {"rows": 18, "nonzeros": 0})],
-    ids=["longer", "far longer", "shorter", "no label", "far from a label", "below none",
-         "nonzeros traded for rows"],
-)  # fmt: skip
-def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, place, value, change):
+FORGED: dict[str, tuple[int, int, dict[str, int]]] = {
+    "longer": (18, 3, {}), "far longer": (18, 2**32 - 1, {}), "shorter": (26, 0, {}),
+    "no label": (27, 2, {}), "below none": (27, -2, {}),
+    "nonzeros traded for rows": (18, 2, {"rows": 18, "nonzeros": 0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, what):
+    place, value, change = FORGED[what]
     forged(cached, place, value, **change)
     contents = read_contents(str(cached))
     shard = CachedShard(str(cached), "a.svm", contents)
@@ -273,8 +218,6 @@ def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached):
     ):
         list(source.chunks())
 
-
-# Memory ------------------------------------------------------------------------------------------
 
 IN_LITTLE_ROOM = """
 import resource, sys
@@ -313,9 +256,7 @@ def in_little_room(warm: Path, *files: tuple[str, Path]) -> Iterator[str]:
     yield from done.stdout.splitlines()
 
 
-def test_what_is_not_ours_is_refused_by_name_and_nothing_allocated_because_a_header_says_so(
-    tmp_path,
-):
+def test_what_is_not_ours_is_refused_and_gets_no_memory_because_a_header_says_so(tmp_path):
     (tmp_path / "warm.svm").write_bytes(b"1 1:1\n-1 2:1\n")
     files = []
     for number, content in enumerate(NOT_OURS.values()):
@@ -334,33 +275,20 @@ def test_what_is_not_ours_is_refused_by_name_and_nothing_allocated_because_a_hea
         assert len(line) < 1000
 
 
-# Tables ------------------------------------------------------------------------------------------
-
-
 def parquet(path: Path, **options: Any) -> bytearray:
     rows = {"indices": [[1, k + 2] for k in range(50)], "label": [k % 2 for k in range(50)]}
     pq.write_table(pa.table(rows), path, write_page_checksum=True, **options)
     return bytearray(path.read_bytes())
 
 
-def with_footer_length(raw: bytearray, length: int) -> bytearray:
-    return raw[:-8] + struct.pack("<I", length) + raw[-4:]
-
-
 TABLES: dict[str, Callable[[Path], bytes | bytearray]] = {
-    "empty": lambda p: b"",
-    "magic alone": lambda p: b"PAR1",
     "magic twice": lambda p: b"PAR1PAR1",
-    "a footer of 4 GB": lambda p: with_footer_length(parquet(p), 2**32 - 1),
-    "a footer of 0 bytes": lambda p: with_footer_length(parquet(p), 0),
-    "a footer longer than the file": lambda p: with_footer_length(parquet(p), 10**6),
-    "a footer of zeros": lambda p: b"PAR1" + bytes(500) + struct.pack("<I", 500) + b"PAR1",
+    "a footer of 4 GB": lambda p: parquet(p)[:-8] + b"\xff" * 4 + b"PAR1",
     "a footer of ones": lambda p: b"PAR1" + b"\xff" * 500 + struct.pack("<I", 500) + b"PAR1",
     "a footer nested without end": lambda p: (
         b"PAR1" + b"\x1c" * 100_000 + struct.pack("<I", 100_000) + b"PAR1"
     ),
     "encrypted": lambda p: parquet(p)[:-4] + b"PARE",
-    "an Arrow file": lambda p: b"ARROW1\0\0" + bytes(100) + b"ARROW1",
 }
 
 
@@ -383,20 +311,12 @@ def inflated(raw: bytearray, size: int) -> bytearray:
 
 
 ARROWS: dict[str, Callable[[Path], bytes | bytearray]] = {
-    "empty": lambda p: b"",
-    "magic alone": lambda p: b"ARROW1",
     "magic twice": lambda p: b"ARROW1\0\0ARROW1",
     "a footer of 2 GB": lambda p: arrow(p)[:-10] + struct.pack("<i", 2**31 - 1) + b"ARROW1",
-    "a footer below 0": lambda p: arrow(p)[:-10] + struct.pack("<i", -1) + b"ARROW1",
-    "a footer of zeros": lambda p: (
-        arrow(p)[:-510] + bytes(500) + struct.pack("<i", 500) + b"ARROW1"
-    ),
     "a message of 2 GB": lambda p: b"\xff" * 4 + struct.pack("<i", 2**31 - 1) + bytes(100),
     "a message below 0": lambda p: b"\xff" * 4 + struct.pack("<i", -5) + bytes(100),
-    "a message of zeros": lambda p: b"\xff" * 4 + struct.pack("<i", 96) + bytes(96),
     "a buffer that unpacks to 2^60 bytes": lambda p: inflated(arrow(p, "lz4"), HUGE),
     "a buffer that unpacks to 16 GB": lambda p: inflated(arrow(p, "zstd"), 2**34),
-    "a buffer that unpacks to -2 bytes": lambda p: inflated(arrow(p, "zstd"), -2),
     "a buffer that unpacks to too much": lambda p: inflated(arrow(p, "lz4"), 8 * 5000 + 8),
     "a stream cut off": lambda p: arrow(p, stream=True)[:-5000],
 }

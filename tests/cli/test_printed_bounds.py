@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamtron
-from streamtron.cli.main import main
 from streamtron.core.text import BOUNDS, down, up
 from tests.helpers.svm_text import svm_lines
 
@@ -70,11 +69,10 @@ def test_no_format_but_down_and_up_is_applied_to_what_is_proven():
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["f'{gap:.3g}'", "number(upper)", "'%.6g' % report['upper_bound']", "format(gap, 'g')",
-     "aligned([('largest gap', float(c['relative_duality_gap']))])", "f'{_gap(x):.{n}g}'"],
-)  # fmt: skip
+@pytest.mark.parametrize("code", [
+    "f'{gap:.3g}'", "number(upper)", "'%.6g' % report['upper_bound']", "format(gap, 'g')",
+    "aligned([('largest gap', float(c['relative_duality_gap']))])", "f'{_gap(x):.{n}g}'",
+])  # fmt: skip
 def test_that_rule_sees_every_way_to_round_a_bound_to_nearest(code):
     assert any(PROVEN.search(value) for value, _ in _formats(ast.parse(code)))
 
@@ -92,9 +90,6 @@ def test_a_bound_that_is_not_there_is_a_dash():
     assert (down(None), up(None)) == ("-", "-")
 
 
-# --- as they are printed -------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Rows of five classes, and a model of them with its report."""
@@ -106,15 +101,9 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def printed(capsys):
+def printed(run):
     """Run a command, and give what it prints."""
-
-    def call(*words: object) -> str:
-        with pytest.raises(SystemExit):
-            main([*map(str, words)])
-        return "".join(capsys.readouterr())
-
-    return call
+    return lambda *words: "".join(run(*words)[1:])
 
 
 def _table(text: str) -> list[list[Decimal]]:
@@ -141,8 +130,8 @@ def _named(text: str, pattern: str) -> Decimal:
 def test_certify_prints_what_is_true_of_weights_that_are_too_long(place, printed):
     (place / "two.svm").write_text("1 1:1\n-1 1:-1\n")
     (place / "long.txt").write_text("10\n")  # P is 50, at 0.8 the least is 0.4
-    said = printed("certify", place / "long.txt", place / "two.svm", "--C", 1, "--rho", 0,
-                    "--index-base", 1)  # fmt: skip
+    words = ("--C", 1, "--rho", 0, "--index-base", 1)
+    said = printed("certify", "long.txt", "two.svm", *words)
     assert "problem            loss squared_hinge, penalty l2, C 1" in said
     assert _named(said, r"primal objective +(\S+)") in (50, Decimal("50.00001"))
     assert _named(said, r"gap +(\S+)") >= Decimal("0.992")
@@ -151,39 +140,23 @@ def test_certify_prints_what_is_true_of_weights_that_are_too_long(place, printed
 
 
 def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, printed):
-    model, report = place / "model", place / "report.json"
-    said = printed("fit", place / "rows.svm", "--multiclass", "--model", model, "--report", report,
-                    "--tol", 1e-4, "--stage", 1, "-v")  # fmt: skip
-    told = json.loads(report.read_text())
+    words = ("--multiclass", "--model", "m", "--report", "r.json", "--tol", 1e-4, "--stage", 1)
+    said = printed("fit", "rows.svm", *words, "-v")
+    told = json.loads((place / "r.json").read_text())
     proofs = [each["certificate"] for each in told["learners"]]
     widest = Decimal(told["certificate"]["relative_duality_gap"])
     _holds(_table(said), proofs)
     assert _named(said, r"largest gap +(\S+)") >= widest
     assert _named(said, r"the largest relative duality gap is ([-0-9.e]+),") >= widest
-    shown = printed("inspect", model)
+    shown = printed("inspect", "m")
     _holds(_table(shown), proofs)
     assert _named(shown, r"largest gap +(\S+)") >= widest
-    again = [
-        each["certificate"] for each in json.loads(printed("certify", model, "--json"))["learners"]
-    ]
-    _holds(_table(printed("certify", model)), again)
-    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", model, model), re.M):
+    again = json.loads(printed("certify", "m", "--json"))["learners"]
+    _holds(_table(printed("certify", "m")), [each["certificate"] for each in again])
+    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", "m", "m"), re.M):
         assert min(map(Decimal, found)) >= min(Decimal(each[BOUNDS[2]]) for each in proofs)
-    printed("report", f"{model}.run", "-o", place / "page.html")
+    printed("report", "m.run", "-o", "page.html")
     cells = re.findall(r'data-key="([^"]+)">([^<]+)<', (place / "page.html").read_text())
     for each in proofs:
         [text] = {text for key, text in cells if key == repr(each[BOUNDS[2]])}
         assert Decimal(text) >= Decimal(each[BOUNDS[2]])
-
-
-def test_a_sweep_prints_gaps_that_hold(place, printed):
-    table, valid = place / "table.csv", place / "valid.svm"
-    valid.write_text((place / "rows.svm").read_text())
-    said = printed("sweep", place / "rows.svm", "--multiclass", "--C", "0.1,1,10", "--valid", valid,
-                    "--table", table, "-v")  # fmt: skip
-    heads, *rows = (line.split(",") for line in table.read_text().splitlines())
-    exact = {row[heads.index("C")]: Decimal(row[heads.index(BOUNDS[2])]) for row in rows}
-    for C, gap in exact.items():
-        [line] = [line for line in said.splitlines() if re.match(rf"[* ] +{float(C):g} ", line)]
-        numbers = re.findall(r"(?<= )[0-9][-0-9.e]*(?= )", line)
-        assert Decimal(numbers[-2]) >= gap > Decimal(numbers[-2]) * Decimal("0.99")

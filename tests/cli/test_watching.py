@@ -12,19 +12,8 @@ from typing import Any
 import pytest
 
 from streamtron.cli.progress import Forecast, Status, reading_head, reading_line
+from streamtron.core import events
 from streamtron.core.errors import MachineError, SettingsError
-from streamtron.core.events import (
-    ChunkDone,
-    Problem,
-    ReadingDone,
-    ReadingStarted,
-    RoundDone,
-    SolveStarted,
-    TrialDone,
-    TrialsStarted,
-    event_fields,
-    log_events,
-)
 from streamtron.data.writers.corpus import generate
 from tests.helpers.optimum import of_margins
 from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
@@ -58,9 +47,6 @@ def terminal(place, monkeypatch):
     yield call
     for one in opened:
         one.process.kill()
-
-
-# --- terminals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -116,9 +102,6 @@ def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
     assert shown.screen.broken == 0
 
 
-# --- pipes ---------------------------------------------------------------------------------------
-
-
 def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place):
     done = succeeded(Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end())
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
@@ -141,9 +124,6 @@ def test_lines_of_several_problems_name_them(run):
     assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
 
 
-# --- the end of the run --------------------------------------------------------------------------
-
-
 class Clock:
     """Seconds that are set by hand."""
 
@@ -156,18 +136,18 @@ class Clock:
 
 def _reading(forecast: Forecast, clock: Clock, number: int, problems: int = 1) -> None:
     """Ten seconds for the rows, and five for the solve."""
-    forecast.observe(ReadingStarted(number, "scan", 100, 1000, problems))
+    forecast.observe(events.ReadingStarted(number, "scan", 100, 1000, problems))
     clock.now += 10.0
-    forecast.observe(SolveStarted(number, 100))
+    forecast.observe(events.SolveStarted(number, 100))
     clock.now += 5.0
 
 
-def _done(number: int, gap: float | None, tol: float = 0.01, **more: Any) -> ReadingDone:
-    upper = 1.0
-    proven = None if gap is None else of_margins(0.0, (1.0 - gap) ** 0.5, upper, 100)
-    told = {"active_rows": 10, "rows": 100, **more}
-    rows = told.pop("active_rows")
-    return ReadingDone(number, "ascent", "scan", 0, 0, rows, proven, upper, tol=tol, **told)
+def _done(
+    number: int, gap: float | None, tol: float = 0.01, active: int = 10, **more: Any
+) -> events.ReadingDone:
+    more |= {"tol": tol, "rows": 100}
+    proven = None if gap is None else of_margins(0.0, (1.0 - gap) ** 0.5, 1.0, 100)
+    return events.ReadingDone(number, "ascent", "scan", 0, 0, active, proven, 1.0, **more)
 
 
 def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
@@ -176,11 +156,11 @@ def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
     assert forecast.end() is None
     _reading(forecast, clock, 0)
     assert forecast.end() is None, "nothing is known in the first reading"
-    forecast.observe(_done(0, None, active_rows=100))
+    forecast.observe(_done(0, None, active=100))
     assert forecast.end() == clock.now + 10.0
-    forecast.observe(ReadingStarted(1, "scan", 100, 1000))
+    forecast.observe(events.ReadingStarted(1, "scan", 100, 1000))
     clock.now += 8.0
-    forecast.observe(ChunkDone(1, 20, 200))  # 8 seconds for a fifth
+    forecast.observe(events.ChunkDone(1, 20, 200))  # 8 seconds for a fifth
     assert forecast.end() == pytest.approx(clock.now + 32.0)
 
 
@@ -201,7 +181,7 @@ def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
     for number, gaps in enumerate(readings):
         _reading(forecast, clock, number, problems=len(readings[0]))
         for C, gap in enumerate(gaps or [None]):
-            forecast.observe(_done(number, gap, tol, problem=Problem(float(C))))
+            forecast.observe(_done(number, gap, tol, problem=events.Problem(float(C))))
     end = None if left is None else pytest.approx(clock.now + left * 10.0 + (left - 1) * 5.0)
     assert forecast.end() == end
 
@@ -209,16 +189,13 @@ def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
 def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done():
     clock = Clock()
     forecast = Forecast(clock)
-    trial = TrialDone("C 1, rho 1", "", {"accuracy": 0.5}, 0.1, "certified", "0")
+    trial = events.TrialDone("C 1, rho 1", "", {"accuracy": 0.5}, 0.1, "certified", "0")
     for later, left in ((1, 4), (0, 3), (None, None)):
-        forecast.observe(TrialsStarted(0, 4, later))
+        forecast.observe(events.TrialsStarted(0, 4, later))
         assert forecast.end() is None
         clock.now += 60.0
         forecast.observe(trial)
         assert forecast.end() == (None if left is None else clock.now + 60.0 * left)
-
-
-# --- logs ----------------------------------------------------------------------------------------
 
 
 def _log(path: Path) -> list[dict[str, Any]]:
@@ -255,10 +232,10 @@ def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
     assert (first["step"], first["rounds"], first["estimated_gap"]) == ("start", 1, None)
     assert [line["stage"] for line in lines if line["event"] == "stage_done"] == ["ascent"]
     status = Status(Forecast())
-    status.observe(ReadingStarted(1, "scan", None, None))
-    status.observe(RoundDone("sum_held", 37))
+    status.observe(events.ReadingStarted(1, "scan", None, None))
+    status.observe(events.RoundDone("sum_held", 37))
     assert status.text(60) == "reading 2: scan  round 37: sum held"
-    status.observe(RoundDone("product", 38, 0.00312))
+    status.observe(events.RoundDone("product", 38, 0.00312))
     assert status.text(60) == "reading 2: scan  round 38: product, gap ~0.003 in memory"
 
 
@@ -300,38 +277,37 @@ def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run, place):
 def test_chunks_are_logged_at_most_so_often(tmp_path):
     for every, wanted in ((0.0, 5), (1e6, 1)):
         path = tmp_path / str(every)
-        with log_events(path, every) as listen:
+        with events.log_events(path, every) as listen:
             for number in range(5):
-                listen(ChunkDone(0, number, number))
+                listen(events.ChunkDone(0, number, number))
         assert len(_log(path)) == wanted
 
 
 def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_the_table():
-    line = event_fields(ReadingDone(0, "1", "train", 5, 2, 7, None, float("inf")))
+    line = events.event_fields(events.ReadingDone(0, "1", "train", 5, 2, 7, None, float("inf")))
     assert line["estimated_upper_bound"] is None
-    shown = reading_line(ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
+    shown = reading_line(events.ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
     assert "~0.25" in shown, "what is only an estimate is marked"
     assert len(shown) == len(reading_head())
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["1 1:1\n", "{}\n", "\x00", "[1]\n", "3\n", '"time event"', "[" * 60_000, '{"time": 1}\n',
-     '{"event": "click", "time": 3, "label": 1}\n'],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    "1 1:1\n", "3\n", '"time event"', "[" * 60_000, '{"time": 1}\n',
+    '{"event": "click", "time": 3, "label": 1}\n',
+])  # fmt: skip
 def test_a_file_that_is_no_log_is_refused_and_kept(run, place, content):
     (place / "precious").write_text(content)
     one_sentence(run("fit", "train", "--model", "m1", "--log", "precious"), 2, "precious")
     assert (place / "precious").read_text() == content
     assert not (place / "m1.run").exists()
-    with pytest.raises(SettingsError, match="not a log"), log_events(place / "precious"):
+    with pytest.raises(SettingsError, match="not a log"), events.log_events(place / "precious"):
         pass
 
 
 def test_a_log_where_another_output_goes_or_nothing_can_is_refused(run, place):
     one_sentence(run("fit", "train", "--model", "m2", "--log", "m2"), 2, "m2")
     one_sentence(run("fit", "train", "--model", "m2", "--log", "nowhere/log"), 5, "nowhere")
-    with pytest.raises(MachineError, match="cannot be written"), log_events(place):
+    with pytest.raises(MachineError, match="cannot be written"), events.log_events(place):
         pass
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -19,20 +20,23 @@ import distributed  # noqa: F401 (else the end of a dask.config.set takes its de
 import numpy as np
 import pytest
 
-from streamtron.cluster.client import usable_memory
+from streamtron.cluster import client as cluster_client
+from streamtron.cluster.client import Workers, usable_memory
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import parts_on
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.executor import serial
+from streamtron.core.kernels import COLUMN_MAX
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
+from streamtron.runs.memory import check_worker, worker_memory_needed
 from streamtron.runs.predict import write_predictions
-from tests.helpers.dask_processes import BIN, LOCAL, dask_worker, said, started
-from tests.helpers.processes import here, until
+from tests.helpers.dask_processes import dask_scheduler, dask_worker
+from tests.helpers.processes import COMMAND, Process, here, until
 
 COLUMNS = 200
 ROWS = 9000
@@ -107,7 +111,10 @@ def test_workers_of_a_command_have_a_dashboard_and_import_nothing_from_its_direc
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
     words = ["generate", "data", "--rows", "100", "--workers", "1", "--dashboard", "127.0.0.1:0"]
     done = subprocess.run(
-        [BIN / "streamtron", *words], cwd=tmp_path, capture_output=True, text=True
+        [Path(sys.executable).parent / "streamtron", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert [line[:28] for line in done.stderr.splitlines()] == ["dashboard: http://127.0.0.1:"]
@@ -132,9 +139,7 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
     (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
     (["# none\n"], "no rows"),
 ])  # fmt: skip
-def test_an_error_in_a_shard_is_the_sentence_of_one_process(
-    guest, model, tmp_path, texts, sentence
-):
+def test_an_error_in_a_shard_is_that_of_one_process(guest, model, tmp_path, texts, sentence):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
     for work in (
@@ -152,8 +157,11 @@ def test_an_error_in_a_shard_is_the_sentence_of_one_process(
 
 
 def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(guest, tmp_path):
+    def states(dask_scheduler: Any) -> list[str]:
+        return [task.state for task in dask_scheduler.tasks.values()]
+
     def let_the_first_go_on() -> None:
-        until(lambda: "erred" in guest.client.run_on_scheduler(_states))
+        until(lambda: "erred" in guest.client.run_on_scheduler(states))
         (tmp_path / "go").touch()
 
     watching = threading.Thread(target=let_the_first_go_on)
@@ -161,10 +169,6 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(g
     with pytest.raises(DataError, match=r"^first failed$"):
         list(guest(_fails_in_turn, ["first", "second", "third"], str(tmp_path)))
     watching.join()
-
-
-def _states(dask_scheduler: Any) -> list[str]:
-    return [task.state for task in dask_scheduler.tasks.values()]
 
 
 def _fails_in_turn(item: str, directory: str) -> list[str]:
@@ -196,15 +200,12 @@ def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(wor
     assert client.submit(int, "7", pure=False).result() == 7  # all said before is heard
     os.kill(pid, signal.SIGKILL)
     until(lambda: address_of[pid] not in client.nthreads())
-    known = [str(key).split("-") for key in client.run_on_scheduler(_tasks_known)]
+    tasks = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    known = [str(key).split("-") for key in tasks]
     assert [key[2] for key in known if key[0] == "_waits_if_second"] == ["1"]
     (tmp_path / "go").touch()
     assert len(list(results)) == 1
     assert len(list(tmp_path.glob("began-0-*"))) == 1
-
-
-def _tasks_known(dask_scheduler: Any) -> list[Any]:
-    return list(dask_scheduler.tasks)
 
 
 def _waits_if_second(item: int, directory: str) -> Iterator[int]:
@@ -242,13 +243,11 @@ def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_writ
         with pytest.raises(MachineError, match="gone since an error before"):
             list(workers(_waits_once, ["a"], str(tmp_path)))
     made = tmp_path / "made"
-    words = ["generate", made, "--rows", "30000000", "--workers", "1"]
-    with started(sys.executable, "-m", "streamtron", *words) as process:
-        until(lambda: any(made.glob(".part*")))
-        process.terminate()
-        said, _ = process.communicate()
-        assert process.returncode == 143
-        assert said == "stopped by SIGTERM; nothing half-written is left.\n"
+    words = ["generate", "made", "--rows", 30_000_000, "--workers", 1]
+    process = Process(COMMAND, *words, cwd=tmp_path)
+    until(lambda: any(made.glob(".part*")))
+    process.send_signal(signal.SIGTERM)
+    assert process.end() == (143, "", "stopped by SIGTERM; nothing half-written is left.\n")
     assert not made.exists()
 
 
@@ -266,9 +265,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
-    workers, corpus, model, tmp_path, words
-):
+def test_commands_do_with_a_scheduler_what_they_do_without(workers, corpus, model, tmp_path, words):
     """The scheduler's workers were started in another directory than the command."""
     model.save(tmp_path / "model")
     many = np.stack([model.weights, -model.weights, model.weights[::-1]])
@@ -284,6 +281,69 @@ def test_a_command_prints_and_writes_with_a_scheduler_what_it_does_without(
     assert ended[0] == ended[1]
     assert done.returncode == 0
     assert ended[0][1] or done.stdout
+
+
+PART = Settings(active_set=10**8)
+
+
+def needed(parts: int, at_once: int, settings: Settings = PART, columns: int = 0) -> int:
+    needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
+    return sum(need.size for need in needs)
+
+
+def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do():
+    enough = needed(4, 2)
+    check_worker(PART, "w", enough, parts=4, at_once=2)
+    with pytest.raises(MachineError) as refused:
+        check_worker(PART, "w", enough - 1, parts=4, at_once=2)
+    for words in ("worker w needs", "active sets of 4 parts 400.0 MB", "fewer --workers"):
+        assert words in str(refused.value)
+
+
+def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features():
+    assert needed(2, 1) < needed(3, 1) < needed(3, 2) < needed(3, 2, columns=1000)
+    assert needed(1, 1) == needed(1, 8)  # it has but one part
+    limit = needed(2, 1) + 10**6
+    check_worker(PART, "w", limit, parts=2, at_once=1)
+    with pytest.raises(MachineError, match="weights"):
+        check_worker(PART.but(hash_bits=20), "w", limit, parts=2, at_once=1)
+
+
+def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read():
+    columns = check_worker(PART, "w", needed(2, 1, columns=500), parts=2, at_once=1)
+    assert columns == 500
+    assert check_worker(PART, "w", None, parts=2, at_once=1) == COLUMN_MAX + 1
+
+
+class Fake:
+    """A client and a cluster whose workers come after so many waits, if their nannies live."""
+
+    def __init__(self, comes_after: int, nannies: list[str]) -> None:
+        self.left, self.waits = comes_after, 0
+        named = [SimpleNamespace(status=SimpleNamespace(name=name)) for name in nannies]
+        self.workers = dict(enumerate(named))
+
+    def nthreads(self) -> dict[str, int]:
+        return {"a": 1} if self.waits >= self.left else {}
+
+    def wait_for_workers(self, number: int, timeout: float) -> None:
+        assert (number, timeout) == (1, cluster_client.RESTARTING)
+        self.waits += 1
+        if not self.nthreads():
+            raise TimeoutError
+
+
+@pytest.mark.parametrize(("after", "nannies", "waits"), [
+    (3, ["running"], 3),  # it takes long, and comes
+    (3, ["starting"], 3),
+    (3, ["closed"], 1),  # it will not come
+    (3, None, 1),  # not ours: who knows
+    (10**6, ["running"], cluster_client.PATIENCE),
+])  # fmt: skip
+def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(after, nannies, waits):
+    fake: Any = Fake(after, nannies or [])
+    Workers(fake, None if nannies is None else fake, None).wait_for(1)
+    assert fake.waits == waits
 
 
 def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(guest, tmp_path):
@@ -333,10 +393,9 @@ def _waits_once(item: str, directory: str) -> Iterator[str]:
     yield item
 
 
-def _kill_once_begun(mark: Path, process: subprocess.Popen[str] | None = None) -> None:
-    """Kill a process, or the one that says in the mark who it is."""
-    until(lambda: mark.exists() and mark.read_text() != "")
-    os.kill(process.pid if process else int(mark.read_text()), signal.SIGKILL)
+def _kill_once_begun(mark: Path, pid: int) -> None:
+    until(mark.exists)
+    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -374,20 +433,21 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler, tmp_path):
 @pytest.mark.slow
 def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path):
     file = tmp_path / "scheduler.json"
-    words = [BIN / "dask", "scheduler", *LOCAL]
-    with started(*words, "--scheduler-file", file) as found:
-        address = said(found, "Scheduler at:").split()[-1]
-        with dask_worker(address), connect(scheduler=str(file)) as workers:
-            results = workers(_waits_once, ["a"], str(tmp_path))
-            threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", found)).start()
-            with pytest.raises(MachineError, match="the scheduler is gone"):
-                list(results)
+    with (
+        dask_scheduler("--scheduler-file", file) as address, dask_worker(address),
+        connect(scheduler=str(file)) as workers,
+    ):  # fmt: skip
+        pid = workers.client.run_on_scheduler(os.getpid)
+        results = workers(_waits_once, ["a"], str(tmp_path))
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", pid)).start()
+        with pytest.raises(MachineError, match="the scheduler is gone"):
+            list(results)
 
 
 @pytest.mark.slow
 def test_a_scheduler_whose_last_worker_goes_away_is_a_sentence(scheduler, tmp_path):
     with dask_worker(scheduler) as worker, connect(scheduler=scheduler) as workers:
         results = workers(_waits_once, ["a"], str(tmp_path))
-        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", worker)).start()
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", worker.pid)).start()
         with pytest.raises(MachineError, match="no workers are left"):
             list(results)

@@ -31,7 +31,7 @@ from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
 from tests.helpers.processes import here, succeeded
-from tests.helpers.sweep_rows import by, lasting
+from tests.helpers.sweep_rows import NAMES, WIDTH, by, lasting, write_shard
 
 
 class Dying:
@@ -86,8 +86,7 @@ LONG: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Corpus → candidates that take many readings, for their rows do not fit in memory."""
 
-NAMES = ("ant", "bee", "cow")
-ROWS, LATE, WIDTH = 4600, 4200, 30
+ROWS, LATE = 4600, 4200
 """Two blocks of rows of many classes; the first cow comes in the second one."""
 
 
@@ -100,15 +99,9 @@ def place(tmp_path_factory):
         where = str(directory / "two" / name)
         generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
     chance = random.Random(2)
-    for name, rows in (("train", ROWS), ("held-out", 300)):
-        lines = []
-        for row in range(rows):
-            label = chance.choice(NAMES[:2] if row < LATE and name == "train" else NAMES)
-            own = {1 + NAMES.index(label)} if chance.random() < 0.8 else set()
-            columns = sorted(own | set(chance.sample(range(1, WIDTH + 1), 3)))
-            lines.append(" ".join([label, *(f"{column}:1" for column in columns)]) + "\n")
-        (directory / "many" / name).mkdir(parents=True)
-        (directory / "many" / name / "0.svm").write_text("".join(lines))
+    for name, rows, late in (("train", ROWS, LATE), ("held-out", 300, 0)):
+        labels = ([chance.choice(NAMES[: 2 if row < late else 3])] for row in range(rows))
+        write_shard(directory / "many" / name / "0.svm", labels, chance)
     return directory
 
 
@@ -116,9 +109,6 @@ def swept(place: Path, kind: str = "two", *, valid: bool = True, **how: Any) -> 
     """A sweep over the candidates, unless there are others."""
     how = {**GRID, "folds": None if valid else 2, **how}
     return sweep(place / kind / "train", valid=place / kind / "held-out" if valid else None, **how)
-
-
-# --- the same as one process ---------------------------------------------------------------------
 
 
 SLOW = pytest.mark.slow
@@ -176,9 +166,6 @@ def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, t
         sweep(tmp_path / "wide.svm", **large, **by(guest))
 
 
-# --- what is killed ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "reading", "chunks", "shared"), [
     ("two", 2, 0, True),
     pytest.param("two", 2, 0, False, marks=pytest.mark.slow),
@@ -228,9 +215,7 @@ TIGHT = {"memory": sum(need.size for need in THREE_LEARNERS), "threads": 1}
     ("machine", "cut"), [({}, 1), ({}, 5), (TIGHT, 10)],
     ids=["before a class is born", "in a later reading", "in a later group"],
 )  # fmt: skip
-def test_candidates_that_were_cut_off_go_on_without_reading_all_again(
-    place, tmp_path, machine, cut
-):
+def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, machine, cut):
     how = LONG["many"] | {"C": 0.01}
     settings = Settings(**{name: how[name] for name in how if name not in ("metric", "rho")})
     told: list[Event] = []

@@ -6,9 +6,12 @@ import os
 import random
 import shutil
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +38,9 @@ from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.report import Outcome
 from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
+from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.processes import COMMAND, Process, until
+from tests.helpers.processes import COMMAND, Process, succeeded, until
 from tests.helpers.runs import write_corpus
 
 ALL, BLOCKS = 10**9, 150_000
@@ -70,22 +74,14 @@ def active_set(request):
 @pytest.fixture(scope="module")
 def alone(place, active_set):
     """The model of one process."""
-    trained(place, place / f"alone-{active_set}", None, active_set)
+    trained(place, place / f"alone-{active_set}", None, active_set, overwrite=True)
     return (place / f"alone-{active_set}").read_bytes()
-
-
-def test_workers_find_the_bits_of_one_process(place, workers, alone, active_set, tmp_path):
-    found = trained(place, tmp_path / "m", parts_on(workers), active_set)
-    assert (tmp_path / "m").read_bytes() == alone
-    assert holds_optimum(found.report, sorted((place / "train").glob("*.svm")))
 
 
 @pytest.mark.parametrize(
     ("kind", "rows", "d", "square"), [("text", 400, 40_000, 0), ("dense", 8000, 60, 61 * 62 // 2)]
 )
-def test_a_round_sends_a_vector_of_the_columns_each_way_or_half_a_square_of_few(
-    workers, tmp_path, kind, rows, d, square
-):
+def test_a_round_sends_a_vector_each_way_or_half_a_square(workers, tmp_path, kind, rows, d, square):
     generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
     found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
     report = found.report
@@ -147,9 +143,7 @@ def disturbed(workers: Workers, kind: type[WorkerParts], **how: Any) -> OpenPart
     return opened
 
 
-def test_a_worker_killed_between_or_within_rounds_changes_no_bit(
-    place, workers, alone, active_set, tmp_path
-):
+def test_kills_between_or_within_rounds_change_no_bit(place, workers, alone, active_set, tmp_path):
     for at, within in [(1, True), (5, False)] if active_set == ALL else [(5, True)]:
         model, mark = tmp_path / f"{at}", tmp_path / f"dead-{at}"
         killing = disturbed(workers, Killing, at=at, mark=mark if within else None)
@@ -193,17 +187,17 @@ class Paused(WorkerParts):
     """Parts of which a worker takes no task behind its start, as one that has used up its memory,
     until it is given up."""
 
-    paused = ""
+    done = False
 
     def _find_homes(self, numbers: Sequence[int]) -> None:
-        assert bool(self.paused) == (len(numbers) < len(self._homes))
+        assert self.done == (len(numbers) < len(self._homes))
         self._workers.client.run(become, "running")
         super()._find_homes(numbers)
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        if not (getattr(step, "short", False) or step.__name__ == "start" or self.paused):
-            self.paused = self._homes[0]
-            self._workers.client.run(become, "paused", workers=[self.paused])
+        if not (getattr(step, "short", False) or step.__name__ == "start" or self.done):
+            self.done = True
+            self._workers.client.run(become, "paused", workers=self._homes[:1])
         return super()._map(step, arguments)
 
 
@@ -211,36 +205,25 @@ def become(status: str, dask_worker: Any) -> None:
     dask_worker.status = Status[status]
 
 
-def test_a_worker_that_takes_no_tasks_any_more_is_not_waited_for(
-    place, workers, alone, active_set, tmp_path
+@pytest.mark.parametrize(("kind", "at", "active_set"), [
+    pytest.param(KilledInTurn, 1, ALL, marks=pytest.mark.slow),
+    (KilledInTurn, 3, ALL),
+    (KilledOnceMade, None, ALL),
+    (Paused, None, BLOCKS),
+], indirect=["active_set"])  # fmt: skip
+def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_change_no_bit(
+    place, workers, alone, active_set, tmp_path, kind, at
 ):
-    pausing = disturbed(workers, Paused)
-    trained(place, tmp_path / "m", pausing, active_set)
-    assert pausing.last.paused
+    disturbing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
+    trained(place, tmp_path / "m", disturbing, active_set)
+    assert disturbing.last.done
     assert (tmp_path / "m").read_bytes() == alone
-
-
-@pytest.mark.parametrize(("kind", "at"), [
-    pytest.param(KilledInTurn, 1, marks=pytest.mark.slow),
-    (KilledInTurn, 3),
-    (KilledOnceMade, None),
-])  # fmt: skip
-def test_workers_killed_one_after_the_other_or_before_an_actor_is_asked_for_change_no_bit(
-    place, workers, tmp_path, kind, at
-):
-    killing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
-    trained(place, tmp_path / "alone", None)
-    trained(place, tmp_path / "m", killing)
-    assert killing.last.done
-    assert (tmp_path / "m").read_bytes() == (tmp_path / "alone").read_bytes()
 
 
 @pytest.mark.parametrize("how", [
     {"penalty": "l1"}, {"penalty": "elasticnet"}, {"multiclass": True},
 ], ids=str)  # fmt: skip
-def test_workers_find_sparse_models_and_all_classes_as_one_process_though_one_dies(
-    place, workers, tmp_path, how
-):
+def test_sparse_models_and_many_classes_survive_a_kill_to_the_bit(place, workers, tmp_path, how):
     wanted = {"C": 2.0, "tol": 1e-3, "parts": 3, "class_weight": "balanced"}
     one = {
         "shards": [place / ("many" if "multiclass" in how else "train")],
@@ -274,9 +257,7 @@ def left_on(scheduler: str) -> tuple[list[str], list[int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_clients_that_are_interrupted_or_killed_leave_nothing_on_the_cluster(
-    place, scheduler, tmp_path, number
-):
+def test_clients_interrupted_or_killed_leave_nothing_behind(place, scheduler, tmp_path, number):
     words = ("fit", "train", "--scheduler", scheduler, "--C", 2, "--tol", 0.02)
     with dask_worker(scheduler):
         for turn in range(2):
@@ -295,12 +276,8 @@ def test_clients_that_are_interrupted_or_killed_leave_nothing_on_the_cluster(
         until(lambda: left_on(scheduler) == ([], [0]))
 
 
-@pytest.mark.parametrize(
-    "active_set", [ALL, pytest.param(BLOCKS, marks=pytest.mark.slow)], indirect=True
-)
-def test_an_update_on_workers_is_that_of_one_process_and_certify_proves_it(
-    place, guest, active_set, tmp_path
-):
+@pytest.mark.parametrize("active_set", slow_but([ALL, BLOCKS], ALL), indirect=True)
+def test_an_update_on_workers_is_that_of_one_process_and_proven(place, guest, active_set, tmp_path):
     shards = sorted((place / "train").glob("*.svm"))
     settings = Settings(C=2.0, parts=5, active_set=active_set)
     fit(shards[:5], settings, model=tmp_path / "m", machine=Machine())
@@ -332,9 +309,7 @@ def test_a_client_that_is_open_gives_its_workers_and_stays_open(place, workers, 
 
 
 @pytest.mark.parametrize("active_set", [BLOCKS], indirect=True)  # else it ends with its first scan
-def test_a_run_begun_in_one_process_is_resumed_on_workers(
-    place, workers, alone, active_set, tmp_path
-):
+def test_a_run_of_one_process_is_resumed_on_workers(place, workers, alone, active_set, tmp_path):
     def stop(event: Event) -> None:
         if isinstance(event, ReadingDone) and event.reading == 2:
             raise InterruptedError
@@ -367,3 +342,69 @@ def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
 
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
         two_parts(tmp_path, "-1 3:1", unseen)
+
+
+HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
+"""Bytes that hold all rows, in 2 readings, and bytes that hold some of those that matter, in 7; and
+the kills of clients that are to hit parts in use."""
+
+WORKERS, SECONDS, MOST = 10, (0.1, 0.3, 3.0), 4
+"""Kills of workers that are to hit parts in use; seconds between two kills, at most, of which few
+end while parts are opened or in their start; and kills in one fit, at most: more in a row, without
+a step between, would end it."""
+
+
+class Fit:
+    """A fit by a command that is begun again when it was killed."""
+
+    def __init__(self, place: Path, model: Path, workers: Workers, active_set: int) -> None:
+        self.workers = workers
+        words = [
+            "fit", "train", "--model", model, "--C", 20, "--tol", 0.02, "--resume",
+            "--active-set", f"{active_set}B", "--scheduler", workers.client.scheduler.address,
+        ]  # fmt: skip
+        self._begin = lambda: Process(COMMAND, *words, cwd=place)
+        self.process = self._begin()
+
+    def parts(self) -> list[int]:
+        """The processes of the workers that have parts."""
+        told = self.workers.client.run(
+            lambda: (os.getpid(), len(cluster_parts._held)), on_error="ignore"
+        ).values()
+        return [pid for pid, runs in told if runs]
+
+    def kill(self, kind: str, pick: random.Random) -> bool:
+        """Kill one of the workers that have parts, or the client; tell whether that hit one."""
+        until(lambda: self.parts() or self.process.poll() is not None)
+        if self.process.poll() is not None or not (pids := self.parts()):
+            return False
+        if kind == "worker":
+            with suppress(ProcessLookupError):  # it died of the kill before
+                os.kill(pick.choice(pids), signal.SIGKILL)
+            return self.process.poll() is None
+        self.process.kill()
+        hit = self.process.end().returncode == -signal.SIGKILL
+        self.process = self._begin()
+        return hit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holds", HOLDS)
+def test_workers_and_clients_killed_at_random_change_no_bit(place, holds, workers, tmp_path):
+    active_set, clients = HOLDS[holds]
+    generate(str(place / holds / "train"), rows=10_000, columns=5000, seed=1, shards=SHARDS)
+    place = place / holds
+    settings = Settings(C=20.0, tol=0.02, parts=SHARDS, active_set=active_set)
+    fit([place / "train"], settings, model=place / "alone", machine=Machine())
+    pick, pause, left = random.Random(7), threading.Event(), Counter(worker=WORKERS, client=clients)
+    for number in count():
+        if not +left:
+            break
+        model = tmp_path / f"{number}"
+        killed = Fit(place, model, workers, active_set)
+        for _ in range(MOST):
+            pause.wait(pick.uniform(0.0, pick.choice(SECONDS)))
+            kind = pick.choice([*(+left)] or ["worker"])
+            left[kind] -= killed.kill(kind, pick)
+        succeeded(killed.process.end())
+        assert model.read_bytes() == (place / "alone").read_bytes()

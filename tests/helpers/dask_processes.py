@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import dask
 import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
@@ -16,15 +12,13 @@ import pytest
 from streamtron.cluster.client import Workers
 from tests.helpers.processes import ROOT, Process
 
-BIN = Path(sys.executable).parent
 LOCAL = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
 
 
 @contextmanager
-def dask_scheduler(before: str = "") -> Iterator[str]:
-    """The address of a scheduler that was started by hand, without workers; ``before`` : code that
-    it runs first."""
-    with _dask("scheduler", before, *LOCAL) as found:
+def dask_scheduler(*words: object) -> Iterator[str]:
+    """The address of a scheduler that was started by hand, without workers; ``words`` : options."""
+    with _dask("scheduler", "", *LOCAL, *words) as found:
         yield found.line_with("Scheduler at:").split()[-1]
 
 
@@ -64,28 +58,3 @@ def trusted(workers: Workers) -> Iterator[None]:
             patch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{name}", value)
         with dask.config.set({f"distributed.comm.tls.{name}": own[name] for name in own}):
             yield
-
-
-class started:
-    """A process that is gone at the end of the block."""
-
-    def __init__(self, *words: object) -> None:
-        self.process = subprocess.Popen(
-            list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self.process.wait()
-
-
-def said(process: subprocess.Popen[str], words: str) -> str:
-    """The first line with these words that a process prints."""
-    assert process.stdout is not None
-    return next(line for line in process.stdout if words in line)

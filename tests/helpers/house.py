@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import quantiles
 
@@ -70,15 +71,18 @@ def public_methods() -> dict[str, int]:
     }
 
 
-def imports(path: Path, known: set[str]) -> set[str]:
-    """Which of the known modules a file imports, wherever in it, if only for types."""
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it, if only for types, and what it takes of
+    them; ``streamtron`` itself is left out where something is taken of it."""
     found = set[str]()
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{name.name}" for name in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}: a relative import"
+            taken = {f"{node.module}.{name.name}" for name in node.names}
+            found |= taken | ({node.module} - {"streamtron"})
         elif isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
-    return found & known
+    return found
 
 
 @cache
@@ -89,34 +93,24 @@ def graph(room: str) -> dict[str, set[str]]:
         for path in modules(room)
         if path.name != "__init__.py"
     }
-    return {name: imports(path, set(names)) - {name} for name, path in names.items()}
+    return {name: imports(path) & set(names) - {name} for name, path in names.items()}
 
 
-def circles(room: str) -> list[str]:
-    """The modules of a room that import themselves through others."""
-    arrows = graph(room)
-
-    def reached(name: str) -> set[str]:
-        found, waiting = set[str](), [*arrows[name]]
-        while waiting:
-            other = waiting.pop()
-            if other not in found:
-                found.add(other)
-                waiting += arrows[other]
-        return found
-
-    return [name for name in arrows if name in reached(name)]
+def circle(room: str) -> list[str]:
+    """Modules of a room that import themselves through one another, if there are any."""
+    try:
+        TopologicalSorter(graph(room)).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def floors(room: str) -> int:
     """How many modules of a room the longest chain of imports has; there are no circles."""
-    arrows = graph(room)
-
-    @cache
-    def floor(name: str) -> int:
-        return 1 + max((floor(other) for other in arrows[name]), default=0)
-
-    return max(map(floor, arrows))
+    arrows, floor = graph(room), dict[str, int]()
+    for name in TopologicalSorter(arrows).static_order():
+        floor[name] = 1 + max((floor[other] for other in arrows[name]), default=0)
+    return max(floor.values())
 
 
 PRONOUNS = {
@@ -144,7 +138,7 @@ def figures() -> dict[str, float]:
         "test lines": lines(sorted((ROOT / "tests").rglob("*.py"))),
         "solver lines": lines(modules("solver")),
         "solver modules": len(graph("solver")),
-        "solver circles": len(circles("solver")),
+        "solver circles": len(circle("solver")),
         "runs lines": lines(modules("runs")),
         "functions p90": quantiles(bodies, n=10)[-1],
         "longest function": bodies[-1],
@@ -191,7 +185,7 @@ if __name__ == "__main__":
     for name, number in public_methods().items():
         if number > 15:
             print(name, number, "public methods")
-    print("circles", *circles("solver"))
+    print("circle", *circle("solver"))
     for path in modules():
         if lines([path]) > 400:
             print(path.relative_to(PACKAGE), lines([path]), "lines")

@@ -1,8 +1,11 @@
-"""The table of a sweep, without what depends on machine and time."""
+"""Rows of many classes for a sweep, and its table without what depends on machine and time."""
 
 from __future__ import annotations
 
 import csv
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +13,37 @@ import pyarrow.parquet as pq
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.sweep import sweep_executor
+from streamtron.core.executor import serial
 from streamtron.sweeps.sweep import Sweep
-from streamtron.sweeps.trial import COLUMNS
+from streamtron.sweeps.trial import COLUMNS, Trial
 
 LAST_FOUR = ("seconds", "worker", "started", "finished")
 
 Rows = list[dict[str, Any]]
 
 
+NAMES, WIDTH = ("ant", "bee", "cow", "dog"), 30
+
+
+def write_shard(path: Path, labels: Iterable[Sequence[str]], chance: random.Random) -> None:
+    """Rows of five columns, and mostly of one more for each of their labels, which are NAMES."""
+    lines = []
+    for own in labels:
+        there = {1 + NAMES.index(name) for name in own if chance.random() < 0.7}
+        columns = sorted(there | set(chance.sample(range(1, WIDTH + 1), 5)))
+        lines.append(" ".join([",".join(own), *(f"{column}:1" for column in columns)]) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines))
+
+
 def by(workers: Workers) -> dict[str, Any]:
     """Arguments of a sweep on workers."""
     return {"executor": sweep_executor(workers), "tasks": workers.threads}
+
+
+def as_if(change: Callable[[Trial], dict[str, Any]]) -> Callable[..., Iterator[Trial]]:
+    """An executor after which some of every trial is something else."""
+    return lambda *given: (replace(trial, **change(trial)) for trial in serial(*given))
 
 
 def lasting(table: Sweep | Rows, *names: str) -> Rows:

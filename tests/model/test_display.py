@@ -58,12 +58,7 @@ def _no_figure_is_left():
     plt.close("all")
 
 
-# --- history -------------------------------------------------------------------------------------
-
-
-def test_report_and_model_have_bounds_and_gap_of_every_reading_and_the_report_its_seconds(
-    place, outcome
-):
+def test_report_and_model_have_bounds_of_every_reading_and_the_report_its_seconds(place, outcome):
     report = json.loads((place / "report.json").read_text())
     history, certificate = report["history"], report["certificate"]
     assert [row["reading"] for row in history] == list(range(1, round(report["readings"]) + 1))
@@ -126,9 +121,6 @@ def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
     seconds = [row["seconds"] for row in after]
     assert seconds == sorted(seconds)
     assert seconds[-1] <= reports[1]["seconds"]
-
-
-# --- plots ---------------------------------------------------------------------------------------
 
 
 def _points(line: Any) -> list[tuple[float, float]]:
@@ -201,9 +193,6 @@ def test_the_margin_of_many_classes_is_that_to_the_next_one():
                           {**reading, "multilabel": True})  # fmt: skip
     with pytest.raises(SettingsError, match="multilabel"):
         several.plot_margins(np.eye(3), ["a", "b", "c"])
-
-
-# --- text and HTML -------------------------------------------------------------------------------
 
 
 def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):

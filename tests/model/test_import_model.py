@@ -15,8 +15,6 @@ from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model, random_matrix, refused
 
-# --- LIBLINEAR -----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("solver", range(8))
 @pytest.mark.parametrize("bias", [-1, 0, 2.5])
@@ -49,23 +47,12 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
     assert (ours.index_base, ours.columns, ours.certificate) == (1, 20, {})
 
 
-@pytest.mark.parametrize(("solver", "y", "sentence"), [
-    (1, [1, 1, 1, 1], "nr_class 1"),
-    (21, [1, 2, 1, 2], "solver_type ONECLASS_SVM"),
-])  # fmt: skip
-def test_liblinear_models_of_other_kinds_are_refused_by_kind(tmp_path, solver, y, sentence):
-    X = sparse.csr_matrix(np.random.default_rng(0).normal(size=(4, 3)))
-    theirs = liblinearutil.train(np.array(y, dtype=float), X, f"-s {solver} -q")
-    liblinearutil.save_model(str(tmp_path / "m"), theirs)
-    message = refused(lambda: load_any(tmp_path / "m"))
-    assert sentence in message
-    assert "m: a LIBLINEAR model with" in message
-
-
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
 @pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("2\nlabel 1 -1", "1\nlabel 1", "m: a LIBLINEAR model with solver_type L2R_LR and nr_class 1"),
+    ("L2R_LR", "ONECLASS_SVM", "m: a LIBLINEAR model with solver_type ONECLASS_SVM"),
     ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
     ("-1 \n", "-1\n4\n", "4 weights, but"),
     ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
@@ -73,7 +60,6 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
     ("label 1 -1\n", "label 1 1\n", "the head"),
     ("label 1 -1\n", "label 1 -1 0\n", "the head"),
     ("nr_class 2\n", "nr_class three\n", "the head"),
-    ("nr_class 2\n", "", "the head"),
     ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
     ("2 \n-1 \n", "2 \n-1", "line 9: the file ends with -1 and no newline"),
     ("2 \n", "1e300\n", "line 8: '1e300'. Wanted a finite number, at most 1e+140 in size"),
@@ -83,7 +69,7 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
     ("bias 1", "bias nan", "the head"),
     ("w\n", "", "the head"),
 ])  # fmt: skip
-def test_a_broken_liblinear_model_is_refused_with_what_is_wrong(tmp_path, old, new, sentence):
+def test_a_broken_or_strange_liblinear_model_is_refused_with_why(tmp_path, old, new, sentence):
     (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
     assert sentence in refused(lambda: load_any(tmp_path / "m"))
 
@@ -94,9 +80,6 @@ def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
     for names in ({"bias_last": True}, {"loss": "huber"}):
         message = refused(lambda names=names: load_any(tmp_path / "m", **names), SettingsError)
         assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
-
-
-# --- coefficients --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [
@@ -130,28 +113,22 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
 
 
 @pytest.mark.parametrize(("content", "sentence"), [
-    ("1 2\n3 4\n", "line 2: a table, but one vector is wanted"),
-    ("1\n3 4\n", "line 2: a table"),
+    ("1\n3 4\n", "line 2: a table, but one vector is wanted"),
     ("1 2\n3\n", "line 2: a table"),
     ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
     ("1\n1_0\n", "line 2: '1_0'"),
     ("inf\n", "line 1: 'inf'"),
-    ("+1 3:0.5 7:1\n", "line 1: '3:0.5'"),
     ("# nothing\n", "holds no number"),
     ("1\n2\n", "--index-base 0 or 1"),
     ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
     (None, "m: cannot be read"),
     (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
     (np.array(["a"]), "an array of <U1"),
-    (np.array([1.0, np.inf]), "holds nan or inf"),
     (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
     (np.array([{}], dtype=object), "not a readable .npy array"),
-    (np.ones(0), "m.npy: "),
     (np.array(1.0), "shape ()"),
 ])  # fmt: skip
-def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
-    tmp_path, content, sentence
-):
+def test_what_is_no_vector_is_refused_by_line_and_never_unpickled(tmp_path, content, sentence):
     path = tmp_path / "m"
     if isinstance(content, str):
         path.write_bytes(content.encode("latin-1"))
@@ -159,9 +136,6 @@ def test_what_is_no_vector_is_refused_by_line_and_objects_are_never_unpickled(
         path = tmp_path / "m.npy"
         np.save(path, content)
     assert sentence in refused(lambda: load_any(path), StreamtronError)
-
-
-# --- streamtron models ----------------------------------------------------------------------------
 
 
 def test_flipped_bits_of_a_streamtron_model_are_found_and_none_makes_it_another_kind(tmp_path):

@@ -17,8 +17,6 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes, labels_of
 from tests.helpers.models import make_model, random_matrix, refused
 
-# --- decisions -----------------------------------------------------------------------------------
-
 
 def as_rows(dense, base, before=0):
     """The same rows as shards have them: numbered from ``base``, ``before`` values cut off."""
@@ -47,12 +45,6 @@ def test_a_decision_is_the_plain_sum_of_weights_times_values_plus_the_bias_in_ev
         assert (decisions.dtype, decisions.tolist()) == (np.float64, [-5.75, 1.75])
 
 
-def test_empty_rows_and_no_rows_are_decided_by_the_bias_alone():
-    empty = make_rows(np.zeros(4, int), np.array([]), np.array([]))
-    assert make_model().decision_rows(empty)[0].tolist() == [0.25] * 3
-    assert make_model().decision_rows(make_rows(np.zeros(1, int), [], []))[0].shape == (0,)
-
-
 def test_a_column_below_the_base_is_refused():
     dense, weights = random_matrix()
     assert "column 0" in refused(lambda: make_model(weights).decision_rows(as_rows(dense, 0)))
@@ -64,8 +56,6 @@ def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes
     found = model.predict(np.array([[-1.0], [0.0], [1e-300]]))
     assert found.tolist() == [classes[0], classes[0], classes[1]]
 
-
-# --- many classes --------------------------------------------------------------------------------
 
 NAMES = ("ant", "bee", "cow", "doe")
 
@@ -85,15 +75,13 @@ def random_many(seed=0, **more) -> tuple[LinearModel, np.ndarray]:
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("base", [0, 1])
 @pytest.mark.parametrize("width", [0, 1, 13, 20])
-def test_streamed_rows_get_the_bits_of_the_matrix_however_cut_and_columns_beyond_are_counted(
-    many, base, width
-):
+def test_rows_in_pieces_have_the_matrix_s_bits_and_columns_beyond_are_counted(many, base, width):
     whole, dense = random_many()
     whole = whole if many else make_model(whole.weights[0], whole.bias[0])
     known = np.where(np.arange(20) < width, whole.weights, 0.0)
     expected = whole.but(weights=known).decision_function(dense)
     model = whole.but(weights=whole.weights[..., :width], reading={"index_base": base})
-    pieces = [dense[:1], dense[1:30], dense[30:]]
+    pieces = [dense[:1], dense[1:1], dense[1:30], dense[30:]]  # an empty row, no row, …
     decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
     assert np.array_equal(np.concatenate([decisions for decisions, _ in decided]), expected)
     assert sum(out_of_range for _, out_of_range in decided) == np.count_nonzero(dense[:, width:])
@@ -139,9 +127,6 @@ def test_the_joint_certificate_is_as_good_as_the_worst_of_its_learners():
     }  # fmt: skip
 
 
-# --- what a model may hold -----------------------------------------------------------------------
-
-
 PROOFS = joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}] * 3)
 MANY = {
     "weights": np.zeros((3, 2)), "bias": np.zeros(3), "classes": ("a", "b", "c"),
@@ -158,7 +143,6 @@ MANY = {
     ({"classes": (1.0, -1.0)}, "the smaller first"),
     ({"classes": (1.0, 1.0)}, "the smaller first"),
     ({"classes": (0.0, True)}, "two of one kind"),
-    ({"classes": (0.0, "1")}, "two of one kind"),
     ({"classes": ("a", "b", "c")}, "Give two of one kind"),
     ({"classes": (0.0, np.nan)}, "classes: nan"),
     ({"settings": {"C": np.nan}}, "settings: Out of range float"),
@@ -171,12 +155,7 @@ MANY = {
     ({"multilabel": True}, "reading: multilabel, but one row of weights"),
     (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
     (MANY | {"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
-    (MANY | {"classes": ("a", "b", "b")}, "Give 3 of one kind, in rising order"),
-    (MANY | {"classes": ("a", "b", 3.0)}, "Give 3 of one kind, in rising order"),
-    (MANY | {"bias": 0.0}, "bias: shape (), but weights of shape (3, 2)"),
     (MANY | {"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
-    (MANY | {"bias": np.array([0, np.nan, 0])}, "bias: nan"),
-    (MANY | {"weights": np.array([[0, 1], [2, np.inf], [0, 0]])}, "weights: inf at position 1"),
     (MANY | {"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
     (MANY | {"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
     (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Give"),
@@ -194,9 +173,6 @@ def test_a_model_keeps_its_own_read_only_weights():
     assert model.weights.tolist() == [1, 2]
     with pytest.raises(ValueError, match="read-only"):
         model.weights[0] = 9
-
-
-# --- the file ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,22 +252,15 @@ def test_a_file_of_another_format_version_is_refused(tmp_path):
     ({"classes": [1.0]}, {}),
     ({"classes": None}, {}),
     ({"settings": [1]}, {}),
-    ({"reading": {"index_base": 5}}, {}),
     ({"certificate": 3}, {}),
     ({}, {"columns": None}),
-    ({}, {"values": None}),
     ({}, {"bias": None}),
-    ({}, {"bias": np.ones(2)}),
-    ({}, {"bias": np.array(np.nan)}),
-    ({}, {"values": np.array([1, np.nan, 1])}),
-    ({}, {"values": np.zeros(0)}),
     ({}, {"values": np.array(1.0)}),
     ({}, {"values": np.array([1, 0.0, 1])}),
     ({}, {"values": np.ones(4)}),
     ({}, {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]}),
     ({}, {"values": np.arange(3)}),
     ({}, {"columns": np.array([0, 1, 3], np.uint32)}),
-    ({}, {"columns": np.array([0, 2, 1], np.uint32)}),
     ({}, {"columns": np.array([0, 1, 1], np.uint32)}),
     ({}, {"columns": np.arange(3)}),
     ({}, {"starts": np.array([0, 1, 3]), "bias": np.ones(2)}),

@@ -160,9 +160,7 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     ("onnx", "odd:category,null=0", "'odd' has the category '' and a null"),
     ("onnx", "scores:number", "'scores' is called as an output is"),
 ])  # fmt: skip
-def test_a_column_that_a_format_cannot_make_is_refused_by_name(
-    table, where, column, part, tmp_path
-):
+def test_a_column_a_format_cannot_make_is_refused_by_name(table, where, column, part, tmp_path):
     table = table.assign(scores=table.clicks, none=None)
     model = streamtron.fit(table, columns=[column], label="label")
     match = f"^format onnx: column {part}.*(again|json|sklearn).$" if where == "onnx" else part

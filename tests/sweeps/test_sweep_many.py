@@ -20,23 +20,9 @@ from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
 from tests.helpers.processes import here, one_sentence
-from tests.helpers.sweep_rows import lasting, run_files
+from tests.helpers.sweep_rows import NAMES, WIDTH, lasting, run_files, write_shard
 
-NAMES = ("ant", "bee", "cow", "dog")
-WIDTH = 30
 KINDS = ("multiclass", "multilabel")
-
-
-def write_shard(path: Path, rows: int, chance: random.Random, several: bool) -> None:
-    """Rows of columns that have something to do with their labels."""
-    lines = []
-    for _ in range(rows):
-        own = [name for name in NAMES if chance.random() < 0.3] if several else []
-        own = own if several else [chance.choice(NAMES)]
-        there = {1 + NAMES.index(name) for name in own if chance.random() < 0.7}
-        columns = sorted(there | set(chance.sample(range(1, WIDTH + 1), 5)))
-        lines.append(" ".join([",".join(own), *(f"{column}:1" for column in columns)]) + "\n")
-    path.write_text("".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +30,15 @@ def place(tmp_path_factory):
     """Shards to fit on (train, three of them) and to measure on (held-out), of either kind."""
     directory = tmp_path_factory.mktemp("many")
     chance = random.Random(1)
+    draw = {
+        "multiclass": lambda: [chance.choice(NAMES)],
+        "multilabel": lambda: [name for name in NAMES if chance.random() < 0.3],
+    }
     for kind in KINDS:
         for name, rows, shards in (("train", 250, 3), ("held-out", 300, 1)):
-            (directory / kind / name).mkdir(parents=True)
             for number in range(shards):
-                shard = directory / kind / name / f"{number}.svm"
-                write_shard(shard, rows, chance, kind == "multilabel")
+                labels = (draw[kind]() for _ in range(rows))
+                write_shard(directory / kind / name / f"{number}.svm", labels, chance)
     return directory
 
 
@@ -75,26 +64,23 @@ def alone(place):
     return {kind: swept(place, kind) for kind in KINDS}
 
 
-# --- the best, and the table ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [{}, {"halving": True}, {"valid": False, "folds": 3}], ids=str)
-def test_the_best_is_byte_for_byte_the_model_and_witness_of_all_classes_that_fit_writes(
-    place, tmp_path, kind, how
-):
+def test_the_best_is_byte_for_byte_what_fit_writes_of_all_classes(place, tmp_path, kind, how):
     found = swept(place, kind, model=tmp_path / "best", **how)
     fit_alone(
         place / kind / "train", found.best.settings, model=tmp_path / "fit", machine=Machine()
     )
     assert run_files(tmp_path / "best") == run_files(tmp_path / "fit")
     assert streamtron.load(tmp_path / "best").classes == NAMES
+    caches = [
+        {path.name for path in tmp_path.glob(f"{name}.run/cache/*")} for name in ("best", "fit")
+    ]
+    assert caches[0] == caches[1], "those of the folds are gone"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(
-    place, alone, kind
-):
+def test_a_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(place, alone, kind):
     for row in alone[kind].rows()[1:5:3]:
         model = streamtron.fit(place / kind / "train", C=row["C"], rho=row["rho"], **{kind: True})
         measured = streamtron.evaluate(model, place / kind / "held-out").to_dict()
@@ -140,9 +126,6 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
     assert begun == 1 + -(-6 * len(NAMES) // 7), "the first attempt found out that all do not fit"
 
 
-# --- what is said --------------------------------------------------------------------------------
-
-
 def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
     words = ("--multilabel", "--valid", "held-out", "--C", "0.01,1", "--metric", "macro_roc_auc")
     files = ("--model", "m", "--overwrite", "--report", "r.json")
@@ -160,9 +143,6 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     assert [learner["label"] for learner in report["learners"]] == list(NAMES)
 
 
-# --- what is refused -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("shards", "words", "code", "part"), [
     ("train held-out", "--multiclass --metric f1", 2,
      "metric 'f1': of many classes, wanted one of accuracy, micro"),
@@ -171,9 +151,7 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
     ("two.svm two.svm", "--multilabel", 0, ""),
 ])  # fmt: skip
-def test_metrics_and_classes_that_do_not_fit_are_refused_in_a_sentence(
-    place, run, shards, words, code, part
-):
+def test_metrics_and_classes_that_do_not_fit_are_refused(place, run, shards, words, code, part):
     (place / "multiclass" / "two.svm").write_text("ant 1:1\nbee 2:1\n" * 20)
     train, valid = shards.split()
     done = run("multiclass", "sweep", train, "--valid", valid, *words.split())

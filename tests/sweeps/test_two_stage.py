@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.executor import serial
 from streamtron.data.writers.corpus import generate
 from streamtron.model.certainty import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
@@ -26,8 +24,9 @@ from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.sweep import Sweep
+from streamtron.sweeps.trial import Trial
 from tests.helpers.processes import here, succeeded
-from tests.helpers.sweep_rows import lasting, run_files, table
+from tests.helpers.sweep_rows import as_if, lasting, run_files, table
 
 GRID: dict[str, Any] = {"C": (1e-6, 1e-5, 1.0), "rho": (0.0, 10.0)}
 CANDIDATES = candidates_of(Settings(stage="1,0.1", tol=1e-4), GRID)
@@ -70,25 +69,15 @@ def found(place):
     return swept(place)
 
 
-# --- who goes how far ----------------------------------------------------------------------------
-
-
-def test_candidates_that_are_met_or_pruned_by_bound_stop_at_the_first_stage_and_others_go_on(found):
+def test_a_candidate_is_dropped_just_where_its_best_accuracy_is_below_anothers_worst(place, found):
+    """One that is met is not, and stops at the first stage too; the others go on."""
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
-    for trial in found.trials:
-        stopped = trial.iteration == 0 and trial.dropped is None
-        assert stopped == (trial.settings.stage == "1" and trial.gap <= 1e-4)
-        assert trial.settings.stage == ("1", "0.1")[trial.iteration]
-
-
-def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_anothers_worst(
-    place, found
-):
     first = swept(place, stage="1", two_stage=False)
     bar = max(trial.at_optimum[0] or 0.0 for trial in first.trials)
     for trial, after in zip(first.trials, found.trials, strict=True):
         assert trial.at_optimum[1] is not None
         may_go_on = trial.gap > 1e-4
+        assert after.settings.stage == ("1", "0.1")[after.iteration]
         assert (after.dropped is not None) == (may_go_on and trial.at_optimum[1] < bar)
         assert after.iteration == (may_go_on and trial.at_optimum[1] >= bar)
         if after.iteration == 0:
@@ -97,40 +86,31 @@ def test_a_candidate_is_dropped_exactly_where_its_best_accuracy_is_below_another
 
 
 def test_equal_bounds_drop_no_candidate(place):
-    def all_alike(*given: Any) -> Iterator[Any]:
-        return (replace(trial, at_optimum=(0.5, 0.5)) for trial in serial(*given))
-
-    found = swept(place, executor=all_alike)
+    found = swept(place, executor=as_if(lambda trial: {"at_optimum": (0.5, 0.5)}))
     assert [trial.dropped for trial in found.trials] == [None] * len(CANDIDATES)
 
 
 def test_a_candidate_that_is_met_can_drop_others_and_be_the_best_and_is_never_dropped(place, found):
-    def hopeless_if_met(*given: Any) -> Iterator[Any]:
-        for trial in serial(*given):
-            ends = (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)
-            yield replace(trial, at_optimum=ends)
+    def hopeless_if_met(trial: Trial) -> dict[str, Any]:
+        return {"at_optimum": (0.0, 0.1) if trial.stop_reason == "certified" else (0.5, 1.0)}
 
     met = found.trials[0]
     assert (met.iteration, met.at_optimum, met.metrics["accuracy"]) == (0, (1.0, 1.0), 1.0)
     assert found.best.candidate == 0  # of equals the one with the smaller C
     assert found.best.settings == CANDIDATES[0].but(stage="1")
-    hopeless = swept(place, executor=hopeless_if_met).trials
+    hopeless = swept(place, executor=as_if(hopeless_if_met)).trials
     assert hopeless[0].stop_reason == "certified"
     assert [(t.dropped, t.iteration) for t in hopeless] == [(None, 0)] + [(None, 1)] * 5
 
 
 def test_a_dropped_candidate_is_not_the_best_whatever_was_measured(place):
-    def flattered(*given: Any) -> Iterator[Any]:
-        for trial in serial(*given):
-            yield replace(trial, metrics={**trial.metrics, "accuracy": trial.settings.rho})
+    def flattered(trial: Trial) -> dict[str, Any]:
+        return {"metrics": {**trial.metrics, "accuracy": trial.settings.rho}}
 
-    found = swept(place, executor=flattered)
+    found = swept(place, executor=as_if(flattered))
     assert [(trial.iteration, trial.dropped) for trial in found.trials] == OUTCOMES
     assert found.best.settings.rho == 10
     assert found.best.dropped is None
-
-
-# --- what the stages are fitted with -------------------------------------------------------------
 
 
 def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(place, found):
@@ -175,9 +155,6 @@ def test_auto_leaves_the_first_stage_early_and_ends_with_ascent_as_fit_does(plac
     assert run_files(tmp_path / "best") == run_files(tmp_path / "alone")
 
 
-# --- the same beside any other candidates --------------------------------------------------------
-
-
 @pytest.mark.parametrize("folds", [None, 2])
 def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(place, folds):
     def backwards(function: Any, items: Sequence[Any], *shared: Any) -> Iterator[Any]:
@@ -189,9 +166,6 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(pl
     together = swept(place, **how)
     assert lasting(apart) == lasting(together)
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
-
-
-# --- the bounds ----------------------------------------------------------------------------------
 
 
 def test_with_folds_the_bounds_are_means_over_them(place):
@@ -239,20 +213,13 @@ def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(row
     assert Fraction(most) - Fraction(1, 10**13) <= sure <= Fraction(most)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    """Generated text to fit (train) and to measure on (held-out)."""
-    directory = tmp_path_factory.mktemp("corpus")
-    for name, rows, first in (("train", 600, 0), ("held-out", 300, 600)):
-        generate(str(directory / name), rows=rows, columns=300, seed=2, shards=2, first_row=first)
-    return directory
-
-
 @pytest.mark.parametrize("C", [1e-4, 0.01, 1.0])
 @pytest.mark.parametrize("rho", [0.0, 1.0])
-def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, rho):
+def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(tmp_path, C, rho):
+    for name, rows, first in (("train", 600, 0), ("held-out", 300, 600)):
+        generate(str(tmp_path / name), rows=rows, columns=300, seed=2, shards=2, first_row=first)
     how: Any = {"C": C, "rho": rho, "stage": "auto", "two_stage": False}
-    trials = [swept(corpus, tol=tol, **how).best for tol in (0.3, 1e-3, 1e-5, 1e-7)]
+    trials = [swept(tmp_path, tol=tol, **how).best for tol in (0.3, 1e-3, 1e-5, 1e-7)]
     optimum = trials[-1].metrics["accuracy"]
     widths = []
     for trial in trials:
@@ -261,9 +228,6 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(corpus, C, 
         widths.append(most - least)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.1  # bounds that allow everything would prove nothing
-
-
-# --- what is refused, and the command ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("how", "part"), [
