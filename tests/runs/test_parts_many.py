@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamtron import generate
+import streamtron
+from streamtron import Machine, generate
 from streamtron.core.events import Event, ReadingDone
 from streamtron.runs.report import Outcome
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -139,3 +141,29 @@ def test_parts_lost_before_they_agree_on_the_label_0_change_no_bit(tmp_path):
     wanted = trained(tmp_path, "", **same).model.to_bytes()
     found = trained(tmp_path, "", open_parts=partial(forgetful, at=2), **same)
     assert found.model.to_bytes() == wanted
+
+
+CLASSES_OF_SHARDS = {
+    "names": {"a.csv": "label,f0,f1\na,1,2\nb,2,1\na,3,4\n", "b.csv": "label,f0,f1\nc,1,5\n"},
+    "numbers": {"a.svm": "1 1:1\n2 2:1\n1 1:3 2:4\n", "b.svm": "7 1:1 2:5\n"},
+}
+"""Shards of which the second has the third class."""
+
+
+@pytest.mark.parametrize("kind", CLASSES_OF_SHARDS)
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_third_class_starts_one_against_the_rest_without_being_asked(kind, parts, tmp_path):
+    for name, text in CLASSES_OF_SHARDS[kind].items():
+        (tmp_path / name).write_text(text)
+    shards, readings = [tmp_path / name for name in CLASSES_OF_SHARDS[kind]], []
+    how: Any = {"parts": parts, "machine": Machine(checkpoint_every=0.0)}
+    for path, names in ("without", {}), ("with", {"multiclass": True}):
+        streamtron.fit(shards, model=tmp_path / path, **how, **names)
+        report = json.loads((tmp_path / f"{path}.run" / "report.json").read_text())
+        readings.append(report["readings"])
+        assert [*map(type, report["learners"])] == [dict] * 3
+    assert (tmp_path / "without").read_bytes() == (tmp_path / "with").read_bytes()
+    assert readings[0] > readings[1] or parts  # the reading for two classes counts
+    assert len([*(tmp_path / "without.run" / "cache").glob("*.cache")]) == len(shards)
+    more = streamtron.fit(shards, model=tmp_path / "without", resume=True, tol=1e-9)
+    assert len(more.classes) == 3
