@@ -113,26 +113,6 @@ def flip(path: Path, at: int) -> None:
 # --- taken up ------------------------------------------------------------------------------------
 
 
-def test_resume_where_nothing_is_begins_and_says_so(place, caplog):
-    fitted(place, "model", resume=True)
-    assert "no checkpoint there; the run starts over" in caplog.text
-    assert as_wanted(place)
-
-
-@pytest.mark.parametrize("what", ["removed", "flipped"])
-def test_a_run_is_taken_up_whatever_became_of_its_cache(place, what, caplog):
-    stop_after(place, 7)
-    cache = place / "model.run" / "cache"
-    if what == "removed":
-        shutil.rmtree(cache)
-    else:
-        path = min(cache.glob("*.cache"))
-        flip(path, path.stat().st_size // 2)
-    fitted(place, "model", resume=True)
-    assert as_wanted(place)
-    assert ("checksum" in caplog.text) == (what == "flipped")
-
-
 def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stopped):
     report = fitted(stopped, "model", resume=True).report
     wanted = json.loads((stopped / "wanted.json").read_text())
@@ -229,12 +209,18 @@ def test_a_checkpoint_with_a_flipped_bit_or_that_is_none_lets_the_last_one_be_us
         assert not path.exists(), "it would take the place of the sound one"
 
 
-def test_a_run_both_of_whose_checkpoints_are_damaged_starts_over_and_says_so(stopped, caplog):
+def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_and_says_so(
+    stopped, caplog
+):
     for name in (CHECKPOINT, BEFORE):
         flip(stopped / "model.run" / name, 4000)
     fitted(stopped, "model", resume=True)
     assert caplog.text.count("damaged: its checksum does not match") == 2
     assert "the run starts over" in caplog.text
+    assert as_wanted(stopped)
+    shutil.rmtree(stopped / "model.run")
+    fitted(stopped, "model", resume=True)
+    assert "no checkpoint there; the run starts over" in caplog.text
     assert as_wanted(stopped)
 
 
