@@ -371,14 +371,11 @@ def test_a_column_costs_at_most_40_bytes_at_the_peak_of_a_fit(tmp_path):
     assert many - few <= 40 * COLUMNS
 
 
-def test_the_plan_is_40_bytes_a_column_where_few_of_them_occur(place):
+def test_the_plan_is_40_bytes_a_column_and_model_and_checkpoint_hold_those_that_are_not_0(place):
     told = describe_shards([str(place / "rows.svm")], Settings(), Machine())
     assert told["columns"] == COLUMNS
     assert told["plan"]["items"]["weights (40 bytes a column)"] == 40 * COLUMNS
     assert told["plan"]["items"]["active set"] == 8 * told["nonzeros"] + 24 * ROWS
-
-
-def test_model_and_checkpoint_hold_the_columns_that_are_not_0(place):
     model = LinearModel.load(place / "m")
     kept = model.sparse_weights.nnz
     assert (model.columns, kept == np.count_nonzero(model.weights)) == (COLUMNS, True)

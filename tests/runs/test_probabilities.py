@@ -505,10 +505,10 @@ def test_predict_writes_what_is_certain_and_counts_it(run, place):
 
 
 def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(run, place):
-    make_model(certificate=None).save(place / "plainer")
+    make_model(certificate=None).save(place / "bare")
     _fit_of(place, "two", 1e-3, model=place / "raw")
     for model, words, part in (
-        ("plainer", [], "no certificate"),
+        ("bare", [], "no certificate"),
         ("raw", ["--proba"], "calibrated"),
     ):
         done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
