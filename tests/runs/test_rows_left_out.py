@@ -160,15 +160,11 @@ def test_a_null_is_named_by_its_row_among_all(tmp_path):
         streamtron.fit(tmp_path / "a.csv", columns=["x:number,scale=standard"], held_out=0.3)
 
 
-TABLE = pa.table({
-    "user_id": range(20), "income": [k % 7 + 0.5 for k in range(20)], "city": ["a", "b"] * 10,
-    "note": ["x"] * 20, "label": [0, 1] * 10,
-})  # fmt: skip
-
-
 def test_every_command_says_which_columns_it_uses_and_a_missing_one_is_an_error(tmp_path):
-    run = partial(here, tmp_path)
-    pq.write_table(TABLE, tmp_path / "a.parquet")
+    run, income = partial(here, tmp_path), [k % 7 + 0.5 for k in range(20)]
+    cells = {"user_id": range(20), "income": income, "city": ["a", "b"] * 10, "note": ["x"] * 20}
+    table = pa.table({**cells, "label": [0, 1] * 10})
+    pq.write_table(table, tmp_path / "a.parquet")
     fit = ("fit", "a.parquet", "--C", 1e-3, "--report", "r", "--features")
     done = succeeded(run(*fit, "*", "--model", "all"))
     assert "features           user_id, income\n" in done.stdout
@@ -183,7 +179,7 @@ def test_every_command_says_which_columns_it_uses_and_a_missing_one_is_an_error(
         assert f"not used           {wanted}\n" in run(name, "m", "a.parquet").stdout
         report = json.loads(run(name, "m", "a.parquet", "--json").stdout)
         assert [*report["columns_not_used"]] == ["user_id", "city", "note"]
-    pq.write_table(TABLE.drop_columns("income"), tmp_path / "b.parquet")
+    pq.write_table(table.drop_columns("income"), tmp_path / "b.parquet")
     done = run("predict", "m", "b.parquet", "-o", "out")
     assert (done.returncode, "'income'" in done.stderr) == (3, True)
 
