@@ -52,9 +52,6 @@ class Corpus:
         shards = sorted(self.directory.glob(f"*.{suffix}"))
         return shards if place is None else [Path(shutil.copy2(path, place)) for path in shards]
 
-    def numbers(self, *users: str) -> NDArray[np.int64]:
-        return np.flatnonzero(np.isin(self.users, users))
-
 
 def list_rows(path: Path, rows: dict[str, Sequence[int]]) -> Path:
     lines = [f"{shard},{row}" for shard, numbers in rows.items() for row in numbers]

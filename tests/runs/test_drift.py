@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 import streamtron
 from streamtron import Machine, Settings, StreamtronRegressor, certify
-from streamtron.cli import main
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
@@ -32,6 +32,7 @@ from streamtron.solver.stopping import LARGE_DRIFT
 from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run, restored_whole
 from tests.helpers.optimum import holds_optimum
+from tests.helpers.processes import here, succeeded
 from tests.helpers.runs import content, fit, write_corpus
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -140,22 +141,18 @@ def test_a_drift_in_columns_that_no_row_has_is_found(lines, tmp_path):
     assert certify(model).certificate.drift == pytest.approx(0.5, rel=1e-9)
 
 
-def test_the_command_says_of_what_weights_it_tells_distance_and_drift(lines, tmp_path, capfd):
-    model, run = run_in(tmp_path, lines, C=2.0)
-    assert main._run(["certify", str(model)]) == 0
-    brief = capfd.readouterr().out
-    assert not [word for word in ("distance", "drift", "scale", "radius") if word in brief]
-    assert main._run(["certify", str(model), "-v"]) == 0
-    of_run = capfd.readouterr().out
-    assert "of the model's weights from those that the counts give" in of_run
-    assert "of the running weights from those that the counts give" in of_run
-    words = ["certify", str(model), str(tmp_path / "rows.svm"), "-v"]
-    assert main._run([*words, "--witness", str(run / "witness")]) == 0
-    of_model = capfd.readouterr().out
-    assert "distance" in of_model
-    assert "drift" not in of_model
-    assert main._run(words) == 0
-    assert "distance" not in capfd.readouterr().out
+def test_the_command_says_of_what_weights_it_tells_distance_and_drift(lines, tmp_path):
+    run_in(tmp_path, lines, C=2.0)
+
+    def told(*words: str) -> str:
+        return succeeded(here(tmp_path, "certify", "m", *words)).stdout
+
+    assert not re.search("distance|drift|scale|radius", told())
+    for weights in ("model's", "running"):
+        assert f"of the {weights} weights from those that the counts give" in told("-v")
+    of_model = told("rows.svm", "-v", "--witness", "m.run/witness")
+    assert ("distance" in of_model, "drift" in of_model) == (True, False)
+    assert "distance" not in told("rows.svm", "-v")
 
 
 def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
@@ -281,9 +278,7 @@ def test_what_goes_on_with_spoilt_weights_makes_them_afresh(
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e200])
-def test_certify_proves_of_spoilt_weights_what_it_proved_before(
-    value, lines, tmp_path, capfd, caplog
-):
+def test_certify_proves_of_spoilt_weights_what_it_proved_before(value, lines, tmp_path, caplog):
     model, run = run_in(tmp_path, lines, C=2.0)
     before = certify(model)
     change_last(run, "running.w", put(value))
@@ -291,10 +286,9 @@ def test_certify_proves_of_spoilt_weights_what_it_proved_before(
     assert after.certificate.upper_bound == before.certificate.upper_bound
     assert after.certificate.primal_margin == before.certificate.primal_margin
     assert "streamtron update sums the weights afresh" in caplog.text
-    for more in ([], ["--json"]):
-        assert main._run(["certify", str(model), *more]) == 0
-    told = capfd.readouterr().out
-    assert json.loads(told[told.index("{") :])["certificate"]["drift"] is None
+    succeeded(here(tmp_path, "certify", "m"))
+    told = succeeded(here(tmp_path, "certify", "m", "--json")).stdout
+    assert json.loads(told)["certificate"]["drift"] is None
 
 
 def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
@@ -325,21 +319,21 @@ def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(co
     assert streamtron.update(model, corpus[9]).stop_reason == "certified"
 
 
-def test_a_drift_that_rounding_can_make_is_no_repair_and_not_told(corpus, tmp_path, capfd, caplog):
-    model, report = tmp_path / "m", tmp_path / "r.json"
-    words = ["update", str(model), "--report", str(report)]
-    fit(corpus[:7], model)
-    plant(tmp_path / "m.run", 0.5 * LARGE_DRIFT)
-    assert main._run([*words, str(corpus[7])]) == 0
-    assert "drifted" not in capfd.readouterr().out + caplog.text
-    assert json.loads(report.read_text())["drift_repaired"] == 0.0
-    plant(tmp_path / "m.run", 20.0 * LARGE_DRIFT)
-    assert main._run([*words, str(corpus[8])]) == 0
-    found = json.loads(report.read_text())["drift_repaired"]
-    assert LARGE_DRIFT < found < 100.0 * LARGE_DRIFT
-    assert f"weights had drifted by {found:.1g} of their length" in capfd.readouterr().out
-    assert f"had drifted by {found:.1g} of their length" in caplog.text
-    following = streamtron.update(model, corpus[9]).report
+def test_a_drift_that_rounding_can_make_is_no_repair_and_not_told(corpus, tmp_path, caplog):
+    def updated(shard: Path, drift: float) -> tuple[float, str]:
+        plant(tmp_path / "m.run", drift)
+        told = succeeded(here(tmp_path, "update", "m", shard, "--report", "r.json")).stdout
+        return json.loads((tmp_path / "r.json").read_text())["drift_repaired"], told
+
+    fit(corpus[:7], tmp_path / "m")
+    repaired, told = updated(corpus[7], 0.5 * LARGE_DRIFT)
+    assert repaired == 0.0
+    assert "drifted" not in told + caplog.text
+    repaired, told = updated(corpus[8], 20.0 * LARGE_DRIFT)
+    assert LARGE_DRIFT < repaired < 100.0 * LARGE_DRIFT
+    assert f"weights had drifted by {repaired:.1g} of their length" in told
+    assert f"had drifted by {repaired:.1g} of their length" in caplog.text
+    following = streamtron.update(tmp_path / "m", corpus[9]).report
     assert following["drift_repaired"] == 0.0, "a repair is of the change that made it"
 
 
@@ -391,10 +385,10 @@ def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
 
 
 @pytest.mark.parametrize("way", ["multiclass", "multilabel"])
-def test_of_many_classes_each_has_its_drift_and_the_summary_names_the_largest(way, tmp_path, capfd):
+def test_of_many_classes_each_has_its_drift_and_the_summary_names_the_largest(way, tmp_path):
     write_corpus(tmp_path / "many", rows=3000, columns=60, classes=3)
     shards = sorted((tmp_path / "many").iterdir())
-    model, run, report = tmp_path / "m", tmp_path / "m.run", tmp_path / "r.json"
+    model, run = tmp_path / "m", tmp_path / "m.run"
     settings = Settings.from_dict({way: True, "tol": 0.1})
     # the classes come late: the last shard alone has all of them
     streamtron.run(shards[1:], settings, model=model, machine=Machine())
@@ -405,7 +399,8 @@ def test_of_many_classes_each_has_its_drift_and_the_summary_names_the_largest(wa
     drifts = {label: each.certificate.drift for label, each in certify(model).classes}
     planted = {met[0]: 0.02, met[1]: 0.0, met[2]: 0.3}
     assert drifts == pytest.approx(planted, rel=1e-9, abs=ROUNDING)
-    assert main._run(["update", str(model), str(shards[0]), "--report", str(report)]) == 0
-    found = [each["drift_repaired"] for each in json.loads(report.read_text())["learners"]]
+    told = succeeded(here(tmp_path, "update", "m", shards[0], "--report", "r.json")).stdout
+    report = json.loads((tmp_path / "r.json").read_text())
+    found = [each["drift_repaired"] for each in report["learners"]]
     assert sorted(drift > LARGE_DRIFT for drift in found) == [False, True, True]
-    assert f"had drifted by {max(found):.1g} of their length" in capfd.readouterr().out
+    assert f"had drifted by {max(found):.1g} of their length" in told

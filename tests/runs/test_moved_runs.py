@@ -1,10 +1,14 @@
-"""A run directory that came from another user, or was moved or copied: what only reads writes
-nothing, and what writes changes nothing but this run and its model."""
+"""A run directory that came from another user, was moved, copied or cut off: what only reads writes
+nothing, what writes changes nothing but this run and its model, and ``inspect`` tells what is next.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,8 @@ import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.runs import transaction
-from tests.helpers.processes import here, succeeded
-from tests.helpers.runs import fit
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
+from tests.helpers.runs import at_checkpoint, fit, killed, reached, write_corpus
 
 PRECIOUS = b"of another user\n"
 
@@ -197,20 +201,132 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(request.param, tmp_path / "kept"))
 
 
-def test_a_model_of_a_release_decides_and_its_certificate_is_proven_again(kept):
+def test_a_release_decides_is_proven_again_goes_on_and_learns_more_rows(kept):
     model = streamtron.load(kept / "model")
+    assert streamtron.evaluate(model, kept / "rows.svm").accuracy > 0.8
     proven = streamtron.certify(model, kept / "rows.svm").certificate
     assert proven.primal == pytest.approx(model.certificate["primal_objective"])
-    assert streamtron.evaluate(model, kept / "rows.svm").accuracy > 0.8
-
-
-def test_a_run_of_a_release_is_certified_goes_on_and_learns_more_rows(kept):
-    old = streamtron.load(kept / "model").certificate
     run = streamtron.certify(kept / "model.run").certificate
-    assert run.upper_bound == pytest.approx(old["upper_bound"])
+    assert run.upper_bound == pytest.approx(model.certificate["upper_bound"])
     streamtron.generate(
         kept / "more", rows=30, columns=3, kind="dense", first_row=60, shards=1, seed=0
     )
     outcome = streamtron.update(kept / "model", kept / "more", tol=1e-6)
     assert outcome.report["rows"] == 90
     assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6
+
+
+# --- inspected -----------------------------------------------------------------------------------
+
+WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
+OFTEN = (*WORDS, "--checkpoint-every", "0s")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """Another directory, with three shards in ``data``."""
+    write_corpus(tmp_path / "data", rows=6000, noise=0.1)
+    return tmp_path
+
+
+def inspected(desk: Path, *words: str) -> dict[str, Any]:
+    """What ``inspect --json`` tells of the run, named by its directory or by its model."""
+    names = words or ("m.run", "m")
+    named = [succeeded(here(desk, "inspect", name, "--json")) for name in names]
+    facts: dict[str, Any] = json.loads(named[0].stdout)
+    assert {json.loads(done.stdout)["state"] for done in named} == {facts["state"]}
+    return facts
+
+
+def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(desk):
+    process = Process(COMMAND, *OFTEN, cwd=desk)
+    assert reached(desk, "m", process, at_checkpoint(2))
+    process.stop()
+    before = everything(desk)
+    facts = inspected(desk)
+    told = here(desk, "inspect", "m").stdout
+    assert everything(desk) == before
+    process.kill()
+    process.end()
+    assert (facts["state"], facts["settings"]["C"]) == ("running", 20.0)
+    assert f"process {process.pid} on" in facts["process"]
+    assert facts["progress"]["nonzeros_read"] > 0
+    assert facts["progress"]["finished"] is False
+    assert [shard["name"] for shard in facts["shards"]] == [f"part-{k}.svm" for k in range(3)]
+    assert f"running, by process {process.pid}" in told
+    assert "wait for it" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(number, desk):
+    ended = killed(desk, OFTEN, "m", at_checkpoint(2), number)
+    assert ended.returncode == (-number if number == signal.SIGKILL else 128 + number), ended.stderr
+    if number != signal.SIGKILL:
+        said = f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
+        assert ended.stderr.splitlines()[-1] == said + "Go on from m.run with --resume."
+        names = [path.name for path in (desk / "m.run").rglob("*")]
+        assert not [n for n in names if n.startswith(".streamtron-") or n.endswith(".tmp")]
+    facts = inspected(desk)
+    assert (facts["state"], facts["process"]) == ("stopped", None)
+    assert "--resume goes on from the last checkpoint" in facts["next"]
+    assert facts["progress"]["reading"] >= 1
+    assert facts["bytes"] == sum(path.stat().st_size for path in (desk / "data").iterdir())
+    assert here(desk, *WORDS, "--resume").returncode in (0, 4)
+    facts = inspected(desk, "m.run")
+    assert (facts["state"], facts["rows"]) == ("ended", 6000)
+    assert facts["progress"]["finished"] is True
+    assert "certify m.run" in facts["next"]
+
+
+def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(desk):
+    def begun(directory: Path, process: int) -> bool:
+        return (directory / "run.json").exists()
+
+    assert killed(desk, WORDS, "m", begun).returncode == -signal.SIGKILL
+    facts = inspected(desk)
+    assert (facts["state"], facts["progress"]) == ("begun", None)
+    assert facts["settings"]["tol"] == 1e-9
+    assert "--resume starts it" in facts["next"]
+
+
+def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to_do(desk, caplog):
+    assert here(desk, *WORDS[:4]).returncode == 0
+    staged = desk / "m.run" / transaction.COMMITTED
+    staged.mkdir()
+    (staged / transaction.PLAN).write_text("{}")
+    checkpoint = desk / "m.run" / "checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    (desk / "m.run" / "checkpoint.before").unlink(missing_ok=True)
+    before = everything(desk)
+    facts = inspected(desk, "m.run")
+    assert (facts["state"], facts["progress"]) == ("change interrupted", None)
+    assert "call the update or forget that was interrupted again" in facts["next"]
+    assert "its checksum does not match" in caplog.text
+    assert everything(desk) == before
+
+
+def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(tmp_path):
+    texts = {"good fine day": "a", "bad awful day": "b", "fine good": "a", "awful": "b"}
+    lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    for words in (
+        "convert d.jsonl out --text t,tfidf,ngrams=1-2 --label y",
+        "fit out --model m",
+        "fit out --model c --C 1 --calibrate d.jsonl",
+        "export m --format json -o j",
+    ):
+        assert here(tmp_path, *words.split()).returncode == 0
+    plain, calibrated = (here(tmp_path, "inspect", name).stdout for name in ("m", "c"))
+    for line in ("format version  3", "C  1.0", "not set  .*class_weight, .*delta"):
+        for said in (plain, calibrated):
+            assert re.search(line.replace("  ", " +"), said), line
+    assert "t:text,ngrams=1-2,tfidf" in plain
+    assert "probabilities      none, it is not calibrated" in plain
+    assert "probabilities      sigmoid" in calibrated
+    exported = json.loads((tmp_path / "j").read_text())
+    assert exported["settings"]["C"] == 1.0
+    assert exported["reading"]["recipe"]["columns"][0]["ngram_range"] == [1, 2]
+    assert json.loads(here(tmp_path, "diff", "m", "c", "--json").stdout)["settings"] == {}
+    os.mkfifo(tmp_path / "pipe")
+    ended = here(tmp_path, "explain", "m", "--names", "pipe")
+    one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

@@ -1,4 +1,5 @@
-"""What is written replaces nothing that is read, and nothing that was not a file."""
+"""What is written replaces nothing that is read, and nothing that was not a file; and where a disk
+is full (a file system of a few pages, or files that may not grow) what was there stays."""
 
 from __future__ import annotations
 
@@ -8,18 +9,21 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import streamtron
-from streamtron import Machine, Settings, convert, run
+from streamtron import Machine, Settings, convert, generate
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
-from tests.helpers.processes import here, one_sentence, succeeded
+from tests.helpers.processes import COMMAND, Ended, Process, command, here, one_sentence, succeeded
+from tests.helpers.small_disks import PAGE, fill, mounted
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
 
@@ -194,14 +198,6 @@ def test_python_refuses_as_the_command_line_does_what_is_read_and_a_place_in_a_s
     check_outputs({"report": place / "m"}, ["s3://nowhere/at/all"])  # which nobody asks for
 
 
-def test_existing_outputs_that_are_no_input_are_replaced(place):
-    (place / "r.json").write_text("old")
-    words = "fit data --model m --overwrite --report r.json --witness w --cache-dir m.run/cache"
-    assert here(place, *words.split()).returncode == 0
-    assert (place / "r.json").read_text() != "old"
-    assert here(place, *words.split()).returncode == 0
-
-
 # --- what is no file stays what it is ------------------------------------------------------------
 
 
@@ -242,11 +238,13 @@ def test_dev_stdout_is_written_to_behind_what_is_there(place, kind):
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
 def test_a_file_that_is_replaced_keeps_its_permissions(mode, place):
-    words = "fit data --model m --overwrite --report r --witness w"
+    words = "fit data --model m --overwrite --report r --witness w --cache-dir m.run/cache"
+    before = (place / "w").stat().st_ino
     for name in ("m", "r", "w"):
         (place / name).touch()
         (place / name).chmod(mode)
-    assert here(place, *words.split()).returncode == 0
+    succeeded(here(place, *words.split()))
+    assert (place / "w").stat().st_ino != before
     assert {stat.S_IMODE((place / name).stat().st_mode) for name in ("m", "r", "w")} == {mode}
     modes: list[int] = []  # of the new file, when it gets that of the old one
     with pytest.MonkeyPatch.context() as patch:
@@ -278,8 +276,9 @@ def test_a_listener_that_changes_the_directory_moves_no_output(place, monkeypatc
         os.chdir(place / "elsewhere")
 
     monkeypatch.chdir(place)
+    fit = partial(streamtron.run, "data", Settings())
     for write in (
-        lambda: run("data", Settings(), model="n", report="r", witness="w", listen=listen),
+        lambda: fit(model="n", report="r", witness="w", listen=listen),
         lambda: streamtron.fit("data", model="o", machine=Machine(run_dir="p"), listen=listen),
         lambda: streamtron.update("m", "duplicate", report="u", listen=listen),
         lambda: streamtron.forget("m", "a.svm", report="f", listen=listen),
@@ -290,3 +289,177 @@ def test_a_listener_that_changes_the_directory_moves_no_output(place, monkeypatc
     assert list((place / "elsewhere").iterdir()) == []
     for name in ("n", "n.run", "r", "w", "o", "p", "u", "f", "s", "s.run", "t"):
         assert (place / name).exists(), name
+
+
+# --- on a full disk -------------------------------------------------------------------------------
+
+Disk = Callable[..., Path]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Make small file systems: ``disk("name", size=…)`` in bytes, ``files=…`` at most."""
+    with ExitStack() as stack:
+
+        def make(name: str, size: int, files: int = 1000) -> Path:
+            limits = f"size={size},nr_inodes={files + 1}"
+            return stack.enter_context(mounted(tmp_path / name, limits))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards, a model fitted on them, and its cache."""
+    directory = tmp_path_factory.mktemp("full")
+    generate(str(directory / "train"), rows=1500, columns=500, seed=1, shards=2)
+    succeeded(run(directory, "fit", "train", "--model", "wanted"))
+    return directory
+
+
+def run(place: Path, *words: object, largest_file: int | None = None) -> Ended:
+    if largest_file is None:
+        return here(place, *words)
+    limits = (largest_file, largest_file)
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {COMMAND}"
+    return Process(limited, *words, cwd=place).end()
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.rglob("*")}
+
+
+# The cache ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("files", [0, 1, 2], ids=["none", "one", "two"])
+def test_a_cache_disk_without_room_is_refused_and_what_is_whole_stays(ready, disk, tmp_path, files):
+    small = disk("small", size=1 << 26, files=files)
+    done = run(ready, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    one_sentence(done, 5, "(No space left on device)")
+    whole = {path.name: path.read_bytes() for path in ready.glob("wanted.run/cache/*.cache")}
+    found = {path.name: path.read_bytes() for path in small.glob("*.cache")}
+    assert found.items() <= whole.items()
+    assert len(found) == min(files, 1), "the source takes the other ready"
+    assert names(small) == {*found, *(path.name for path in small.glob("*.source"))}
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_cache_disk_that_is_full_behind_the_last_segment_is_refused(disk, tmp_path):
+    # what is asked for beforehand is room for the segments: eighty of eight pages here, rows of
+    # nothing but a label; the footer behind them takes more than the rest of the last page
+    (tmp_path / "a.svm").write_bytes(b"1\n-1\n" * (40 * 4096))
+    done = run(tmp_path, "fit", "a.svm", "--model", "m", "--cache-dir", disk("small", 641 * PAGE))
+    one_sentence(done, 5, "small: the disk is full (No space left on device)", "--cache-dir")
+    assert names(tmp_path / "small") == set()
+
+
+def test_where_a_cache_has_no_room_a_fit_in_the_files_order_does_without(ready, disk, tmp_path):
+    (tmp_path / "m.run").mkdir()
+    small = disk("m.run/cache", size=20 * PAGE)
+    words = ("fit", "train", "--model", tmp_path / "m", "--tol", "1e-4")
+    advice = "fit without a cache: --order sequential and no --cache-dir"
+    one_sentence(run(ready, *words), 5, "81.9 kB are free", advice)
+    words = (*words, "--order", "sequential", "--active-set", "20kB", "--max-epochs", "5")
+    done = run(ready, *words)
+    assert done.returncode in (0, 4), done.stderr
+    assert "cache              none\n" in done.stdout
+    assert names(small) == set()
+    without = (tmp_path / "m").read_bytes()
+    cached = run(ready, *words, "--cache-dir", tmp_path / "cache", "--overwrite")
+    assert cached.returncode == done.returncode
+    assert list((tmp_path / "cache").glob("*.cache"))
+    assert (tmp_path / "m").read_bytes() == without
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.99])
+def test_a_cache_file_that_may_not_grow_is_refused_and_the_next_run_works(ready, tmp_path, part):
+    cache = tmp_path / "cache"
+    limit = int(part * min(ready.glob("wanted.run/cache/*.cache")).stat().st_size)
+    words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", cache)
+    one_sentence(run(ready, *words, largest_file=limit), 5, "the disk is full (File too large)")
+    assert names(cache) == set()
+    succeeded(run(ready, *words))
+    assert (tmp_path / "m").read_bytes() == (ready / "wanted").read_bytes()
+
+
+def test_a_damaged_cache_file_stays_where_there_is_no_room_to_make_it_afresh(ready, disk, tmp_path):
+    small = disk("small", size=1 << 26, files=4)
+    words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    assert run(ready, *words).returncode == 0
+    path = max(small.glob("*.cache"))
+    damaged = bytearray(path.read_bytes())
+    damaged[100] ^= 1
+    path.write_bytes(damaged)
+    done = command(ready, *words, "--overwrite")  # pytest keeps what is logged here
+    assert done.returncode == 5
+    assert "the checksum differs" in done.stderr
+    assert "the disk is full (No space left on device)" in done.stderr
+    assert path.read_bytes() == damaged
+
+
+# What is written at the end ----------------------------------------------------------------------
+
+
+def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(ready, disk, tmp_path):
+    small = disk("small", size=1 << 20)
+    words = ("fit", "train", "--model", small / "m", "--run-dir", tmp_path / "run")
+    assert run(ready, *words).returncode == 0
+    old = (small / "m").read_bytes()
+    fill(small / "ballast", leave=0)
+    finer = (*words, "--tol", "0.001")
+    for again in ("--resume", "--overwrite"):
+        done = run(ready, *finer, again)
+        one_sentence(done, 5, "m: cannot be written (No space left on device)")
+        assert (small / "m").read_bytes() == old
+        assert names(small) == {"m", "ballast"}
+        left = {path.name for path in (tmp_path / "run").iterdir()}
+        assert "checkpoint" in left
+        assert not {"witness", "manifest.json"} & left
+    (small / "ballast").unlink()
+    assert run(ready, *finer, "--resume").returncode == 0
+    assert (tmp_path / "run" / "witness").exists()
+    assert run(ready, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
+    assert (small / "m").read_bytes() == (tmp_path / "m").read_bytes() != old
+
+
+def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(ready, disk):
+    small = disk("small", size=1 << 20)
+    words = (
+        "fit",
+        "train",
+        "--cache-dir",
+        ready / "wanted.run" / "cache",
+        "--model",
+        small / "m",
+    )
+    assert run(ready, *words).returncode == 0
+    old = (small / "m").read_bytes()
+    for path in (small / "m.run").iterdir():
+        path.unlink()
+    fill(small / "ballast", leave=0)
+    one_sentence(run(ready, *words), 5, "cannot be written (No space left on device)")
+    assert (small / "m").read_bytes() == old
+    left = {path.name for path in small.rglob("*") if path.stat().st_size}
+    assert left <= {"m", "m.run", "ballast"}
+
+
+LARGE = [
+    "fit train --model {tmp}/m --report {small}/out",
+    "fit train --model {tmp}/m --witness {small}/out",
+    *(f"predict wanted train -o {{small}}/out{suffix}" for suffix in ("", ".parquet")),
+    *(f"convert train {{small}}/to --format {name}" for name in ("libsvm", "parquet")),
+]
+
+
+@pytest.mark.parametrize("words", LARGE)
+def test_a_disk_without_room_for_an_output_keeps_the_one_before(words, ready, disk, tmp_path):
+    small = disk("small", size=3 * PAGE)
+    (small / "out").write_text("the one before")
+    fill(small / "ballast", leave=0 if "--report" in words else PAGE)
+    done = run(ready, *words.format(tmp=tmp_path, small=small).split())
+    one_sentence(done, 5, "No space left on device")
+    assert {path.name for path in small.rglob("*") if path.is_file()} == {"out", "ballast"}
+    assert (small / "out").read_text() == "the one before"
+    if "--model" in words:
+        assert (tmp_path / "m").read_bytes() == (ready / "wanted").read_bytes()

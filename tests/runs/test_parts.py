@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -312,21 +313,6 @@ def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path):
     assert found.report["rounds"] <= 40  # without those products 54
 
 
-@pytest.mark.parametrize("C", [0.5, 50.0])
-def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(tmp_path, C):
-    generate(str(tmp_path / "d"), rows=4000, columns=30, seed=1, shards=8, kind="dense")
-    shards = sorted((tmp_path / "d").iterdir())
-    alike = trained(shards, C=C, parts=8)
-    lines = "".join(path.read_text() for path in shards).splitlines(keepends=True)
-    by_label = sorted(lines, key=lambda line: line.split()[0])
-    unlike_shards = write_shards(tmp_path / "sorted", by_label, 8)
-    unlike = trained(unlike_shards, C=C, parts=8)
-    assert alike.stop_reason == unlike.stop_reason == "certified"
-    assert alike.report["rounds"] <= 10
-    assert unlike.report["rounds"] <= 12
-    assert holds_optimum(unlike.report, unlike_shards)
-
-
 # --- a tenth of rows of few columns in memory: the others are one quadratic of all ----------------
 
 FEW = {"active_set": 4000 * (8 * 30 + 24) // 10, "C": 5.0}
@@ -338,6 +324,17 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     place = tmp_path_factory.mktemp("dense")
     generate(str(place), rows=4000, columns=30, seed=3, kind="dense", shards=6)
     return sorted(place.glob("*.svm"))
+
+
+@pytest.mark.parametrize("C", [0.5, 50.0])
+def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(dense, tmp_path, C):
+    lines = "".join(path.read_text() for path in dense).splitlines(keepends=True)
+    by_label = write_shards(tmp_path, sorted(lines, key=lambda line: line.split()[0]), 6)
+    for shards, most in (dense, 10), (by_label, 12):
+        found = trained(shards, C=C, parts=6)
+        assert found.stop_reason == "certified"
+        assert found.report["rounds"] <= most
+    assert holds_optimum(found.report, by_label)
 
 
 @pytest.mark.parametrize("C", [0.5, 50.0])
@@ -443,14 +440,13 @@ def separable(seed: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
     return X + np.outer(10.0 ** rng.uniform(-3.0, 0.0) * labels, w), labels
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_separable_rows_are_proven_in_any_parts_at_any_C(seed, tmp_path):
-    rows, parts = separable(seed), 2 + seed % 3
+def drawn_parts(seed: int) -> tuple[tuple[Any, Any], Sequence[int], dict[str, Any]]:
+    (X, labels), parts = separable(seed), 2 + seed % 3
     if seed % 2:  # a part may have one label only
-        order = np.argsort(rows[1], kind="stable")
-        rows = rows[0][order], rows[1][order]
-    ends = [len(rows[1]) * k // parts for k in range(1, parts)]
-    proven_as_by_one_part(shards_of(tmp_path, rows, ends), C=10.0 ** (2 + seed // 3 % 5))
+        order = np.argsort(labels, kind="stable")
+        X, labels = X[order], labels[order]
+    ends = [len(labels) * k // parts for k in range(1, parts)]
+    return (X, labels), ends, {"C": 10.0 ** (2 + seed // 3 % 5)}
 
 
 def class_a_part() -> tuple[Any, Any]:
@@ -471,7 +467,8 @@ def six_rows() -> tuple[Any, Any]:
     return X[:6], labels[:6]
 
 
-SEPARABLE: dict[str, tuple[tuple[Any, Any], Sequence[int], dict[str, Any]]] = {
+SEPARABLE = {
+    **{f"seed {seed}": drawn_parts(seed) for seed in range(15)},
     "four rows": (FOUR, [2], {"C": 1e4}),
     "a class a part": (class_a_part(), [30, 60], {"C": 1e5, "multiclass": True}),
     "heavy rows": (heavy_rows(), [155, 233], {"weights_in_label": True}),
@@ -480,7 +477,7 @@ SEPARABLE: dict[str, tuple[tuple[Any, Any], Sequence[int], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SEPARABLE)
-def test_separable_rows_are_proven_in_these_parts(case, tmp_path):
+def test_separable_rows_are_proven_in_any_parts_at_any_C(case, tmp_path):
     rows, ends, names = SEPARABLE[case]
     proven_as_by_one_part(shards_of(tmp_path, rows, ends), **names)
 
@@ -509,3 +506,140 @@ def test_memory_for_less_than_a_row_a_part_ends_a_run_with_true_bounds(active_se
     found = report(shards, 2, active_set=active_set)
     assert found["stop_reason"] in ("certified", "epoch limit")
     assert agree(found["certificate"], report(shards, None)["certificate"])
+
+
+# --- many classes, and weighted ones --------------------------------------------------------------
+
+ROWS, SHARDS, COLUMNS = 1500, 6, 240
+CLASSES = (1.0, 3.0, 4.0, 7.0)
+
+SOME, FEWER = 200_000, 60_000
+"""Active sets that hold the rows that matter to each class, and some of these."""
+
+some_regimes = pytest.mark.parametrize(
+    "active_set", [ALL, SOME, pytest.param(FEWER, marks=pytest.mark.slow)]
+)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of four classes (one), and of each class against the rest: of noisy rows; the last
+    class occurs in the last shard alone, the first one not in it."""
+    directory, rng = tmp_path_factory.mktemp("many"), np.random.default_rng(5)
+    X = rng.normal(size=(ROWS, COLUMNS)) * (rng.random((ROWS, COLUMNS)) < 18 / COLUMNS)
+    X[:, 0] += 0.1
+    scores = X @ rng.normal(size=(COLUMNS, len(CLASSES))) + 2.0 * rng.normal(size=(ROWS, 1))
+    last = np.arange(ROWS) >= ROWS - ROWS // SHARDS
+    scores[~last, -1] = scores[last, 0] = -np.inf
+    best = np.array(CLASSES)[scores.argmax(axis=1)]
+    labels = {"one": [f"{label:g}" for label in best]}
+    for label in CLASSES:
+        labels[f"{label:g}"] = [str(1 if one == label else -1) for one in best]
+    for name, own in labels.items():
+        write_shards(directory / name, svm_lines(np.round(X, 2).astype(np.float32), own), SHARDS)
+    return directory
+
+
+def trained_many(place: Path, name: str = "one", model: Path | None = None, **how: Any) -> Outcome:
+    """``trained`` of the shards in a folder, on four parts."""
+    many = {"multiclass": True} if name == "one" else {}
+    return trained([place / name], model, **{"parts": 4} | many | how)
+
+
+@some_regimes
+def test_each_class_has_the_weights_of_its_own_fit(four, active_set):
+    few = {"active_set": active_set, "tol": 0.02 if active_set == FEWER else 1e-3}
+    found = trained_many(four, **few)
+    assert found.stop_reason == "certified"
+    assert found.model.classes == CLASSES
+    rounds = 0
+    for number, label in enumerate(CLASSES):
+        alone = trained_many(four, f"{label:g}", **few)
+        assert (found.model.weights[number] == alone.model.weights).all(), label
+        assert found.report["learners"][number]["certificate"] == alone.report["certificate"]
+        rounds += alone.report["rounds"]
+    assert found.report["rounds"] < 0.6 * rounds
+
+
+@some_regimes
+def test_threads_lost_parts_and_a_client_that_died_change_no_class(four, active_set, tmp_path):
+    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4, "class_weight": "balanced"}
+    alone = no_bit_changes(
+        partial(trained_many, four, "one", **few), tmp_path,
+        lambda rounds: {1, 4, rounds - 2} if active_set == ALL else {rounds // 2},
+        [1] if active_set == ALL else [2],
+    )  # fmt: skip
+    ends = {len(learner["history"]) for learner in alone.report["learners"]}
+    assert active_set != SOME or len(ends) > 1
+
+
+def test_weights_of_rows_count_in_balanced_weights(tmp_path):
+    shards = {"a": "1:2 1:1\n-1:1 1:-1\n", "b": "-1:3 1:-2 2:1\n-1:0 1:1\n1:1 2:2\n"}
+    for name, text in shards.items():
+        (tmp_path / f"{name}.svm").write_text(text)
+    parts = {"parts": 2, "weights_in_label": True}
+    found = trained_many(tmp_path, "", class_weight="balanced", **parts)
+    named = trained_many(tmp_path, "", class_weight={"1": 7 / 6, "-1": 7 / 8}, **parts)
+    assert (found.model.weights == named.model.weights).all()
+    assert found.report["readings"] == 1.0 + named.report["readings"]
+
+
+def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(four):
+    told: list[ReadingDone] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, ReadingDone):
+            told.append(event)
+
+    trained_many(four, listen=listen)
+    labels = [event.problem.label for event in told]
+    assert sorted(labels[:4], key=str) == [*CLASSES]
+    assert labels[:4] == labels[4:]
+    assert {(event.rows, event.active_rows, event.tol) for event in told} == {(ROWS, ROWS, 1e-3)}
+    ends = [(event.reading, event.stop_reason) for event in told]
+    assert ends == [(0, None)] * 4 + [(1, "certified")] * 4
+
+
+@pytest.mark.slow
+def test_parts_lost_where_columns_are_many_change_no_bit(tmp_path):
+    generate(str(tmp_path / "wide"), rows=300, columns=3000, seed=2, shards=5)
+    train = partial(trained_many, tmp_path, "wide", parts=5, C=20.0)
+    alone = no_bit_changes(train, tmp_path, lambda rounds: {*range(rounds - 8, rounds - 3)})
+    steps = alone.report["steps"]
+    assert steps["product"]["rounds"] > steps["look"]["rounds"] > 3
+
+
+def test_parts_lost_before_they_agree_on_the_label_0_change_no_bit(tmp_path):
+    for number in range(5):
+        rows = [f"{(k + (number == 2)) % 2} {1 + k % 3}:{k - 4}" for k in range(9)]
+        (tmp_path / f"{number}.svm").write_text("\n".join(rows) + "\n")
+    same = {"parts": 5, "allow_duplicate": True}
+    wanted = trained_many(tmp_path, "", **same).model.to_bytes()
+    found = trained_many(tmp_path, "", open_parts=partial(forgetful, at=2), **same)
+    assert found.model.to_bytes() == wanted
+
+
+CLASSES_OF_SHARDS = {
+    "names": {"a.csv": "label,f0,f1\na,1,2\nb,2,1\na,3,4\n", "b.csv": "label,f0,f1\nc,1,5\n"},
+    "numbers": {"a.svm": "1 1:1\n2 2:1\n1 1:3 2:4\n", "b.svm": "7 1:1 2:5\n"},
+}
+"""Shards of which the second has the third class."""
+
+
+@pytest.mark.parametrize("kind", CLASSES_OF_SHARDS)
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_third_class_starts_one_against_the_rest_without_being_asked(kind, parts, tmp_path):
+    for name, text in CLASSES_OF_SHARDS[kind].items():
+        (tmp_path / name).write_text(text)
+    shards, readings = [tmp_path / name for name in CLASSES_OF_SHARDS[kind]], []
+    how: Any = {"parts": parts, "machine": Machine(checkpoint_every=0.0)}
+    for path, names in ("without", {}), ("with", {"multiclass": True}):
+        streamtron.fit(shards, model=tmp_path / path, **how, **names)
+        report = json.loads((tmp_path / f"{path}.run" / "report.json").read_text())
+        readings.append(report["readings"])
+        assert [*map(type, report["learners"])] == [dict] * 3
+    assert (tmp_path / "without").read_bytes() == (tmp_path / "with").read_bytes()
+    assert readings[0] > readings[1] or parts  # the reading for two classes counts
+    assert len([*(tmp_path / "without.run" / "cache").glob("*.cache")]) == len(shards)
+    more = streamtron.fit(shards, model=tmp_path / "without", resume=True, tol=1e-9)
+    assert len(more.classes) == 3

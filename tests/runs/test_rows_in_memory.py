@@ -98,14 +98,11 @@ def test_a_table_in_memory_gives_the_model_of_the_same_rows_in_a_shard(made, tab
     assert model.predict(table)[:5].tolist() == of_shard.predict(table)[:5].tolist()
 
 
-def test_features_are_named_as_in_shards(table):
+def test_features_are_named_as_in_shards_and_an_index_of_pandas_is_none(table):
     model = streamtron.fit(table, label="answer", features=["f2", "f0"])
     assert model.feature_names == ("f2", "f0")
     with pytest.raises(DataError, match="'f9'"):
         streamtron.fit(table, label="answer", features=["f9"])
-
-
-def test_an_index_of_pandas_is_no_feature(table):
     # what pandas says of an index that is a column, and of one that is a range
     for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
         told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}

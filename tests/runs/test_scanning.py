@@ -1,17 +1,23 @@
-"""One reading at frozen weights: the same sums here and on workers, a shard each."""
+"""One reading at frozen weights: the same sums here and on workers, a shard each; and the witness,
+whose counts find their rows again by what the shards hold, or are refused."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
-from collections.abc import Iterator, Sequence
+import tracemalloc
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from liblinear import liblinearutil
 from scipy import sparse
 from sklearn.datasets import load_svmlight_files
@@ -19,19 +25,21 @@ from sklearn.datasets import load_svmlight_files
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
 from streamtron.cli import main
 from streamtron.core import kernels
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import ReaderConfig, open_shards
+from streamtron.data import ReaderConfig, ShardFile, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
 from streamtron.runs.inputs import cache_here
 from streamtron.runs.report import Outcome
-from streamtron.runs.scan import scan_shard
+from streamtron.runs.scan import scan_shard, scan_tasks
+from streamtron.solver.duals import Counts
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
+from tests.helpers.models import refused
 from tests.helpers.oracle import Row
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
 from tests.helpers.sources import csr
@@ -123,15 +131,13 @@ def hold_the_same(known: Certificate, found: Certificate) -> None:
     assert known.primal_margin <= found.upper_bound
 
 
-SPARSE: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
-
-
 def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
+    rows: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
     counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
     fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
     low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
     columns, values = np.empty(9, np.uint32), np.empty(9)
-    found = kernels.drain(csr(SPARSE), counts, fresh, low, columns, values)
+    found = kernels.drain(csr(rows), counts, fresh, low, columns, values)
     assert list(zip(columns[:found].tolist(), values[:found].tolist(), strict=True)) == [
         (0, 6.0), (2, 0.25), (5, 0.5),
     ]  # fmt: skip
@@ -139,32 +145,28 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     assert not low.any()
 
 
-def test_workers_prove_of_runs_and_models_what_one_process_proves(workers, lines, tmp_path, capfd):
-    shards = cut(lines, tmp_path / "cut", [3000, 6000, 0, ROWS - 9000])
-    model = tmp_path / "model"
-    run(shards, Settings(C=2.0, class_weight={"1": 3.0}), model=model, machine=Machine())
-    address = workers.client.scheduler.address
-    for words in ([], [str(shards), "--readings", "2"]):
+@pytest.mark.parametrize(
+    ("classes", "settings"),
+    [
+        (2, {"C": 2.0, "class_weight": {"1": 3.0}}),
+        (4, {"multiclass": True, "tol": 0.1}),
+        (4, {"multiclass": True, "tol": 0.1, "class_weight": "balanced"}),
+    ],
+)
+def test_workers_prove_of_runs_and_models_what_one_process_proves(
+    classes, settings, workers, tmp_path, capfd
+):
+    write_corpus(tmp_path / "data", rows=9000, columns=80, classes=classes, noise=0.1)
+    run(tmp_path / "data", Settings(**settings), model=tmp_path / "m", machine=Machine())
+    on_workers = ["--scheduler", workers.client.scheduler.address]
+    for words in ([], [str(tmp_path / "data"), "--readings", "2"]):
         said = []
-        for more in ([], ["--scheduler", address]):
-            assert main._run(["certify", str(model), *words, "--json", *more]) == 0
+        for more in ([], on_workers):
+            assert main._run(["certify", str(tmp_path / "m"), *words, "--json", *more]) == 0
             said.append(capfd.readouterr().out)
         assert said[0] == said[1]
-        assert json.loads(said[0])["readings"] == 1.0
-
-
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_workers_prove_of_many_classes_what_one_process_proves(workers, tmp_path, class_weight):
-    write_corpus(tmp_path / "many", rows=9000, columns=80, classes=4)
-    settings = Settings(multiclass=True, tol=0.1, class_weight=class_weight)
-    done = run(tmp_path / "many", settings, machine=Machine(), witness=tmp_path / "w")
-    one, many = (
-        certify(done.model, tmp_path / "many", witness=tmp_path / "w", executor=executor)
-        for executor in (serial, workers)
-    )
-    assert one.classes
-    assert one == many
-    assert one.readings == (1.0 if class_weight is None else 2.0)
+        if not words:  # which has a witness; balanced weights want the labels first
+            assert json.loads(said[0])["readings"] == 1.0 + ("balanced" in settings.values())
 
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
@@ -338,3 +340,180 @@ def test_without_a_witness_workers_refuse_alike_what_one_process_refuses(guest, 
             certify(model, tmp_path, settings=Settings(delta=0.0, rho=0.0), executor=executor)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+# --- a witness -----------------------------------------------------------------------------------
+
+LARGEST = 2**31 - 1
+COUNTS = {"a": [0, 3, 0, 0, 1], "b": [], "c": [0, 0], "d": [LARGEST, 1, 0]}
+"""The counts of four shards by fingerprint."""
+
+
+def saved(path, *shards: tuple[str, list[int]], twice: bool = False, suffix: str = "svm"):
+    """A witness of shards, each (fingerprint, its counts); or of two learners, of which the second
+    has half of the counts of the first."""
+    records, first = [], 0
+    for fingerprint, own in shards:
+        names = {"name": f"{fingerprint}.{suffix}", "fingerprint": fingerprint}
+        records.append(SimpleNamespace(**names, first_row=first, rows=len(own)))
+        first += len(own)
+    counts = [c for _, own in shards for c in own]
+    learners = [plain(counts), plain([c // 2 for c in counts])][: 1 + twice]
+    witness_file.save(path, learners, SimpleNamespace(shards=records))
+    return path
+
+
+def plain(values: list[int]) -> Counts:
+    """Counts of rows 0, 1, …"""
+    counts = Counts()
+    counts.put(np.arange(len(values)), np.array(values, dtype=np.int32))
+    return counts
+
+
+def load(path, shards: list[tuple[str, str]]) -> witness_file.Witness:
+    """The witness with the shards in this order."""
+    return witness_file.load(path).ordered_as(shards)
+
+
+def listed(found: witness_file.Witness) -> list[int]:
+    """The counts of the only learner."""
+    [counts] = found.counts
+    return counts.dense(sum(found.shard_rows)).tolist()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return saved(tmp_path / "w", *COUNTS.items())
+
+
+def named(fingerprints: Iterable[str]) -> list[tuple[str, str]]:
+    """The shards of these fingerprints, under other names than they were written with."""
+    return [(f"moved/{n}.svm", fingerprint) for n, fingerprint in enumerate(fingerprints)]
+
+
+# --- matched -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, LARGEST), max_size=9), max_size=5), st.randoms())
+def test_any_counts_of_any_shards_come_back_in_any_order(tmp_path_factory, shards, rng):
+    numbered = {str(n): own for n, own in enumerate(shards)}
+    path = saved(tmp_path_factory.mktemp("witness") / "w", *numbered.items(), twice=True)
+    order = rng.sample(list(numbered), len(numbered))
+    found = load(path, named(order))
+    wanted = [count for number in order for count in numbered[number]]
+    assert found.shard_rows == tuple(len(numbered[number]) for number in order)
+    one, other = (own.dense(sum(found.shard_rows)).tolist() for own in found.counts)
+    assert (one, other) == (wanted, [count // 2 for count in wanted])
+    names = saved(path.parent / "names", *numbered.items(), twice=True, suffix="other")
+    assert names.read_bytes() == path.read_bytes()
+
+
+def test_shards_of_one_fingerprint_get_their_counts_in_order_and_none_may_be_missing(tmp_path):
+    path = saved(tmp_path / "w", ("a", [1, 0]), ("b", [9]), ("a", [0, 2]))
+    assert listed(load(path, named("aba"))) == [1, 0, 9, 0, 2]
+    assert listed(load(path, named("baa"))) == [9, 1, 0, 0, 2]
+    for given_too, missing in (("ba", 1), ("b", 2), ("", 3)):
+        message = refused(lambda given=given_too: load(path, named(given)))
+        assert f"{path}: {missing} of its 3 shards are not among those given" in message
+
+
+def test_a_support_row_costs_eight_bytes_and_another_row_none(tmp_path):
+    few = saved(tmp_path / "few", ("a", [1] * 10 + [0] * 1_000_000))
+    many = saved(tmp_path / "many", ("a", [1] * 1_010 + [0] * 999_000))
+    grown = many.stat().st_size - few.stat().st_size
+    assert few.stat().st_size < 1_000
+    assert grown == pytest.approx(8 * 1_000, abs=16)  # numbers in the header are longer
+
+
+def test_a_scan_with_a_witness_holds_the_counts_of_one_shard_at_a_time(tmp_path):
+    rows = 2_000_000
+    saved(tmp_path / "w", *((f"{k}", [k + 1] * (rows // 40)) for k in range(40)))
+    assert os.path.getsize(tmp_path / "w") > 8 * rows
+    shards = [ShardFile(f"{k}", f"{k}", "libsvm", 0, 0) for k in range(40)]
+    seen = 0
+    tracemalloc.start()
+    try:
+        known = load(tmp_path / "w", named(map(str, reversed(range(40)))))
+        for task in scan_tasks(shards, known.shard_rows, known.counts):
+            seen += len(task.counts[0].numbers)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen == rows
+    assert peak < 8 * rows / 3
+
+
+def test_a_witness_that_changes_while_it_is_read_is_refused(tmp_path):
+    for spoil in (
+        lambda: os.truncate(tmp_path / "w", os.path.getsize(tmp_path / "w") - 4),
+        lambda: saved(tmp_path / "w", ("a", [2] * 100)),  # another file of the same name and size
+    ):
+        known = witness_file.load(saved(tmp_path / "w", ("a", [1] * 100)))
+        spoil()
+        with pytest.raises(FileDamaged, match="w: changed while it was read"):
+            known.counts[0].entries()
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_the_witness_does_not_know_or_not_so_often_is_refused_by_name(path):
+    for known, unknown in (("abc", "e"), ("abcd", "a")):
+        message = refused(lambda k=known, u=unknown: load(path, [*named(k), ("new.svm", u)]))
+        assert f"new.svm: its content is not among the 4 shards of the witness {path}" in message
+
+
+@pytest.mark.parametrize("content", [{}, {"format_version": 1}, {"witness_version": 1}])
+def test_a_sealed_file_of_another_kind_or_version_is_refused(tmp_path, content):
+    write_sealed(tmp_path / "w", content, {"weights": np.ones(2)})
+    assert "w: not a witness of version 2" in refused(lambda: load(tmp_path / "w", []))
+
+
+SHARDS = [
+    None, 3, [3], [{"rows": 5}], [{"fingerprint": "a"}], [{"fingerprint": "a", "rows": -1}],
+    [{"fingerprint": "a", "rows": "5"}], [{"fingerprint": "a", "rows": 4}],
+    *([{"fingerprint": "a", "rows": rows}] for rows in (2**60, 2**63, 2**80)),
+]  # fmt: skip
+"""Tables of shards that fit no counts."""
+
+TENSORS = [
+    *(("counts", [3, count, 1, 1], np.int32) for count in (-(2**31), 0)),
+    ("counts", [3.0, 1.0, 1.0, 1.0], np.float64),
+    ("counts", [3], np.int32),
+    ("counts", [[3, 1, 1, 1]], np.int32),
+    *(("gaps", gaps, np.uint32) for gaps in ([1, 3, 3, 3], [1, 3, 3, 2**32 - 1], [1, 3, 0, 1])),
+    ("gaps", [1, 3, 3, -1], np.int32),
+]
+"""Counts, or the gaps between their rows, that prove nothing."""
+
+
+@pytest.mark.parametrize("change", [*SHARDS, *TENSORS], ids=repr)
+def test_a_sealed_file_whose_shards_or_counts_prove_nothing_is_refused(path, change):
+    content, tensors = read_sealed(path)
+    if isinstance(change, tuple):
+        name, values, kind = change
+        tensors = {**tensors, f"000000.{name}": np.array(values, kind)}
+    else:
+        content = {**content, "shards": change}
+    write_sealed(path, content, tensors)
+    message = refused(lambda: load(path, named("abcd")), FileDamaged)
+    assert "w: sealed, but what it holds is no witness" in message
+
+
+@pytest.mark.parametrize(
+    ("at", "gap", "count"), [(0, 5, 0), (3, 5, -1), (2**18, 0, 1), (4, 0, 1), (9, 2**31, 1)]
+)
+def test_counts_that_no_run_writes_are_refused_wherever_they_stand(tmp_path, at, gap, count):
+    rows = 2**18 + 10
+    saved(tmp_path / "w", ("a", [1] * rows))
+    content, tensors = read_sealed(tmp_path / "w")
+    gaps, counts = tensors["000000.gaps"].copy(), tensors["000000.counts"].copy()
+    gaps[at], counts[at] = gap, count
+    write_sealed(tmp_path / "w", content, {"000000.gaps": gaps, "000000.counts": counts})
+    with pytest.raises(FileDamaged, match="w: sealed, but what it holds is no witness"):
+        witness_file.load(tmp_path / "w")
+    shorter = {"000000.gaps": gaps[:-1], "000000.counts": np.ones(rows, np.int32)}
+    write_sealed(tmp_path / "w", content, shorter)
+    with pytest.raises(FileDamaged, match="another number of counts"):
+        witness_file.load(tmp_path / "w")

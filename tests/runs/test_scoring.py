@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -94,26 +95,40 @@ def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
     return LinearModel(weights, bias, classes, {}, None, {"index_base": 1, **reading})
 
 
+@pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize(
     "classes",
     [("ham", "spam"), (False, True), (0.5, 2.0), ("ant", "bee", "cow"), (0.5, 2.0, 9.0)],
 )
-def test_a_line_is_the_label_and_every_decision_in_order(classes, corpus, tmp_path):
+def test_a_line_is_the_label_or_all_above_0_and_every_decision_in_order(
+    classes, multilabel, corpus, tmp_path
+):
     """Of two classes that is the sign of w·x and the bias, and their sum."""
-    model = _model(classes=classes) if len(classes) == 2 else _many(classes)
-    _, matrix = _read(corpus)
-    lines = _out(model, corpus, tmp_path / "out.txt")
-    write_predictions(model, corpus, tmp_path / "out.parquet")
+    two = len(classes) == 2 and not multilabel
+    model = _model(classes=classes) if two else _many(classes, multilabel=multilabel)
+    rows, matrix = shutil.copytree(corpus, tmp_path / "rows"), _read(corpus)[1]
+    if multilabel:  # no label in a first block: the type of the column must not depend on it
+        model = model.but(bias=np.full(len(classes), -0.5))
+        (rows / "0.svm").write_text("0\n" * 5000)
+        matrix = np.vstack([np.zeros((5000, COLUMNS)), matrix])
+    lines = _out(model, rows, tmp_path / "out.txt")
+    write_predictions(model, rows, tmp_path / "out.parquet")
     decisions = np.array([[float(word) for word in line[1:]] for line in lines]).squeeze()
     wanted = matrix @ model.weights.T + model.bias
     np.testing.assert_allclose(decisions, wanted, rtol=1e-9, atol=1e-9)
-    places = (decisions > 0).astype(int) if len(classes) == 2 else decisions.argmax(axis=1)
-    labels = [classes[place] for place in places]
-    assert set(labels) == {*classes}
-    assert [line[0] for line in lines] == [str(label).removesuffix(".0") for label in labels]
+    names = [str(label).removesuffix(".0") for label in classes]
+    if multilabel:
+        places = [np.flatnonzero(row > 0).tolist() for row in decisions]
+        labels: list[Any] = [[classes[place] for place in row] for row in places]
+        assert [line[0] for line in lines] == [",".join(names[j] for j in row) for row in places]
+    else:
+        places = ((decisions > 0).astype(int) if two else decisions.argmax(axis=1)).tolist()
+        labels = [classes[place] for place in places]
+        assert set(labels) == {*classes}
+        assert [line[0] for line in lines] == [names[place] for place in places]
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
-    name = "decision" if len(classes) == 2 else "decisions"
-    assert table == {"label": labels, name: decisions.tolist()}
+    columns = ("label", "decision") if two else ("labels"[: 5 + multilabel], "decisions")
+    assert table == dict(zip(columns, (labels, decisions.tolist()), strict=True))
     assert len([*predict(model, corpus)]) > 1, "a few blocks at a time"
 
 
@@ -149,24 +164,6 @@ def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, s
         next(predict(_many(("a", "b", "c")), corpus, **how))
     with pytest.raises(SettingsError, match=r"two classes|leave proba"):
         next(predict(_model(), corpus, **how | {"top": 1}))
-
-
-@pytest.mark.parametrize("classes", [("ant", "bee", "cow"), (1.0, 2.0, 9.0), (False, True)])
-def test_of_a_multilabel_model_a_line_begins_with_all_labels_above_0(classes, tmp_path):
-    model = _many(classes, multilabel=True)
-    sign = np.eye(len(classes), COLUMNS)
-    model = model.but(weights=sign, bias=np.full(len(classes), -0.5))
-    # the first block has no label at all: the type of the column must not depend on it
-    (tmp_path / "rows").write_text("0 9:1\n" * 5000 + "0 1:1\n0 1:1 2:1\n")
-    lines = _out(model, tmp_path / "rows", tmp_path / "out.txt")[-3:]
-    write_predictions(model, tmp_path / "rows", tmp_path / "out.parquet")
-    first, second = (str(label).removesuffix(".0") for label in classes[:2])
-    assert [line[0] for line in lines] == ["", first, f"{first},{second}"]
-    last = [0.5, 0.5, -0.5][: len(classes)]
-    assert [*map(float, lines[2][1:])] == last
-    table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True)
-    assert table["labels"].to_pylist()[-3:] == [[], [classes[0]], list(classes[:2])]
-    assert table["decisions"].to_pylist()[-1] == last
 
 
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):

@@ -1,0 +1,400 @@
+"""Memory: the plan and the fit agree, the default active set is what fits, and many classes and
+columns take no more than is given, and find the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skops.io
+from scipy import sparse
+
+import streamtron
+from streamtron import LinearModel, Machine, Settings, generate, run
+from streamtron.core.config import DEFAULT_ACTIVE_SET
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.events import ChunkDone, Event, ReadingStarted
+from streamtron.core.sealed import read_sealed
+from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, take_apart
+from streamtron.runs.finished_run import FinishedRun, locate
+from streamtron.runs.fit import fit_many
+from streamtron.runs.inspect import describe_shards
+from streamtron.runs.learners import Training
+from streamtron.runs.memory import INTERPRETER_BYTES
+from streamtron.solver.checkpoint import State, bytes_held
+from streamtron.solver.learner import Learner
+from streamtron.solver.vectors import SparseVector
+from tests.helpers.learners import source_of
+
+TWO_ROWS = "1 1:1\n-1 1:-1\n"
+WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
+
+FIT = """
+import json, resource, sys
+from streamtron import Machine, Settings, run
+from streamtron.core.limits import peak_memory
+resource.setrlimit(resource.RLIMIT_AS, (3_400_000_000,) * 2)
+settings, machine = Settings(**json.loads(sys.argv[3])), Machine(**json.loads(sys.argv[4]))
+report = run(sys.argv[1], settings, model=sys.argv[2], machine=machine).report
+print(json.dumps([peak_memory(), report["settings"]["active_set"]]))
+"""
+
+
+def printed(code: str, *words: object) -> Any:
+    """What a process of its own says in JSON."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """9 MB of rows in memory."""
+    path = tmp_path_factory.mktemp("small") / "train"
+    generate(str(path), rows=15_000, columns=3000, seed=0)
+    return path
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    path = tmp_path / "two.svm"
+    path.write_text(TWO_ROWS)
+    return path
+
+
+def plan_of(path: Path, memory: int, **settings: Any) -> dict[str, Any]:
+    facts = describe_shards([str(path)], Settings(**settings), Machine(memory=memory, threads=2))
+    plan: dict[str, Any] = facts["plan"]
+    return plan
+
+
+def least_memory(path: Path) -> int:
+    """What a fit needs with the default active set."""
+    return int(plan_of(path, 10**12)["total"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "memory"),
+    [(0, "300MB"), (20_000, "600MB"), pytest.param(0, None, marks=pytest.mark.slow)],
+)
+def test_two_rows_or_a_demo_are_fitted_in_little_memory_as_planned(two, tmp_path, rows, memory):
+    """In a process of its own, with 3.4 GB of addresses."""
+    if rows:
+        generate(str(tmp_path / "demo"), rows=rows, shards=4, seed=0)
+        two = tmp_path / "demo"
+    machine = json.dumps({"memory": memory, "threads": 2})
+    peak, active_set = printed(FIT, two, tmp_path / "m", "{}", machine)
+    assert active_set == DEFAULT_ACTIVE_SET, "no rows could fill more than a smaller one has"
+    if rows:
+        plan = plan_of(two, 600 * 10**6)
+        assert peak <= plan["total"] <= plan["limit"]
+        assert plan["active_set"] == DEFAULT_ACTIVE_SET
+    else:
+        assert peak < 300e6
+
+
+def test_a_run_of_two_rows_is_updated_where_it_was_fitted(two, tmp_path):
+    machine = Machine(memory="300MB", threads=1)
+    run(two, Settings(), model=tmp_path / "m", machine=machine)
+    (tmp_path / "more.svm").write_text("1 2:1\n-1 2:-1\n")
+    updated = streamtron.update(tmp_path / "m", tmp_path / "more.svm", machine=machine)
+    assert updated.report["rows"] == 4
+    found = streamtron.StreamtronClassifier().fit_shards(two, machine=machine)
+    assert found.n_features_in_ == 1
+
+
+@pytest.mark.parametrize("given", [None, 5_000_000])
+@pytest.mark.parametrize("rows", [TWO_ROWS, WIDE_ROW + "\n-1 1:1\n"], ids=["two rows", "wide"])
+def test_what_the_plan_says_fits_is_fitted_and_nothing_else(tmp_path, rows, given):
+    path = tmp_path / "rows.svm"
+    path.write_text(rows)
+    needed = least_memory(path)
+    for memory in (needed - 10**7, needed - 1, needed, needed + 10**8):
+        plan = plan_of(path, memory, active_set=given)
+        fits = plan["total"] <= plan["limit"]
+        machine, settings = Machine(memory=memory, threads=2), Settings(active_set=given)
+        if fits:
+            found = run(path, settings, machine=machine).report
+            assert found["settings"]["active_set"] == plan["active_set"]
+        else:
+            with pytest.raises(MachineError, match="the limit is"):
+                run(path, settings, machine=machine)
+    assert fits
+
+
+def test_the_default_active_set_is_what_memory_leaves_and_the_model_keeps_it(shards, tmp_path):
+    memory = least_memory(shards) - 2 * 10**6
+    small = Machine(memory=memory, threads=2)
+    outcome = run(shards, Settings(), model=tmp_path / "m", machine=small)
+    kept = outcome.report["settings"]["active_set"]
+    assert 0 < kept < 9 * 10**6
+    assert kept == plan_of(shards, memory)["active_set"]
+    assert outcome.model.settings["active_set"] == kept
+    run(shards, Settings(active_set=kept), model=tmp_path / "given")
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "given").read_bytes()
+    finer = run(shards, Settings(tol=1e-3), model=tmp_path / "m", resume=True)
+    assert finer.model.settings["active_set"] == kept, "on any machine"
+    (tmp_path / "more.svm").write_text(TWO_ROWS)
+    updated = streamtron.update(tmp_path / "m", tmp_path / "more.svm", machine=small)
+    assert updated.model.settings["active_set"] == kept
+    with pytest.raises(SettingsError, match="active_set is 1000000000, the run has"):
+        run(shards, Settings(active_set="1GB"), model=tmp_path / "m", resume=True)
+    with pytest.raises(MachineError, match=r"larger --memory or a smaller --active-set\.$"):
+        run(shards, Settings(active_set="1GB"), machine=small)
+
+
+def test_rows_that_fill_less_give_the_same_bits_on_a_small_machine(shards, tmp_path):
+    for name, memory in (("small", least_memory(shards)), ("large", 8 * 10**9)):
+        run(shards, Settings(), model=tmp_path / name, machine=Machine(memory=memory, threads=2))
+    assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
+
+
+def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict[str, Any]]:
+    """Return the events of the reading that finds the active set, and the report."""
+    told: list[Event] = []
+    machine = Machine(memory=memory, threads=2)
+    report = run(path, Settings(**settings), machine=machine, listen=told.append).report
+    started = [n for n, event in enumerate(told) if isinstance(event, ReadingStarted)]
+    counts = isinstance(first := told[0], ReadingStarted) and first.purpose == "count"
+    return told[: started[1]] if counts else [], report
+
+
+def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(two, tmp_path):
+    generate(str(tmp_path / "demo"), rows=6_000, shards=4, seed=0)
+    for path, memory in ((two, 3 * 10**8), (tmp_path / "demo", 10**9)):
+        assert counted(path, memory, tol=0.9)[0] == []
+
+
+def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_is(shards, tmp_path):
+    memory, same = least_memory(shards), {"max_epochs": 1, "tol": 0.1}
+    events, report = counted(shards, memory, **same)
+    _, roomy = counted(shards, 8 * 10**9, **same)
+    chunks = [event for event in events if isinstance(event, ChunkDone)]
+    assert (chunks[-1].rows, chunks[-1].nonzeros) == (report["rows"], report["nonzeros"])
+    assert report["readings"] == roomy["readings"] + 1
+    assert report["bytes_read"] > roomy["bytes_read"]
+    machine = Machine(memory=memory, threads=2)
+    [swept] = fit_many(shards, [Settings(**same)], machine=machine, cache_dir=str(tmp_path))
+    assert swept.report["readings"] == report["readings"]
+
+
+def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shards):
+    told: list[Event] = []
+    machine = Machine(memory=INTERPRETER_BYTES + 5 * 10**6, threads=2)
+    with pytest.raises(MachineError, match="smaller --active-set"):
+        run(shards, Settings(active_set="1GB"), machine=machine, listen=told.append)
+    assert 0 < max(event.rows for event in told if isinstance(event, ChunkDone)) < 15_000
+
+
+# --- many classes --------------------------------------------------------------------------------
+
+CLASSES, MEMORY = 48, 440_000_000
+
+FIT_MANY = """
+import sys
+import streamtron
+from streamtron.core.config import Machine
+from streamtron.core.limits import peak_memory
+place, memory = sys.argv[1], int(sys.argv[2])
+machine = Machine(memory=memory, threads=2)
+first = [f"{place}/0.svm", f"{place}/1.svm"]
+model = f"{place}/{sys.argv[3]}"
+streamtron.fit(first, model=model, multiclass=True, tol=0.05, active_set=10**6, machine=machine)
+"""
+CHANGE = """\
+streamtron.update(model, f"{place}/2.svm", machine=machine)
+streamtron.forget(model, "0.svm", machine=machine)
+"""
+SAY = "print(peak_memory())"
+
+
+def write_classes(path: Path, rows: int, seed: int) -> None:
+    """Rows of all classes: some of the columns of their class, and others."""
+    most = 300_000
+    own = np.random.default_rng(0).integers(1, most, (CLASSES, 12))
+    rng = np.random.default_rng(seed)
+    lines = []
+    for row in range(rows):
+        label = row % CLASSES
+        columns = [rng.choice(own[label], 5, replace=False), rng.integers(1, most, 12)]
+        drawn = np.unique(np.concatenate([*columns, [most]]))
+        lines.append(f"c{label} " + " ".join(f"{j}:1" for j in drawn.tolist()) + "\n")
+    path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    "steps", [FIT_MANY, pytest.param(FIT_MANY + CHANGE, marks=pytest.mark.slow)]
+)
+def test_little_memory_is_kept_to_by_many_classes_which_find_the_same(tmp_path, steps):
+    """Trained together, they take half as much again."""
+    for number, rows in enumerate((240, 320, 80)):
+        write_classes(tmp_path / f"{number}.svm", rows, number)
+    sizes = {"tight": MEMORY, "loose": 20 * MEMORY}
+    peaks = [printed(steps + SAY, tmp_path, memory, name) for name, memory in sizes.items()]
+    assert peaks[0] <= 1.05 * MEMORY
+    assert peaks[1] > 1.5 * MEMORY
+    for name in ("", ".run/witness"):
+        assert (tmp_path / f"tight{name}").read_bytes() == (tmp_path / f"loose{name}").read_bytes()
+    model = streamtron.load(tmp_path / "tight")
+    assert model.certificate["relative_duality_gap"] <= 0.05
+    assert len(model.classes) == CLASSES
+    few, together = (
+        streamtron.certify(tmp_path / "tight", machine=Machine(memory=memory, threads=2))
+        for memory in sizes.values()
+    )
+    assert few.readings > together.readings == 1.0
+    of_few = [(label, replace(proof, readings=1.0)) for label, proof in few.classes]
+    assert of_few == list(together.classes)
+
+
+def test_the_plan_says_how_many_classes_train_at_a_time(tmp_path):
+    write_classes(tmp_path / "0.svm", 2 * CLASSES, 0)
+    settings = Settings(multiclass=True, active_set=10**6)
+    plan = describe_shards([str(tmp_path / "0.svm")], settings, Machine(memory=MEMORY))["plan"]
+    assert plan["learners"] == CLASSES
+    assert 1 < plan["learners_at_once"] < CLASSES
+    assert sum(plan["items"].values()) == plan["total"] <= MEMORY
+    most = Machine(memory=20 * MEMORY)
+    plan = describe_shards([str(tmp_path / "0.svm")], settings, most)["plan"]
+    assert plan["learners_at_once"] == CLASSES
+
+
+def test_a_finished_run_is_restored_by_its_nonzeros(tmp_path):
+    write_classes(tmp_path / "0.svm", 40, 0)
+    model = streamtron.fit(tmp_path / "0.svm", model=tmp_path / "m", multiclass=True)
+    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
+        learners = ended.learners()
+    for learner in learners:
+        assert isinstance(learner.best.w, SparseVector)
+        assert isinstance(learner.running.w, SparseVector)
+        assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
+    bins = sum(one.frozen.scan_sums.bins.nbytes for one in learners if one.frozen)
+    counts = sum(learner.counts.nbytes for learner in learners)
+    assert sum(map(bytes_held, learners)) - bins - counts <= 24 * model.sparse_weights.nnz + 1_000
+
+
+def test_learners_that_leave_no_room_for_another_are_refused_with_the_sum():
+    source = source_of((1.0, 2.0, 3.0))
+    learners = [Learner(Settings(), source.labels, positive=label) for label in source.labels]
+    learners[0].running.w = np.ones(10**6)
+    training = Training(source, Settings(active_set=10**6), Machine(memory=137_000_000, threads=1))
+    with pytest.raises(MachineError, match=r"learners that are not in training 8\.\d MB"):
+        training.in_groups(learners[::-1])
+
+
+def wide_model(classes: int, columns: int, seed: int) -> LinearModel:
+    """A model of which one weight in 1,000 is not 0."""
+    weights = sparse.random_array(
+        (classes, columns), density=1e-3, format="csr", rng=np.random.default_rng(seed)
+    )
+    names = [f"c{number:03d}" for number in range(classes)]
+    return LinearModel(weights, np.zeros(classes), names, {"rho": 1.0}, None, {"index_base": 1})
+
+
+def test_wide_models_of_many_classes_are_compared_without_all_of_their_weights():
+    first, second = wide_model(100, 50_000, 0), wide_model(100, 50_000, 1)
+    tracemalloc.start()
+    found = streamtron.diff(first, second)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 100 * 50_000 / 4
+    assert len(found["directions"]) == 100
+    a, b = first.weights[3], second.weights[3]
+    told = found["directions"][3]
+    assert told["distance"] == pytest.approx(np.linalg.norm(a - b) / np.linalg.norm(a))
+    heaviest = int(np.argmax(np.abs(a - b)))
+    assert told["features"][0] == {"column": 1 + heaviest, "weights": [a[heaviest], b[heaviest]]}
+
+
+def test_a_wide_model_of_many_classes_is_a_linear_svc_with_sparse_weights(tmp_path):
+    model = wide_model(50, 20_000, 0)
+    tracemalloc.start()
+    streamtron.export(model, tmp_path / "m.skops", "sklearn")
+    with pytest.raises(SettingsError, match="less than 2 GiB"):
+        streamtron.export(wide_model(200, 2_000_000, 0), tmp_path / "m.onnx", "onnx")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 200 * 2_000_000 / 20
+    types = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
+    assert types == ["scipy.sparse._csr.csr_matrix"]
+    theirs = skops.io.load(tmp_path / "m.skops", trusted=types)
+    assert sparse.issparse(theirs.coef_)
+    rows = sparse.random_array((40, 20_000), density=0.01, format="csr", rng=0)
+    assert theirs.predict(rows).tolist() == model.predict(rows).tolist()
+
+
+# --- columns that never occur --------------------------------------------------------------------
+
+ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30
+
+
+def corpus(path: Path, columns: int, seed: int = 0, rows: int = ROWS) -> Path:
+    """Rows whose columns are drawn from all, the first few in most rows."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        rare = rng.integers(10, columns, NONZEROS)
+        drawn = np.unique(np.concatenate([1 + rng.choice(9, 4), rare, [columns]]))
+        values = rng.normal(size=len(drawn)).astype(np.float32)
+        label = 1 if values[0] + 0.3 * rng.normal() > 0 else -1
+        pairs = zip(drawn.tolist(), values.tolist(), strict=True)
+        lines.append(f"{label} " + " ".join(f"{j}:{value!r}" for j, value in pairs) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of many columns, and a model of them with its run."""
+    directory = tmp_path_factory.mktemp("wide")
+    corpus(directory / "rows.svm", COLUMNS)
+    settings = Settings(C=50.0, tol=1e-6)
+    run(directory / "rows.svm", settings, model=directory / "m", machine=Machine(threads=1))
+    return directory
+
+
+def test_a_column_costs_at_most_40_bytes_at_the_peak_of_a_fit(tmp_path):
+    how = json.dumps({"C": 50.0, "tol": 1e-6}), json.dumps({"threads": 1})
+    few, many = (
+        printed(
+            FIT, corpus(tmp_path / f"{columns}.svm", columns), tmp_path / f"{columns}.st", *how
+        )[0]
+        for columns in (4_000, COLUMNS)
+    )
+    assert many - few <= 40 * COLUMNS
+
+
+def test_the_plan_is_40_bytes_a_column_and_model_and_checkpoint_hold_those_that_are_not_0(place):
+    told = describe_shards([str(place / "rows.svm")], Settings(), Machine())
+    assert told["columns"] == COLUMNS
+    assert told["plan"]["items"]["weights (40 bytes a column)"] == 40 * COLUMNS
+    assert told["plan"]["items"]["active set"] == 8 * told["nonzeros"] + 24 * ROWS
+    model = LinearModel.load(place / "m")
+    kept = model.sparse_weights.nnz
+    assert (model.columns, kept == np.count_nonzero(model.weights)) == (COLUMNS, True)
+    assert kept > ROWS
+    assert os.path.getsize(place / "m") <= 14 * kept + 4_000
+    rows = 8 * ROWS + 16 * 400  # counts, and the bins that they fill
+    assert os.path.getsize(place / "m.run" / CHECKPOINT) <= 24 * kept + rows + 20_000
+    vectors = read_sealed(place / "m.run" / CHECKPOINT, "checkpoint")[0]["sparse"]
+    written = {name for name, _ in vectors.values()}
+    assert 0 < len(written) < len(vectors), "equal columns are written once"
+
+
+@pytest.mark.parametrize(
+    "told", [["w.columns", -1], ["w.columns", 3], ["x", 9], ["w.columns", 1 << 60], 3, ["w"]]
+)
+def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
+    state = State(0, 1, {"learners": [], "placeholders": [], "group": None}, {"w": np.eye(9)[4]})
+    monkeypatch.setattr(
+        "streamtron.runs.directory.take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told})
+    )
+    Run(tmp_path).save(Checkpoint(state, [], 0, 0, 0.0, {}))
+    assert Run(tmp_path).load() is None
