@@ -1,7 +1,5 @@
 """Fixtures that several test modules use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """The packages as docs/architecture.md describes them, and what its pages say about files."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib
@@ -52,7 +50,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_625,
-    "test lines": 32_173,
+    "test lines": 30_294,
     "solver lines": 8_679,
     "solver modules": 33,
     "solver circles": 0,

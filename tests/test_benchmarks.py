@@ -1,7 +1,5 @@
 """The benchmarks run, and judge everybody by the same objective."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import json

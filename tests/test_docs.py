@@ -1,7 +1,5 @@
 """README, documentation and metadata: what they show runs, and what they name is there."""
 
-from __future__ import annotations
-
 import doctest
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The scikit-learn face: its conventions, its estimators' problems, the command line's bits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The pipelines run as they are written, on public names only."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import importlib.util

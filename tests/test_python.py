@@ -1,7 +1,5 @@
 """The functions of the package: keywords, paths, sizes, and what is refused by name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields

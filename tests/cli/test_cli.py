@@ -1,7 +1,5 @@
 """The command line as its users meet it: real processes, their sentences and exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Every command on models and run directories that a stranger made: sealed by the rule, with one
 value that is not what it should be."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import resource

@@ -1,8 +1,6 @@
 """Files made to harm: each is refused in a sentence, without a crash, a wait, or the memory that
 its header claims."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

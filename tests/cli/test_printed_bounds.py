@@ -1,7 +1,5 @@
 """What is proven is printed rounded outwards, wherever it is printed."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

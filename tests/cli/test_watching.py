@@ -1,7 +1,5 @@
 """Watching a run: on real terminals, in pipes, in logs, in batches, from Python."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Batch jobs: what a file may say, what runs and what does not, and what survives a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

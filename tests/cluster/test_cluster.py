@@ -1,7 +1,5 @@
 """Workers of Dask, real ones: processes that talk over TCP on loopback, and are killed."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Sweeps over workers, real ones: processes that talk over TCP on loopback, and are killed."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -1,7 +1,5 @@
 """One model on several workers, real ones: processes that talk over TCP, and are killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

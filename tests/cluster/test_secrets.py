@@ -1,8 +1,6 @@
 """Who can talk to Dask runs code in its processes: who can talk to our own workers, and how a
 scheduler that wants certificates is talked to."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

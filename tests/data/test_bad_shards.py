@@ -1,7 +1,5 @@
 """Shards that cannot be read, and shards that do not stay as they are."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

@@ -1,7 +1,5 @@
 """The cache: found again, never wrong, never half, never larger than the disk."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import logging

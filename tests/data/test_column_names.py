@@ -1,7 +1,5 @@
 """The names of hashed columns: convert keeps them, explain and report find them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from functools import partial

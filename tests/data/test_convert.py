@@ -1,7 +1,5 @@
 """Conversion: the rows that went in come out, all shards or none; the rest is refused."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What the reader of every format owes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

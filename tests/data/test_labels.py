@@ -1,7 +1,5 @@
 """Labels of rows: several a row, none, names; in text, tables, memory, cache, targets, commands."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """The layouts of features in tables: the same rows in all of them, what they refuse, how found; and
 the shards behind the first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The libsvm text reader against scikit-learn's, a plain-Python oracle, and bad files."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import itertools

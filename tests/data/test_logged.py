@@ -1,7 +1,5 @@
 """Directories whose files are not the rows: tables with a log, and conversions that were killed."""
 
-from __future__ import annotations
-
 from itertools import count
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Numbers as labels: exact from every format, kept by cache, shards and filters, refused by place
 where they are none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path

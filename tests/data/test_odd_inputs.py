@@ -1,8 +1,6 @@
 """Odd input that used to end in a traceback, a hang or a model of nothing: each is refused in one
 sentence, which says what to do."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The readers of Parquet and Arrow: what they accept, how they name what they refuse, what damage
 they notice."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Columns of tables to features: equal to scikit-learn's transformers, from every format."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from decimal import Decimal

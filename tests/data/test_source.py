@@ -1,8 +1,6 @@
 """From shards, and from rows in memory, to chunks: discovery, blocks, labels, what a source knows
 and when."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

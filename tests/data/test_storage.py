@@ -1,8 +1,6 @@
 """Shards in object stores: real servers of S3's and Google's protocols on loopback, and whatever
 fsspec opens."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import io

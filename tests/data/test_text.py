@@ -1,7 +1,5 @@
 """Documents to rows: equal to scikit-learn's vectorizers, from every format, and read by models."""
 
-from __future__ import annotations
-
 import ast
 import json
 import random

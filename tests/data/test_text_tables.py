@@ -1,7 +1,5 @@
 """CSV, JSON lines and Vowpal Wabbit's text as shards of numbers, and what is refused in them."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

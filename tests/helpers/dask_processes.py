@@ -1,7 +1,5 @@
 """Schedulers and workers of Dask, started by hand as processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,8 +1,6 @@
 """To import this is to import what commands and tasks import, and to load the kernels: a process
 that is forked from one that has done so begins at once."""
 
-from __future__ import annotations
-
 import tempfile
 
 # ruff: noqa: F401

@@ -1,7 +1,5 @@
 """What the fast tests try, and what is left to the slow ones."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The sizes of the house, counted in its sources: run it to see them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Cases for kernels: rows, what to solve on them, and a state that training might have left."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

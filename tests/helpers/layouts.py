@@ -1,7 +1,5 @@
 """Every layout in which a table may hold features, and tables in files."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,8 +1,6 @@
 """Learners on rows in memory: plans to train by, the bits that training leaves, and Newton's method
 as one call."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

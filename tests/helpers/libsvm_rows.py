@@ -1,7 +1,5 @@
 """Rows of libsvm text: as the reader delivers them, and as plain Python reads them."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 from itertools import pairwise

@@ -3,8 +3,6 @@
 Nothing of the package is used.
 """
 
-from __future__ import annotations
-
 import math
 
 import mpmath

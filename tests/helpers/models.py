@@ -1,7 +1,5 @@
 """Models and matrices, and the messages of what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

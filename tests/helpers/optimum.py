@@ -1,7 +1,5 @@
 """The optimum of a set of rows, which LIBLINEAR finds from the rows alone; bounds that hold it."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -8,8 +8,6 @@ A row is a list of (column, value) with a label ±1; ``delta2`` holds Δ_k² per
 extended pattern is y_k = l_k (x_k, ρ, Δ_k e_k) and a = Σ c_k y_k.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """Commands run in this process, and in processes of their own that need not start an interpreter
 and import everything: a process that has done so, and does nothing else, forks them."""
 
-from __future__ import annotations
-
 import atexit
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Runs in processes of their own, to be killed, and small corpora for them."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

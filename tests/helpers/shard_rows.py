@@ -1,7 +1,5 @@
 """Shards of JSON rows with a reader of their own, and everything a batch or a chunk holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

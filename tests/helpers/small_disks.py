@@ -1,7 +1,5 @@
 """File systems in memory that are soon full."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

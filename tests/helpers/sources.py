@@ -1,7 +1,5 @@
 """Small random sets, and chunks of rows in memory, from blocks as small as wished."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import lzma

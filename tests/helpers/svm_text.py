@@ -1,7 +1,5 @@
 """Rows of a matrix as libsvm text, and shards of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

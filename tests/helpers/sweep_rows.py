@@ -1,7 +1,5 @@
 """Rows of many classes for a sweep, and its table without what depends on machine and time."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence

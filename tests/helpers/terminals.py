@@ -1,7 +1,5 @@
 """Commands on a real terminal of a given width, and what its user sees."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

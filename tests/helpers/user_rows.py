@@ -1,7 +1,5 @@
 """Shards whose rows belong to users, and lists of rows to delete."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

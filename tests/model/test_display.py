@@ -1,7 +1,5 @@
 """The history of a certificate, its plot, the plot of margins, and what a notebook shows."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Metrics against scikit-learn's, exact in memory, and brackets beyond it."""
 
-from __future__ import annotations
-
 import json
 import re
 

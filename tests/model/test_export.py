@@ -1,7 +1,5 @@
 """Exported models: the programs that read them decide as streamtron does."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of other programs: what is read from them, and what is refused."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

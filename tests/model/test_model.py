@@ -1,7 +1,5 @@
 """The model: its decisions, what it may hold, its file."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

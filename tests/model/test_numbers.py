@@ -1,7 +1,5 @@
 """Models of numbers: their metrics, their files, and the programs that predict as they do."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

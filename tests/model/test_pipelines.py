@@ -1,7 +1,5 @@
 """Exported pipelines: raw rows in, the decisions of the model out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows in memory: by position in matrices, by name in frames, records and tokens, or refused."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

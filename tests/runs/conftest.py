@@ -1,7 +1,5 @@
 """Corpora that several test modules of this folder use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

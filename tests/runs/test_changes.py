@@ -1,8 +1,6 @@
 """Changes of a run, update and forget: what they read and report, what they refuse, and that they
 count all at once. That their bounds hold is proven in test_stories."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

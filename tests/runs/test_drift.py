@@ -1,7 +1,5 @@
 """Drift: the weights that a run carries are those that its counts make, or it says so."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,8 +1,6 @@
 """Whatever is done with rows, it is done with every loss: the bounds hold the optimum of the rows
 that are there, which another solver finds from the rows alone."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

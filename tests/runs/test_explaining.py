@@ -1,7 +1,5 @@
 """Explanations of models and rows, and comparisons of two models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Memory: the plan and the fit agree, the default active set is what fits, and many classes and
 columns take no more than is given, and find the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -2,8 +2,6 @@
 nothing, what writes changes nothing but this run and its model, and ``inspect`` tells what is next.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Models of numbers on disk: predicted, measured, reported, swept, explained, certified."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -1,8 +1,6 @@
 """What is written replaces nothing that is read, and nothing that was not a file; and where a disk
 is full (a file system of a few pages, or files that may not grow) what was there stays."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """One model from several parts of the data: certified, and the same wherever the parts are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """Probabilities of decisions: scikit-learn's formulas, on shards; and labels that are certain: no
 further training can change them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Proofs for models that exist already, ours and others', with a witness and without."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """The page about a run: what it shows, that it needs nothing else, and what it does not touch."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

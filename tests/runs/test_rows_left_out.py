@@ -1,7 +1,5 @@
 """Rows and columns that are left out: held out by a share, deleted, no features. All is told."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A run directory: taken up at any of its checkpoints to the bytes of the run that nothing
 interrupted, refused, damaged, in use, on a full disk."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -579,7 +577,7 @@ def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(plan, number,
                 parts = {path: path.read_bytes() for path in (run / "parts").glob("*")}
                 checkpoints.setdefault((run / name).read_bytes(), parts)
 
-    def take_up(state: bytes, settings: Settings) -> streamtron.Outcome:
+    def take_up(state: bytes, settings: Settings) -> Outcome:
         for name in ("checkpoint.before", "witness", "manifest.json"):
             (run / name).unlink(missing_ok=True)
         for path, content in checkpoints[state].items():

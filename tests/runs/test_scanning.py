@@ -1,8 +1,6 @@
 """One reading at frozen weights: the same sums here and on workers, a shard each; and the witness,
 whose counts find their rows again by what the shards hold, or are refused."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Predictions and metrics as they stream over shards."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

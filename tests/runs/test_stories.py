@@ -2,8 +2,6 @@
 bounds hold the optimum of the rows that are there, which another solver finds from the rows alone,
 and no byte of the others is left."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps: what they try, what they measure, which they choose, and what they leave behind."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

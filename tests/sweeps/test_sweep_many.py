@@ -1,7 +1,5 @@
 """Sweeps of many classes: candidates and classes are learners of one scan."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two-stage procedure: how far it takes which candidates, and that bounds decide it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Sequence
