@@ -49,13 +49,12 @@ def everything(place: Path) -> dict[str, tuple[int, bytes]]:
     return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in files.items()}
 
 
-def leave_change(place: Path, plan: object) -> Path:
+def leave_change(place: Path, plan: object) -> None:
     """A change that is whole, with this plan, and with a model."""
     staged = place / "m.run" / transaction.COMMITTED
     staged.mkdir()
     (staged / transaction.PLAN).write_text(plan if isinstance(plan, str) else json.dumps(plan))
     (staged / transaction.MODEL).write_bytes(b"a stranger's")
-    return staged
 
 
 NOTHING: dict[str, Any] = {"remove": []}
@@ -71,16 +70,12 @@ PLANS = {
 }  # fmt: skip
 
 
-def update(place: Path) -> None:
-    streamtron.update(place / "m", last_shard(place))
-
-
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(plan, place, tmp_path):
     leave_change(place, PLANS[plan](tmp_path / "precious"))
     before = everything(tmp_path)
     with pytest.raises(DataError, match=r"change.json: not the plan of a change"):
-        update(place)
+        streamtron.update(place / "m", last_shard(place))
     after = everything(tmp_path)
     assert {name for name in after if after[name] != before.get(name)} == {"place/m.run/lock"}
     assert before.keys() <= after.keys()
@@ -146,10 +141,10 @@ def test_a_model_that_is_a_link_elsewhere_is_changed_only_where_the_run_is_named
     (place / "m").symlink_to(tmp_path / "theirs")
     before = (tmp_path / "theirs").read_bytes()
     with pytest.raises(DataError, match=r"m: a symbolic link to .*/theirs, .* by --run-dir"):
-        update(place)
+        streamtron.update(place / "m", last_shard(place))
     assert (tmp_path / "theirs").read_bytes() == before
-    shard = str(last_shard(place))
-    succeeded(here(place, "update", tmp_path / "theirs", shard, "--run-dir", "m.run"))
+    words = ("update", tmp_path / "theirs", last_shard(place), "--run-dir", "m.run")
+    succeeded(here(place, *words))
     assert (tmp_path / "theirs").read_bytes() != before
 
 
@@ -206,15 +201,11 @@ def test_a_release_decides_is_proven_again_goes_on_and_learns_more_rows(kept):
     assert proven.primal == pytest.approx(model.certificate["primal_objective"])
     run = streamtron.certify(kept / "model.run").certificate
     assert run.upper_bound == pytest.approx(model.certificate["upper_bound"])
-    streamtron.generate(
-        kept / "more", rows=30, columns=3, kind="dense", first_row=60, shards=1, seed=0
-    )
+    generate(kept / "more", rows=30, columns=3, kind="dense", first_row=60, shards=1, seed=0)
     outcome = streamtron.update(kept / "model", kept / "more", tol=1e-6)
     assert outcome.report["rows"] == 90
     assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6
 
-
-# --- inspected -----------------------------------------------------------------------------------
 
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
 OFTEN = (*WORDS, "--checkpoint-every", "0s")
@@ -277,10 +268,8 @@ def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_wo
 
 
 def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(desk):
-    def begun(directory: Path, process: int) -> bool:
-        return (directory / "run.json").exists()
-
-    assert killed(desk, WORDS, "m", begun).returncode == -signal.SIGKILL
+    ended = killed(desk, WORDS, "m", lambda directory, _: (directory / "run.json").exists())
+    assert ended.returncode == -signal.SIGKILL
     facts = inspected(desk)
     assert (facts["state"], facts["progress"]) == ("begun", None)
     assert facts["settings"]["tol"] == 1e-9
@@ -289,9 +278,7 @@ def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(desk):
 
 def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to_do(desk, caplog):
     assert here(desk, *WORDS[:4]).returncode == 0
-    staged = desk / "m.run" / transaction.COMMITTED
-    staged.mkdir()
-    (staged / transaction.PLAN).write_text("{}")
+    leave_change(desk, {})
     checkpoint = desk / "m.run" / "checkpoint"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
     (desk / "m.run" / "checkpoint.before").unlink(missing_ok=True)

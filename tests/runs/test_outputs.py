@@ -20,7 +20,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.runs.inputs import check_outputs
 from streamtron.runs.predict import write_predictions
-from tests.helpers.processes import COMMAND, Ended, Process, command, here, one_sentence, succeeded
+from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
 from tests.helpers.small_disks import PAGE, fill, mounted
 
 ROWS = "1 1:1\n-1 1:-1\n1 1:2\n-1 2:1\n"
@@ -44,7 +44,6 @@ def _content(place: Path) -> dict[str, bytes]:
 # --- what is read stays --------------------------------------------------------------------------
 
 FIT, SWEEP = "fit data --model n ", "sweep data --valid data/b.svm --C 1 "
-
 
 TWICE = [
     *(FIT + words for words in ("--report data/../n", "--report r --witness ./r", "--run-dir data",
@@ -291,11 +290,9 @@ def test_a_listener_that_changes_the_directory_moves_no_output(place, monkeypatc
 
 # --- on a full disk -------------------------------------------------------------------------------
 
-Disk = Callable[..., Path]
-
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Make small file systems: ``disk("name", size=…)`` in bytes, ``files=…`` at most."""
     with ExitStack() as stack:
 
@@ -311,29 +308,18 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards, a model fitted on them, and its cache."""
     directory = tmp_path_factory.mktemp("full")
     generate(str(directory / "train"), rows=1500, columns=500, seed=1, shards=2)
-    succeeded(run(directory, "fit", "train", "--model", "wanted"))
+    succeeded(here(directory, "fit", "train", "--model", "wanted"))
     return directory
-
-
-def run(place: Path, *words: object, largest_file: int | None = None) -> Ended:
-    if largest_file is None:
-        return here(place, *words)
-    limits = (largest_file, largest_file)
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {COMMAND}"
-    return Process(limited, *words, cwd=place).end()
 
 
 def names(directory: Path) -> set[str]:
     return {path.name for path in directory.rglob("*")}
 
 
-# The cache ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("files", [0, 1, 2], ids=["none", "one", "two"])
 def test_a_cache_disk_without_room_is_refused_and_what_is_whole_stays(ready, disk, tmp_path, files):
     small = disk("small", size=1 << 26, files=files)
-    done = run(ready, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
+    done = here(ready, "fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
     one_sentence(done, 5, "(No space left on device)")
     whole = {path.name: path.read_bytes() for path in ready.glob("wanted.run/cache/*.cache")}
     found = {path.name: path.read_bytes() for path in small.glob("*.cache")}
@@ -347,7 +333,7 @@ def test_a_cache_disk_that_is_full_behind_the_last_segment_is_refused(disk, tmp_
     # what is asked for beforehand is room for the segments: eighty of eight pages here, rows of
     # nothing but a label; the footer behind them takes more than the rest of the last page
     (tmp_path / "a.svm").write_bytes(b"1\n-1\n" * (40 * 4096))
-    done = run(tmp_path, "fit", "a.svm", "--model", "m", "--cache-dir", disk("small", 641 * PAGE))
+    done = here(tmp_path, "fit", "a.svm", "--model", "m", "--cache-dir", disk("small", 641 * PAGE))
     one_sentence(done, 5, "small: the disk is full (No space left on device)", "--cache-dir")
     assert names(tmp_path / "small") == set()
 
@@ -357,14 +343,14 @@ def test_where_a_cache_has_no_room_a_fit_in_the_files_order_does_without(ready, 
     small = disk("m.run/cache", size=20 * PAGE)
     words = ("fit", "train", "--model", tmp_path / "m", "--tol", "1e-4")
     advice = "fit without a cache: --order sequential and no --cache-dir"
-    one_sentence(run(ready, *words), 5, "81.9 kB are free", advice)
+    one_sentence(here(ready, *words), 5, "81.9 kB are free", advice)
     words = (*words, "--order", "sequential", "--active-set", "20kB", "--max-epochs", "5")
-    done = run(ready, *words)
+    done = here(ready, *words)
     assert done.returncode in (0, 4), done.stderr
     assert "cache              none\n" in done.stdout
     assert names(small) == set()
     without = (tmp_path / "m").read_bytes()
-    cached = run(ready, *words, "--cache-dir", tmp_path / "cache", "--overwrite")
+    cached = here(ready, *words, "--cache-dir", tmp_path / "cache", "--overwrite")
     assert cached.returncode == done.returncode
     assert list((tmp_path / "cache").glob("*.cache"))
     assert (tmp_path / "m").read_bytes() == without
@@ -375,16 +361,18 @@ def test_a_cache_file_that_may_not_grow_is_refused_and_the_next_run_works(ready,
     cache = tmp_path / "cache"
     limit = int(part * min(ready.glob("wanted.run/cache/*.cache")).stat().st_size)
     words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", cache)
-    one_sentence(run(ready, *words, largest_file=limit), 5, "the disk is full (File too large)")
+    limits = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+    done = Process(f"import resource; {limits}; {COMMAND}", *words, cwd=ready).end()
+    one_sentence(done, 5, "the disk is full (File too large)")
     assert names(cache) == set()
-    succeeded(run(ready, *words))
+    succeeded(here(ready, *words))
     assert (tmp_path / "m").read_bytes() == (ready / "wanted").read_bytes()
 
 
 def test_a_damaged_cache_file_stays_where_there_is_no_room_to_make_it_afresh(ready, disk, tmp_path):
     small = disk("small", size=1 << 26, files=4)
     words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", small)
-    assert run(ready, *words).returncode == 0
+    assert here(ready, *words).returncode == 0
     path = max(small.glob("*.cache"))
     damaged = bytearray(path.read_bytes())
     damaged[100] ^= 1
@@ -396,18 +384,15 @@ def test_a_damaged_cache_file_stays_where_there_is_no_room_to_make_it_afresh(rea
     assert path.read_bytes() == damaged
 
 
-# What is written at the end ----------------------------------------------------------------------
-
-
 def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(ready, disk, tmp_path):
     small = disk("small", size=1 << 20)
     words = ("fit", "train", "--model", small / "m", "--run-dir", tmp_path / "run")
-    assert run(ready, *words).returncode == 0
+    assert here(ready, *words).returncode == 0
     old = (small / "m").read_bytes()
     fill(small / "ballast", leave=0)
     finer = (*words, "--tol", "0.001")
     for again in ("--resume", "--overwrite"):
-        done = run(ready, *finer, again)
+        done = here(ready, *finer, again)
         one_sentence(done, 5, "m: cannot be written (No space left on device)")
         assert (small / "m").read_bytes() == old
         assert names(small) == {"m", "ballast"}
@@ -415,28 +400,22 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(read
         assert "checkpoint" in left
         assert not {"witness", "manifest.json"} & left
     (small / "ballast").unlink()
-    assert run(ready, *finer, "--resume").returncode == 0
+    assert here(ready, *finer, "--resume").returncode == 0
     assert (tmp_path / "run" / "witness").exists()
-    assert run(ready, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
+    assert here(ready, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
     assert (small / "m").read_bytes() == (tmp_path / "m").read_bytes() != old
 
 
 def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(ready, disk):
     small = disk("small", size=1 << 20)
-    words = (
-        "fit",
-        "train",
-        "--cache-dir",
-        ready / "wanted.run" / "cache",
-        "--model",
-        small / "m",
-    )
-    assert run(ready, *words).returncode == 0
+    cache = ready / "wanted.run" / "cache"
+    words = ("fit", "train", "--cache-dir", cache, "--model", small / "m")
+    assert here(ready, *words).returncode == 0
     old = (small / "m").read_bytes()
     for path in (small / "m.run").iterdir():
         path.unlink()
     fill(small / "ballast", leave=0)
-    one_sentence(run(ready, *words), 5, "cannot be written (No space left on device)")
+    one_sentence(here(ready, *words), 5, "cannot be written (No space left on device)")
     assert (small / "m").read_bytes() == old
     left = {path.name for path in small.rglob("*") if path.stat().st_size}
     assert left <= {"m", "m.run", "ballast"}
@@ -455,7 +434,7 @@ def test_a_disk_without_room_for_an_output_keeps_the_one_before(words, ready, di
     small = disk("small", size=3 * PAGE)
     (small / "out").write_text("the one before")
     fill(small / "ballast", leave=0 if "--report" in words else PAGE)
-    done = run(ready, *words.format(tmp=tmp_path, small=small).split())
+    done = here(ready, *words.format(tmp=tmp_path, small=small).split())
     one_sentence(done, 5, "No space left on device")
     assert {path.name for path in small.rglob("*") if path.is_file()} == {"out", "ballast"}
     assert (small / "out").read_text() == "the one before"

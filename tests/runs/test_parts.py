@@ -29,21 +29,13 @@ ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
 
 
 def trained(
-    corpus: list[Path],
-    model: Path | None = None,
-    *,
-    threads: int = 2,
-    listen: Callable[[Event], None] = lambda _: None,
-    open_parts: parts.OpenParts | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    **names: Any,
+    corpus: list[Path], model: Path | None = None, *, threads: int = 2, **names: Any
 ) -> Outcome:
-    return fit.run(
-        corpus, Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 5} | names), model=model,
-        machine=Machine(threads=threads), listen=listen, open_parts=open_parts, resume=resume,
-        overwrite=overwrite,
-    )  # fmt: skip
+    """``names`` : settings, and what else a run is told."""
+    of_run = names.keys() & {"listen", "open_parts", "resume", "overwrite"}
+    how = {name: names.pop(name) for name in of_run}
+    settings = Settings.from_dict({"C": 2.0, "tol": 1e-3, "parts": 5} | names)
+    return fit.run(corpus, settings, model=model, machine=Machine(threads=threads), **how)
 
 
 @pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
@@ -117,10 +109,6 @@ def forgetful(plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> Iterato
         one.close()
 
 
-class Stopped(Exception):
-    """As the death of the client would."""
-
-
 def no_bit_changes(
     train: Callable[..., Outcome],
     place: Path,
@@ -141,9 +129,9 @@ def no_bit_changes(
 
         def stop(event: Event, last: int = reading) -> None:
             if isinstance(event, ReadingDone) and event.reading == last:
-                raise Stopped
+                raise InterruptedError
 
-        with pytest.raises(Stopped):
+        with pytest.raises(InterruptedError):
             train(place / f"{reading}", listen=stop)
         train(place / f"{reading}", resume=True)
         assert (place / f"{reading}").read_bytes() == wanted, reading
@@ -311,9 +299,8 @@ def test_products_of_earlier_steps_save_rounds_on_wide_rows(tmp_path):
     assert found.report["rounds"] <= 40  # without those products 54
 
 
-# --- a tenth of rows of few columns in memory: the others are one quadratic of all ----------------
-
 FEW = {"active_set": 4000 * (8 * 30 + 24) // 10, "C": 5.0}
+"""Memory for a tenth of the rows of few columns: the others are one quadratic of all."""
 
 
 @pytest.fixture(scope="module")
@@ -505,8 +492,6 @@ def test_memory_for_less_than_a_row_a_part_ends_a_run_with_true_bounds(active_se
     assert found["stop_reason"] in ("certified", "epoch limit")
     assert agree(found["certificate"], report(shards, None)["certificate"])
 
-
-# --- many classes, and weighted ones --------------------------------------------------------------
 
 ROWS, SHARDS, COLUMNS = 1500, 6, 240
 CLASSES = (1.0, 3.0, 4.0, 7.0)

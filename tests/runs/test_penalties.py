@@ -1,8 +1,6 @@
 """The elastic net, L1 and the bias: the optimum that other solvers find is between the bounds, in
 memory and out of it, and after every change of the rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from streamtron import Settings, StreamtronClassifier
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.losses import LOSSES, SQUARED_ERROR, slopes, values
 from streamtron.core.rows import make_rows
+from streamtron.runs.report import Outcome
 from streamtron.solver import joint
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.scan import Frozen
@@ -93,7 +92,7 @@ def write(place: Path, X: Matrix, labels: Any) -> list[str]:
 
 def fitted(
     place: Path, shards: list[str], loss: str, ratio: float, model: str = "m", **names: Any
-) -> streamtron.Outcome:
+) -> Outcome:
     settings = Settings(loss=loss, index_base=1, **penalty_of(ratio), **names)
     return streamtron.run(shards, settings, model=place / model)
 
@@ -349,9 +348,6 @@ def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path):
         StreamtronClassifier(l1_ratio=0.3).fit(X, signs)
     with pytest.raises(SettingsError, match="partial_fit"):
         StreamtronClassifier(penalty="l1").partial_fit(X, signs, classes=[-1.0, 1.0])
-
-
-# --- a bias that is penalised, one that is not, and none -----------------------------------------
 
 
 def off_centre(seed: int, shift: float = 0.0) -> tuple[Matrix, Matrix]:

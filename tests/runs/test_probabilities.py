@@ -41,9 +41,7 @@ from tests.helpers.processes import one_sentence, succeeded
 from tests.helpers.sources import csr
 from tests.helpers.svm_text import svm_lines
 
-KINDS: dict[str, dict[str, bool]] = {
-    "two": {}, "many": {"multiclass": True}, "labels": {"multilabel": True},
-}  # fmt: skip
+KINDS: Any = {"two": {}, "many": {"multiclass": True}, "labels": {"multilabel": True}}
 LABELS = ((0,), (1, 2), (0, 2), ())
 """The labels of a row of each class of four, where a row has several."""
 PARTS = {"train": slice(400), "held": slice(400, 800), "new": slice(800, 900)}
@@ -505,10 +503,7 @@ def test_predict_writes_what_is_certain_and_counts_it(run, place):
 def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(run, place):
     make_model(certificate=None).save(place / "bare")
     _fit_of(place, "two", 1e-3, model=place / "raw")
-    for model, words, part in (
-        ("bare", [], "no certificate"),
-        ("raw", ["--proba"], "calibrated"),
-    ):
+    for model, words, part in (("bare", [], "no certificate"), ("raw", ["--proba"], "calibrated")):
         done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
         one_sentence(done, 2, part)
         assert not (place / "none.tsv").exists()

@@ -60,16 +60,6 @@ def data(tmp_path: Path) -> Data:
     return Data(path, rows, labels)
 
 
-def margin_by_hand(
-    data: Data, w: Sequence[float], bias: float, delta2: Sequence[float], rho: float
-) -> tuple[float, float]:
-    """(1/√(2 P), s) at the best s of these weights, in plain lists."""
-    oracle = Oracle(data.rows, data.labels, delta2, rho, width=len(w))
-    margins, square = oracle.margins(w, bias), sum(x * x for x in w) + bias * bias
-    scale = best_scale(square, margins, delta2)
-    return (2.0 * primal_value(scale, square, margins, delta2)) ** -0.5, scale
-
-
 def liblinear(X: Any, labels: Any, options: str) -> Any:
     """LIBLINEAR's model, as its own Python package trains it."""
     ctypes.CDLL(None).srand(1)  # its order of rows, by which -s 3 ends nearer to the optimum or not
@@ -118,9 +108,6 @@ def fitted(data: Data, directory: Path, **settings: Any) -> Outcome:
     """Our own model, its witness in ``directory / "witness"``."""
     chosen = Settings(**{"tol": 1e-3, **settings})
     return run(data.path, chosen, machine=MACHINE, witness=directory / "witness")
-
-
-# --- our own models ---
 
 
 @pytest.mark.parametrize("rho", [0.0, 1.0])
@@ -263,7 +250,11 @@ def test_liblinears_model_has_the_primal_found_by_hand_and_a_true_gap(
     model = liblinears(data, tmp_path, f"-s {solver}", C, rho)
     proof = certify(model, data.path, settings=Settings(C=C, rho=rho))
     w, bias = model.weights.tolist(), model.bias / rho if rho else 0.0
-    by_hand, scale = margin_by_hand(data, w, bias, [0.5 / C] * ROWS, rho)
+    delta2 = [0.5 / C] * ROWS
+    oracle = Oracle(data.rows, data.labels, delta2, rho, width=len(w))
+    margins, square = oracle.margins(w, bias), sum(x * x for x in w) + bias * bias
+    scale = best_scale(square, margins, delta2)
+    by_hand = (2.0 * primal_value(scale, square, margins, delta2)) ** -0.5
     found = proof.certificate
     assert by_hand * (1 - 1e-8) <= found.primal_margin <= by_hand * (1 + 1e-12)
     assert proof.weights_scale == pytest.approx(scale, rel=1e-3)
@@ -321,9 +312,6 @@ def test_every_class_is_certified_as_alone(data, tmp_path, options, loss, class_
         assert proof.certificate.relative_duality_gap == max(gaps)
         assert plain["certificate"]["rows_scanned"] == ROWS
         assert [each["label"] for each in plain["learners"]] == [-2.0, 4.0, 9.0]
-
-
-# --- coefficients ---
 
 
 def foreign(weights: Sequence[float], bias: float = 0.0) -> LinearModel:
@@ -405,9 +393,6 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
         assert found.upper_bound == wanted.upper_bound
     with pytest.raises(SettingsError, match="the model knows where labels"):
         with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))
-
-
-# --- other losses --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Data frames, tables, iterators of record batches and matrices in the place of shards."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -68,7 +66,7 @@ class DataSet:
     def __init__(self, table: pa.Table, format: str = "python") -> None:
         self._table, self._format = table, format
 
-    def with_format(self, format: str) -> DataSet:
+    def with_format(self, format: str) -> "DataSet":
         return DataSet(self._table, format)
 
     def iter(self, batch_size: int) -> Iterator[pa.Table]:

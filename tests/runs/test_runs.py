@@ -51,10 +51,6 @@ SETTINGS = Settings(C=20.0, active_set=100_000)
 WORDS = ("fit", "two", "--C", 20, "--active-set", "100000B")
 
 
-class Stopped(Exception):
-    """The process ends here, as far as the run knows."""
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus, and the model that nothing interrupted."""
@@ -97,9 +93,9 @@ def stop_after(place: Path, chunks: int, **more: Any) -> None:
         nonlocal left
         left -= isinstance(event, ChunkDone)
         if left < 0:
-            raise Stopped
+            raise InterruptedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(InterruptedError):
         fitted(place, "model", listen=listen, **more)
 
 
@@ -428,11 +424,11 @@ def test_a_run_killed_in_its_first_solve_goes_on_if_its_reading_took_long(
     monkeypatch.setattr(runs, "WORTH_KEEPING", 0.0)
 
     def interrupted(learner: Learner) -> Solve:
-        raise Stopped
+        raise InterruptedError
 
     with monkeypatch.context() as solving:
         solving.setattr(training, "finish_reading", interrupted)
-        with pytest.raises(Stopped):
+        with pytest.raises(InterruptedError):
             fitted(place, "model", machine={"checkpoint_every": 1e9})
     found = Run(place / "model.run").load()
     assert found.state.reading == 0
