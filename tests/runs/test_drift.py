@@ -101,9 +101,6 @@ def run_in(directory: Path, lines: list[str], **settings: Any) -> tuple[Path, Pa
     return model, directory / "m.run"
 
 
-# --- certify RUN ---
-
-
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     directory = tmp_path_factory.mktemp("lines") / "two"
@@ -209,9 +206,6 @@ def test_without_a_last_checkpoint_a_run_is_certified_and_no_drift_told(
     said = "has other counts than" if how.startswith("other") else "has not ended"
     assert said in caplog.text
     assert "The drift of the running weights is not told." in caplog.text
-
-
-# --- weights that are spoilt, or have drifted ---
 
 
 def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:

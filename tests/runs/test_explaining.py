@@ -35,9 +35,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-# --- a model -------------------------------------------------------------------------------------
-
-
 def test_the_heaviest_features_come_first_and_zeros_are_left_out():
     model = make_model((1.5, 0.0, -2.0, 0.1), classes=("ham", "spam"))
     [direction] = streamtron.explain(model)["directions"]
@@ -93,9 +90,6 @@ resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30),) * 2)
     )
 
 
-# --- a row ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("row", [0, 4096, 4500, 8999])
 @pytest.mark.parametrize("name", ["m", "n"])
 def test_contributions_and_bias_add_up_to_what_predict_says_of_that_row(place, name, row):
@@ -138,9 +132,6 @@ def test_a_row_that_is_not_there_or_without_shards_and_shards_without_one_are_re
     empty.write_text("")
     model = streamtron.load(place / "m")
     assert "no rows" in refused(lambda: streamtron.explain(model, empty, row=0), DataError)
-
-
-# --- two models ----------------------------------------------------------------------------------
 
 
 def _with(weights: Any, **more: Any) -> LinearModel:

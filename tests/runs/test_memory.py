@@ -191,8 +191,6 @@ def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shard
     assert 0 < max(event.rows for event in told if isinstance(event, ChunkDone)) < 15_000
 
 
-# --- many classes --------------------------------------------------------------------------------
-
 CLASSES, MEMORY = 48, 440_000_000
 
 FIT_MANY = """
@@ -327,8 +325,6 @@ def test_a_wide_model_of_many_classes_is_a_linear_svc_with_sparse_weights(tmp_pa
     rows = sparse.random_array((40, 20_000), density=0.01, format="csr", rng=0)
     assert theirs.predict(rows).tolist() == model.predict(rows).tolist()
 
-
-# --- columns that never occur --------------------------------------------------------------------
 
 ROWS, COLUMNS, NONZEROS = 400, 4_000_000, 30
 

@@ -389,9 +389,6 @@ def named(fingerprints: Iterable[str]) -> list[tuple[str, str]]:
     return [(f"moved/{n}.svm", fingerprint) for n, fingerprint in enumerate(fingerprints)]
 
 
-# --- matched -------------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, LARGEST), max_size=9), max_size=5), st.randoms())
 def test_any_counts_of_any_shards_come_back_in_any_order(tmp_path_factory, shards, rng):
@@ -451,9 +448,6 @@ def test_a_witness_that_changes_while_it_is_read_is_refused(tmp_path):
         spoil()
         with pytest.raises(FileDamaged, match="w: changed while it was read"):
             known.counts[0].entries()
-
-
-# --- refused -------------------------------------------------------------------------------------
 
 
 def test_a_shard_that_the_witness_does_not_know_or_not_so_often_is_refused_by_name(path):
