@@ -144,7 +144,9 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
     assert [type(row[0]) for row in back] == [type(label) for label in labels]
 
 
-def test_text_is_plain_libsvm_in_the_base_that_was_asked_for_with_weights_behind_labels(tmp_path):
+def test_text_is_plain_libsvm_in_the_base_asked_for_with_weights_behind_labels_and_ones_if_none(
+    tmp_path,
+):
     convert([batch_of(SOME)], tmp_path / "1", "libsvm")
     convert([batch_of(SOME)], tmp_path / "0", "libsvm", text_base=0)
     assert [(tmp_path / base / "part-00000.svm").read_text() for base in "10"] == [
@@ -154,13 +156,10 @@ def test_text_is_plain_libsvm_in_the_base_that_was_asked_for_with_weights_behind
     rows = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
     convert([batch_of(rows, weighted=True)], tmp_path / "w", "libsvm", 1, weights=True)
     assert (tmp_path / "w" / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
-
-
-def test_batches_without_values_or_weights_are_written_with_ones(tmp_path):
-    convert([batch_of(SOME)._replace(values=None)], tmp_path, "parquet", weights=True)
-    table = pq.read_table(tmp_path / "part-00000.parquet")
-    assert table.column("values").to_pylist() == [[1, 1], [], [1], [1]]
-    assert table.column("weight").to_pylist() == [1, 1, 1, 1]
+    of_ones = batch_of(SOME)._replace(values=None)
+    convert([of_ones], tmp_path / "ones", "libsvm", weights=True)
+    text = (tmp_path / "ones" / "part-00000.svm").read_text()
+    assert text == "1:1 1:1 8:1\n-1:1\n1:1 4:1\n2.5:1 4294967294:1\n"
 
 
 def test_shards_have_the_rows_asked_for_however_the_batches_were_cut(tmp_path, monkeypatch):
