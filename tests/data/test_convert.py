@@ -1,7 +1,7 @@
 """Conversion: the rows that went in come out, all shards or none; the rest is refused."""
 
 import itertools
-import signal
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from streamtron.data.writers.shards import (
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
-from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -145,7 +144,9 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
     assert [type(row[0]) for row in back] == [type(label) for label in labels]
 
 
-def test_text_is_plain_libsvm_in_the_base_that_was_asked_for_with_weights_behind_labels(tmp_path):
+def test_text_is_plain_libsvm_in_the_base_asked_for_with_weights_behind_labels_and_ones_if_none(
+    tmp_path,
+):
     convert([batch_of(SOME)], tmp_path / "1", "libsvm")
     convert([batch_of(SOME)], tmp_path / "0", "libsvm", text_base=0)
     assert [(tmp_path / base / "part-00000.svm").read_text() for base in "10"] == [
@@ -155,13 +156,10 @@ def test_text_is_plain_libsvm_in_the_base_that_was_asked_for_with_weights_behind
     rows = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
     convert([batch_of(rows, weighted=True)], tmp_path / "w", "libsvm", 1, weights=True)
     assert (tmp_path / "w" / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
-
-
-def test_batches_without_values_or_weights_are_written_with_ones(tmp_path):
-    convert([batch_of(SOME)._replace(values=None)], tmp_path, "parquet", weights=True)
-    table = pq.read_table(tmp_path / "part-00000.parquet")
-    assert table.column("values").to_pylist() == [[1, 1], [], [1], [1]]
-    assert table.column("weight").to_pylist() == [1, 1, 1, 1]
+    of_ones = batch_of(SOME)._replace(values=None)
+    convert([of_ones], tmp_path / "ones", "libsvm", weights=True)
+    text = (tmp_path / "ones" / "part-00000.svm").read_text()
+    assert text == "1:1 1:1 8:1\n-1:1\n1:1 4:1\n2.5:1 4294967294:1\n"
 
 
 def test_shards_have_the_rows_asked_for_however_the_batches_were_cut(tmp_path, monkeypatch):
@@ -265,16 +263,14 @@ def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path):
 
 
 def test_of_two_writers_in_one_directory_the_second_is_refused(tmp_path):
-    """The first one is stopped while it writes, so that the second one meets it."""
-    words = ["generate", "out", "--columns", "100", "--shards", "3", "--rows"]
-    first = Process(COMMAND, *words, 30000, cwd=tmp_path)
-    until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
-    first.stop()
-    one_sentence(here(tmp_path, *words, 7), 5, f"out: in use by process {first.pid}", "Wait for it")
-    first.send_signal(signal.SIGCONT)
-    ended = first.end()
-    assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
-    assert [len(path.read_text().splitlines()) for path in shards(tmp_path / "out")] == [10000] * 3
+    def source():
+        yield batch_of(SOME)
+        message = refused(lambda: convert([SINGLE], tmp_path, "libsvm"), MachineError)
+        assert f"in use by process {os.getpid()} on" in message
+        yield batch_of(SOME)
+
+    assert convert(source(), tmp_path, "libsvm", rows_per_shard=4).rows == 8
+    assert [len(path.read_text().splitlines()) for path in shards(tmp_path)] == [4, 4]
 
 
 @pytest.mark.parametrize("name", ["part-00007.svm", "_names.parquet"])

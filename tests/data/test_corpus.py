@@ -1,7 +1,5 @@
 """Generated corpora: the same rows for ever, of the shape that was promised, at any size."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from functools import cache
@@ -25,12 +23,12 @@ class Corpus(NamedTuple):
     features: sp.csr_matrix
     labels: NDArray[np.float64]
 
-    def same(self, other: Corpus) -> bool:
+    def same(self, other: "Corpus") -> bool:
         ours, theirs = ([c.features.indptr, c.features.indices, c.features.data, c.labels]
                         for c in (self, other))  # fmt: skip
         return all(map(np.array_equal, ours, theirs))
 
-    def rows(self, start: int, stop: int) -> Corpus:
+    def rows(self, start: int, stop: int) -> "Corpus":
         return Corpus(self.features[start:stop], self.labels[start:stop])
 
 

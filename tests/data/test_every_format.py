@@ -1,6 +1,5 @@
 """What the reader of every format owes."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +66,7 @@ class TestCsv(ReaderTests):
 class TestJsonLines(ReaderTests):
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         objects = [{"label": y, "indices": [*row], "values": [*row.values()]} for y, row in rows]
-        path.write_text("".join(json.dumps(each) + "\n" for each in objects))
+        write_table(path.with_suffix(".jsonl"), objects).rename(path)
 
     def open(self, path: Path, threads: int) -> ShardReader:
         reading = ReaderConfig(label_column="label", features=("indices",), values_column="values")

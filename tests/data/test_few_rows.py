@@ -102,7 +102,7 @@ model.predict(["cheap pills", "Größe"])
 model = LinearModel(np.ones(9), 0.5, (-1.0, 1.0), {}, {}, {"index_base": 1})
 write_predictions(model, "rows.svm", "out.tsv")
 """
-    (tmp_path / "rows.svm").write_text("1 1:1 3:.5\n-1 2:2\n".replace(":.5", ":0.5"))
+    (tmp_path / "rows.svm").write_text("1 1:1 3:0.5\n-1 2:2\n")
     words = [sys.executable, "-c", code + LOADED]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "numba" not in done.stdout

@@ -45,10 +45,6 @@ def rows_of(batch: RowBatch) -> list[Row]:
     ]
 
 
-def text_rows(text: bytes, reading: ReaderConfig = SEVERAL) -> list[Row]:
-    return [row for batch in batches(text, reading) for row in rows_of(batch)]
-
-
 LISTS: list[list[Any]] = [[7, 1, 5], [], [5]]
 TYPES: list[tuple[pa.DataType, Callable[[Any], Any], Callable[[Any], Label]]] = [
     (pa.list_(pa.int8()), int, float),
@@ -229,7 +225,8 @@ def test_shards_converted_there_and_back_hold_the_same_rows(tmp_path, rows, sett
     assert pq.read_schema(tmp_path / "p" / "part-00000.parquet").field("label").type == type_
     convert(tmp_path / "p", tmp_path / "t", to="libsvm", settings=Settings(**{setting: True}))
     text = (tmp_path / "t" / "part-00000.svm").read_bytes()
-    assert text_rows(text, ReaderConfig(**{setting: True})) == rows
+    [batch] = batches(text, ReaderConfig(**{setting: True}))
+    assert rows_of(batch) == rows
 
 
 @pytest.mark.parametrize(

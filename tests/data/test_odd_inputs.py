@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamtron.core.errors import DataError, SettingsError
-from streamtron.model.linear_model import LinearModel
+from streamtron.core.errors import DataError
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
+from tests.helpers.models import make_model
 from tests.helpers.processes import Ended, here, one_sentence, succeeded
 
 ROWS = "1 1:0.5 2:1\n-1 1:0.25\n"
@@ -105,20 +105,11 @@ def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path):
     one_sentence(done, 3, "none of the 3 rows has a label and a weight above 0")
 
 
-@pytest.mark.parametrize("certificate", [{"learners": [None] * 3}, {"learners": [7] * 3}])
-def test_a_certificate_that_is_none_is_refused(certificate):
-    with pytest.raises(SettingsError, match=r"certificate: .* Train again"):
-        LinearModel(np.ones((3, 2)), np.zeros(3), tuple("abc"), {}, certificate, {"index_base": 1})
-
-
 @pytest.mark.parametrize("certificate", [{}, {"upper_bound": 1.0}])
 def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(tmp_path, certificate):
-    two = LinearModel(np.ones(2), 0.0, (-1.0, 1.0), {}, certificate, {"index_base": 1})
-    many = LinearModel(
-        np.ones((3, 2)), np.zeros(3), ("a", "b", "c"), {},
-        {**certificate, "learners": [certificate] * 3}, {"index_base": 1},
-    )  # fmt: skip
-    for model in (two, many):
+    of_three = {**certificate, "learners": [certificate] * 3}
+    three = make_model(np.ones((3, 2)), np.zeros(3), tuple("abc"), certificate=of_three)
+    for model in (make_model(certificate=certificate), three):
         model.save(tmp_path / "m")
         done = succeeded(here(tmp_path, "inspect", "m"))
         assert "no certificate: use streamtron certify" in done.stdout

@@ -344,7 +344,9 @@ def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])
-def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, tmp_path, monkeypatch):
+def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a_byte_is_fetched(
+    format_, s3, tmp_path, monkeypatch
+):
     monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 13)
     table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
     requests = {}
@@ -364,17 +366,12 @@ def test_a_table_is_fetched_once_and_its_copy_is_gone(format_, s3, tmp_path, mon
     with open_shards([str(tmp_path)], cache_dir=None) as local:
         assert chunks_of(local) == first
     assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
-
-
-def test_where_no_copy_has_room_not_a_byte_is_fetched(s3, tmp_path, monkeypatch):
-    path = write_table(tmp_path / "a.parquet", {"indices": [[1], [2]], "label": [0, 1]})
-    s3.put("a.parquet", path.read_bytes())
     usage = type(shutil.disk_usage("/"))
-    with open_shards([s3.uri("a.parquet")], cache_dir=None) as source:
+    with open_shards([s3.uri("")], cache_dir=None) as source:
         source.chunks()
         s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
-        with pytest.raises(MachineError, match=rf"{s3.uri('a.parquet')}: no copy of it"):
+        with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.{format_}: no copy of it"):
             chunks_of(source)
     assert not gets(s3)
 
@@ -506,18 +503,6 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
     assert message.startswith(f"{store.uri('a.svm')}: cannot be read (access is denied")
 
 
-@needs_emulator
-@pytest.mark.slow
-def test_a_server_of_google_cloud_storage_that_is_gone_is_a_sentence_with_the_uri():
-    with Emulator() as there:
-        there.upload("data/a.svm", TEXT)
-        [shard] = find_shards([there.uri("data/a.svm")])
-    assert refused(lambda: list(storage.blocks(shard.path, "")), MachineError) == (
-        f"{shard.path}: cannot be read (the server does not answer). "
-        "Check the network and the endpoint, and run again."
-    )
-
-
 @pytest.mark.parametrize(
     ("uri", "error", "words"),
     [
@@ -572,13 +557,22 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
         raise OSError("Unable to load libazure\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
 
 
-@pytest.mark.parametrize("on_bad_shard", ["error", pytest.param("skip", marks=pytest.mark.slow)])
-def test_a_server_that_goes_away_makes_no_file_damaged(tmp_path, monkeypatch, on_bad_shard):
+@pytest.mark.parametrize(
+    ("kind", "on_bad_shard", "endpoint"),
+    [
+        (Server, "error", " (AWS_ENDPOINT_URL)"),
+        only_slow(Server, "skip", " (AWS_ENDPOINT_URL)"),
+        pytest.param(Emulator, "error", "", marks=[needs_emulator, pytest.mark.slow]),
+    ],
+)
+def test_a_server_that_goes_away_makes_no_file_damaged(
+    kind, on_bad_shard, endpoint, tmp_path, monkeypatch
+):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)
-    with Server() as there:
-        store = bucket_of(there, monkeypatch)
+    with kind() as there:
+        store = bucket_of(there, monkeypatch) if kind is Server else Store(there, "data")
         store.put("a.parquet", path.read_bytes())
         uri = store.uri("a.parquet")
         source = open_shards([uri], cache_dir=None, on_bad_shard=on_bad_shard)
@@ -587,7 +581,7 @@ def test_a_server_that_goes_away_makes_no_file_damaged(tmp_path, monkeypatch, on
     with source:
         assert refused(lambda: list(chunks), MachineError) == (
             f"{uri}: cannot be read (the server does not answer). "
-            "Check the network and the endpoint (AWS_ENDPOINT_URL), and run again."
+            f"Check the network and the endpoint{endpoint}, and run again."
         )
 
 

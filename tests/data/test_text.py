@@ -168,15 +168,6 @@ def test_a_number_that_is_something_else_later_is_refused(name, second, message,
         convert(tmp_path, tmp_path / "rows", settings=SPAM)
 
 
-def test_a_later_csv_shard_may_have_no_rows(tmp_path):
-    write_table(tmp_path / "a.csv", MAIL)
-    (tmp_path / "b.csv").write_text("text,spam,length,lang\n")
-    assert convert(tmp_path, tmp_path / "rows", settings=SPAM).rows == len(MAIL)
-    (tmp_path / "c.csv").write_text("y,f0\n0,2\n1,3\n")
-    (tmp_path / "d.csv").write_text("y,f0\n")
-    assert convert([tmp_path / "c.csv", tmp_path / "d.csv"], tmp_path / "more").rows == 2
-
-
 def test_documents_are_read_once_and_for_a_vocabulary_twice(tmp_path):
     counters = Path("/proc/self/io")
     if not counters.exists():
@@ -227,8 +218,8 @@ def test_a_damaged_recipe_is_refused(damage, sentence):
     assert sentence in message
 
 
-def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strings(tmp_path):
-    """A column of strings in the first shard is one in all, and a text may be empty."""
+def test_strings_like_numbers_or_dates_in_a_later_csv_shard_stay_strings(tmp_path):
+    """A column of strings in the first shard is one in all, and a text or a shard may be empty."""
     shards = {
         "a.csv": [("a b", "x7"), ("cd ef", "x8")],
         "b.csv": [("12", "7"), ("13", "08")],
@@ -237,6 +228,7 @@ def test_strings_that_look_like_numbers_or_dates_in_a_later_csv_shard_stay_strin
     for name, rows in shards.items():
         cells = [{"text": text, "y": k, "kind": kind} for k, (text, kind) in enumerate(rows)]
         write_table(tmp_path / name, cells)
+    (tmp_path / "d.csv").write_text("text,y,kind\n")
     columns = ("text:text,hash_bits=10,alternate_sign", "kind:category,null=column")
     convert(tmp_path, tmp_path / "rows", columns=columns, label="y")
     texts, kinds = zip(*(row for rows in shards.values() for row in rows), strict=True)

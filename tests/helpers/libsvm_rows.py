@@ -45,13 +45,12 @@ def batches(
     reading: ReaderConfig = PLAIN,
     batch_bytes: int = 1 << 20,
     name: str = "x.svm",
-    threads: int = 1,
 ) -> list[RowBatch]:
     """What the reader makes of a file with these contents."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        reader = LibsvmReader(str(path), name, reading, threads=threads, batch_bytes=batch_bytes)
+        reader = LibsvmReader(str(path), name, reading, batch_bytes=batch_bytes)
         return list(reader.batches())
 
 

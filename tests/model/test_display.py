@@ -13,7 +13,6 @@ import pytest
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.model.linear_model import LinearModel
 from tests.helpers.models import make_model
 
 matplotlib.use("Agg")
@@ -181,16 +180,14 @@ def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place):
 
 
 def test_the_margin_of_many_classes_is_that_to_the_next_one():
-    reading = {"index_base": 0}
-    model = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {}, reading)
+    three = np.eye(3), np.zeros(3), ("a", "b", "c")
+    model = make_model(*three, certificate={})
     ax = model.plot_margins(np.array([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0]]), ["a", "b"])  # 2, −2
     bars = [bar for bar in ax.patches if bar.get_height()]
     assert (len(bars), bars[0].get_x()) == (2, -2.0)
     assert bars[1].get_x() + bars[1].get_width() == pytest.approx(2.0)
-    several = LinearModel(np.eye(3), np.zeros(3), ("a", "b", "c"), {}, {},
-                          {**reading, "multilabel": True})  # fmt: skip
     with pytest.raises(SettingsError, match="multilabel"):
-        several.plot_margins(np.eye(3), ["a", "b", "c"])
+        make_model(*three, certificate={}, multilabel=True).plot_margins(np.eye(3), ["a", "b", "c"])
 
 
 def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
@@ -209,8 +206,8 @@ def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
     assert dual <= proven["dual_objective"]
     assert lower <= proven["primal_margin"]
     assert upper >= proven["upper_bound"]
-    classes, reading = tuple(map(float, range(40))), {"index_base": 0}
-    many = LinearModel(np.zeros((40, 2)), np.zeros(40), classes, {}, {}, reading)
+    classes = tuple(map(float, range(40)))
+    many = make_model(np.zeros((40, 2)), np.zeros(40), classes, certificate={})
     assert repr(many) == (
         "LinearModel(classes 0, 1, 2, … (40 in all); kind multiclass; columns 2; no certificate)"
     )

@@ -193,11 +193,6 @@ def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     assert sentence in refused(lambda: scores.add(truth == 1, *numbers), kind)
 
 
-def test_a_limit_below_one_is_refused():
-    with pytest.raises(SettingsError, match="limit_rows: 0"):
-        Scores(limit_rows=0)
-
-
 def rows_of_many(*, multilabel, seed=0):
     """Truth (rows, 5), decisions, choice and weights; no row has or is given ``elk``."""
     rng = np.random.default_rng(seed)
@@ -270,12 +265,13 @@ def test_rankings_of_classes_and_their_means_are_sklearns_or_brackets_of_them(mu
             assert low - 1e-12 <= wanted <= high + 1e-12
 
 
-def test_without_ranking_no_decision_is_kept_and_the_counts_are_the_same():
+def test_without_ranking_no_decision_is_kept_and_counts_are_the_same_and_a_limit_of_0_is_refused():
     rows = rows_of_many(multilabel=True)
     found, ranked = scored_many(*rows, ranking=False), scored_many(*rows)
     assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
     assert ranked.macro_roc_auc is not None
     assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
+    assert "limit_rows: 0" in refused(lambda: Scores(limit_rows=0), SettingsError)
 
 
 def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:

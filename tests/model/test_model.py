@@ -43,11 +43,6 @@ def test_a_decision_is_the_plain_sum_of_weights_times_values_plus_the_bias_in_ev
         assert (decisions.dtype, decisions.tolist()) == (np.float64, [-5.75, 1.75])
 
 
-def test_a_column_below_the_base_is_refused():
-    dense, weights = random_matrix()
-    assert "column 0" in refused(lambda: make_model(weights).decision_rows(as_rows(dense, 0)))
-
-
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])
 def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes):
     model = make_model([1.0], 0.0, classes)
@@ -59,8 +54,11 @@ NAMES = ("ant", "bee", "cow", "doe")
 
 
 def make_many(weights, bias, classes, **more) -> LinearModel:
-    proof = {"relative_duality_gap": 0.01, "rows_scanned": 7, "upper_bound": 1 / 3}
-    certificate = joint_certificate([proof] * len(classes))
+    gaps = [(0.01, 0.03, 0.02)[k % 3] for k in range(len(classes))]
+    certificate = joint_certificate([
+        {"relative_duality_gap": gap, "rows_scanned": 9 - k, "upper_bound": 1 / 3}
+        for k, gap in enumerate(gaps)
+    ])  # fmt: skip
     return make_model(weights, bias, classes, **{"certificate": certificate, **more})
 
 
@@ -83,6 +81,7 @@ def test_rows_in_pieces_have_the_matrix_s_bits_and_columns_beyond_are_counted(ma
     decided = [model.decision_rows(as_rows(piece, base, 3)) for piece in pieces]
     assert np.array_equal(np.concatenate([decisions for decisions, _ in decided]), expected)
     assert sum(out_of_range for _, out_of_range in decided) == np.count_nonzero(dense[:, width:])
+    assert not base or "column 0" in refused(lambda: model.decision_rows(as_rows(dense, 0)))
 
 
 def test_a_row_of_many_classes_has_that_of_the_highest_decision_or_all_those_above_zero():
@@ -100,7 +99,7 @@ def test_a_row_of_many_classes_has_that_of_the_highest_decision_or_all_those_abo
 
 
 @pytest.mark.parametrize("more", [{}, {"multilabel": True}])
-def test_the_directions_of_many_classes_are_their_learners_in_the_order_of_classes(more):
+def test_directions_are_the_learners_of_classes_in_order_and_certified_as_the_worst_of_them(more):
     model, dense = random_many(**more)
     decisions = model.decision_function(dense)
     for k, learner in enumerate(model.directions()):
@@ -108,21 +107,14 @@ def test_the_directions_of_many_classes_are_their_learners_in_the_order_of_class
         alone = make_model(learner.weights, learner.bias)
         assert np.array_equal(alone.decision_function(dense), decisions[:, k])
         assert learner.certificate == model.certificate["learners"][k]
+    joint = model.certificate["relative_duality_gap"], model.certificate["rows_scanned"]
+    assert joint == (0.03, 6)
     two = make_model()
     [only] = two.directions()
     assert (only.positive, only.bias, only.certificate) == (1.0, 0.25, two.certificate)
     assert np.array_equal(only.weights, two.weights)
     bare, _ = random_many(certificate=None)
     assert [learner.certificate for learner in bare.directions()] == [None] * 4
-
-
-def test_the_joint_certificate_is_as_good_as_the_worst_of_its_learners():
-    proofs = [
-        {"relative_duality_gap": gap, "rows_scanned": 9 - k} for k, gap in enumerate((1, 3, 2))
-    ]
-    assert joint_certificate(proofs) == {
-        "relative_duality_gap": 3, "rows_scanned": 7, "learners": proofs,
-    }  # fmt: skip
 
 
 PROOFS = joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}] * 3)
@@ -159,6 +151,8 @@ MANY = {
     (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Give"),
     (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
     (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
+    (MANY | {"certificate": {"learners": [None] * 3}}, "certificate: None is not that of a class"),
+    (MANY | {"certificate": {"learners": [7] * 3}}, "certificate: 7 is not that of a class. Train"),
 ])  # fmt: skip
 def test_what_no_model_can_hold_is_refused_with_its_name(parts, sentence):
     assert sentence in refused(lambda: make_model(**parts), SettingsError)
@@ -217,7 +211,7 @@ GOLDEN = (
 """Header and tensors, of the weights that are not 0."""
 
 
-def test_golden_bytes_are_written_and_read(tmp_path):
+def test_golden_bytes_are_written_and_read_and_another_format_version_is_refused(tmp_path):
     header, tensors = GOLDEN[0].encode(), bytes.fromhex(GOLDEN[1])
     header += b" " * (-len(header) % 8)
     golden = len(header).to_bytes(8, "little") + header + tensors
@@ -229,6 +223,9 @@ def test_golden_bytes_are_written_and_read(tmp_path):
     assert LinearModel.load(tmp_path / "m").weights.tolist() == weights.tolist()
     make_model([]).save(tmp_path / "m")
     assert LinearModel.load(tmp_path / "m").columns == 0
+    later = sealed_again(tmp_path / "later", {"format_version": 7}, {})
+    message = refused(lambda: LinearModel.load(later))
+    assert "later: model format version 7, this streamtron reads 3. Use" in message
 
 
 def sealed_again(path: Path, change, tensors) -> Path:
@@ -238,12 +235,6 @@ def sealed_again(path: Path, change, tensors) -> Path:
     parts = {name: array for name, array in {**whole, **tensors}.items() if array is not None}
     write_sealed(path, {**content, **change}, parts)
     return path
-
-
-def test_a_file_of_another_format_version_is_refused(tmp_path):
-    path = sealed_again(tmp_path / "m", {"format_version": 7}, {})
-    message = refused(lambda: LinearModel.load(path))
-    assert "m: model format version 7, this streamtron reads 3. Use" in message
 
 
 @pytest.mark.parametrize(("change", "tensors"), [

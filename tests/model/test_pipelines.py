@@ -10,6 +10,7 @@ import skops.io
 
 import streamtron
 from streamtron.core.errors import SettingsError
+from streamtron.model.linear_model import LinearModel
 from tests.helpers.processes import here
 
 ROWS, CITIES = 1500, [0.4, 0.3, 0.28, 0.01, 0.01]
@@ -39,8 +40,9 @@ def table():
     return rows.assign(label=np.where(label, "yes", "no"))
 
 
-def of_onnx(path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
+def of_onnx(model: LinearModel, path: Path, rows: pd.DataFrame) -> dict[str, np.ndarray]:
     """What onnxruntime makes of raw rows: numbers, text, and seconds since 1970."""
+    streamtron.export(model, path, "onnx")
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     given = {}
     for entry in session.get_inputs():
@@ -96,8 +98,7 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     ours = model.predict_proba(documents)
     assert model.to_sklearn().predict_proba(documents) == pytest.approx(ours, abs=1e-6)
     if text == "note":
-        streamtron.export(model, tmp_path / "m.onnx", "onnx")
-        made = of_onnx(tmp_path / "m.onnx", pd.DataFrame({"note": documents}))
+        made = of_onnx(model, tmp_path / "m.onnx", pd.DataFrame({"note": documents}))
         assert made["probabilities"] == pytest.approx(ours, rel=1e-6)
 
 
@@ -124,8 +125,7 @@ def test_scikit_learn_and_onnxruntime_decide_raw_rows_as_we_do_and_meet_unknown_
         floats = rows.assign(code=rows.code.astype(float))  # as pandas reads them beside a null
         assert "code:category" not in columns or (pipeline.predict(floats) == labels).all()
     if where != "sklearn":
-        streamtron.export(model, tmp_path / "m.onnx", "onnx")
-        made = of_onnx(tmp_path / "m.onnx", rows)
+        made = of_onnx(model, tmp_path / "m.onnx", rows)
         assert made["scores"] == pytest.approx(decisions, rel=1e-6, abs=1e-12)
         assert (made["label"] == labels).all()
         if problem:
@@ -136,8 +136,7 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     columns = ["age:number", "city:category", "day:date"]
     given = table.dropna(subset=["age", "city", "day"])
     model = streamtron.fit(given, columns=columns, label="label")
-    streamtron.export(model, tmp_path / "m.onnx", "onnx")
-    scores = of_onnx(tmp_path / "m.onnx", table)["scores"]
+    scores = of_onnx(model, tmp_path / "m.onnx", table)["scores"]
     assert np.array_equal(np.isnan(scores), ~table.index.isin(given.index))
 
 
