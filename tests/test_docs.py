@@ -1,10 +1,10 @@
 """README, documentation and metadata: what they show runs, and what they name is there."""
 
 import doctest
-import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -46,9 +46,6 @@ EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 def _params(pages: list[Path]) -> list[Any]:
     return [pytest.param(page, id=page.name) for page in pages]
-
-
-# --- what they show runs -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +214,6 @@ def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page):
             assert not re.search(r"^streamtron ", block, re.MULTILINE)
 
 
-# --- what they name is there ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
 def test_every_path_and_make_target_of_a_page_is_there_and_its_examples_come_out_as_written(page):
     text, makefile = page.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text()
@@ -309,36 +303,30 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 
 @pytest.fixture(scope="module")
-def pages():
-    """The module that builds the site."""
-    spec = importlib.util.spec_from_file_location("pages", DOCS / "tools" / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def with_marks():
+    """What the script that builds the site puts in the place of marks."""
+    return runpy.run_path(str(DOCS / "tools" / "pages.py"))["with_marks"]
 
 
-def test_the_pages_of_commands_and_of_python_have_every_option_and_every_public_name(pages):
-    page = pages.with_marks("<!-- commands -->")
+def test_the_pages_of_commands_and_of_python_have_every_option_and_every_public_name(with_marks):
+    page = with_marks("<!-- commands -->")
     for name, command in main.streamtron.commands.items():
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
         for parameter in command.params:
             if parameter.param_type_name == "option":
                 assert max(parameter.opts, key=len) in section
-    page = pages.with_marks("<!-- api -->")
+    page = with_marks("<!-- api -->")
     public = set(streamtron.__all__) - {"__version__", "errors", "events"}
     for name in public | {"SettingsError", "Outcome", "ReadingDone"}:
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
 
 
-def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(pages):
-    assert "## 0.1.0" in pages.with_marks("<!-- changelog -->")
-    assert "](architecture.md)" in pages.with_marks("<!-- contributing -->")
+def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(with_marks):
+    assert "## 0.1.0" in with_marks("<!-- changelog -->")
+    assert "](architecture.md)" in with_marks("<!-- contributing -->")
     block = "```sh\nstreamtron --version\n```\n"
-    shown = pages.with_marks(f"Look:\n\n{block}\n<!-- output -->\n")
-    version = streamtron.__version__
-    assert shown == f"Look:\n\n{block}\n```text\nstreamtron {version}\n```\n"
+    shown = with_marks(f"Look:\n\n{block}\n<!-- output -->\n")
+    assert shown == f"Look:\n\n{block}\n```text\nstreamtron {streamtron.__version__}\n```\n"
 
 
 class _Loader(yaml.SafeLoader):

@@ -116,8 +116,7 @@ def test_in_a_pipe_every_line_of_v_has_a_time_and_no_control_character(place):
 def test_lines_of_several_problems_name_them(run):
     done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
     readings = [line for line in done.stderr.splitlines() if re.match(rf"{CLOCK} +\d", line)]
-    named = [line.rpartition("  ")[2] for line in readings]
-    assert set(named) == {"C 0.1, rho 1", "C 1, rho 1"}
+    assert {line.rpartition("  ")[2] for line in readings} == {"C 0.1, rho 1", "C 1, rho 1"}
     ended = [line for line in done.stderr.splitlines() if "stage 1 ended" in line]
     assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
 
@@ -125,8 +124,7 @@ def test_lines_of_several_problems_name_them(run):
 class Clock:
     """Seconds that are set by hand."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now

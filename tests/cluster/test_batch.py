@@ -57,9 +57,8 @@ def in_process(batch: Batch, job: Job, _: object = None) -> Ended:
 
 def _run(directory: Path, text: str, **how: Any) -> dict[str, JobStatus]:
     """Every job's status after one call; ``execute`` takes the place of a job's process."""
-    execute = how.pop("execute", jobs.execute)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "execute", execute)
+        patch.setattr(jobs, "execute", how.pop("execute", jobs.execute))
         how = {"tell": lambda _: None, **how}
         statuses = run_batch(_load(directory, text), **how)
     return {status.name: status for status in statuses}
@@ -403,8 +402,7 @@ def test_a_killed_batch_leaves_no_job_behind_and_finishes_when_called_again(unde
     assert _states(tmp_path) == {"make": "done", "long": "running"}
     until(lambda: not (tmp_path / "long").exists())  # the job has seen that it is alone
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()}
-    short = MAKE + LONG.replace("30000000", "30")
-    assert _started(tmp_path, short) == ["long"]
+    assert _started(tmp_path, MAKE + LONG.replace("30000000", "30")) == ["long"]
     assert _states(tmp_path) == {"make": "done", "long": "done"}
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
 
@@ -466,14 +464,10 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, 
 
     def stop_when_one_is_done(status: JobStatus) -> None:
         if status.state == "done":
-            raise _Enough
+            raise KeyboardInterrupt
 
     text = LONG.replace('after = "make"\n', "") + MAKE.replace("train", "t2")
-    with pytest.raises(_Enough):
+    with pytest.raises(KeyboardInterrupt):
         _run(many, text, workers=guest, tell=stop_when_one_is_done)
     assert _states(many) == {"long": "stopped", "make": "done"}
     until(lambda: not [*(many / "long").glob("*")])  # may not have begun
-
-
-class _Enough(BaseException):
-    """As a signal would."""

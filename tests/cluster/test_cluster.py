@@ -37,7 +37,6 @@ from tests.helpers.dask_processes import dask_scheduler, dask_worker
 from tests.helpers.processes import COMMAND, Process, here, until
 
 COLUMNS = 200
-ROWS = 9000
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def model():
 def corpus(tmp_path_factory):
     """Five shards of text, one of them without a row."""
     directory = tmp_path_factory.mktemp("corpus") / "shards"
-    generate(str(directory), rows=ROWS, columns=COLUMNS, seed=3, shards=4)
+    generate(str(directory), rows=9000, columns=COLUMNS, seed=3, shards=4)
     (directory / "part-00001b.svm").write_text("# nothing\n")
     return directory
 
@@ -58,9 +57,6 @@ def corpus(tmp_path_factory):
 def _files(directory: Path) -> dict[str, bytes]:
     """Everything in a directory, hidden files too."""
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-# --- the same as one process ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base", [0, 1])
@@ -130,9 +126,6 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
     assert usable == 950_000_000
 
 
-# --- what goes wrong -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("texts", "sentence"), [
     (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
     (["# none\n"], "no rows"),
@@ -171,9 +164,8 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(g
 
 def _fails_in_turn(item: str, directory: str) -> list[str]:
     """The first item's task goes on only when it is allowed to; the third does not fail."""
-    pause = threading.Event()
-    while item == "first" and not Path(directory, "go").exists():
-        pause.wait(0.01)
+    if item == "first":
+        until(Path(directory, "go").exists)
     if item != "third":
         raise DataError(f"{item} failed")
     return [item]
@@ -208,16 +200,14 @@ def test_a_task_whose_result_is_here_does_not_run_again_when_its_worker_dies(wor
 
 def _waits_if_second(item: int, directory: str) -> Iterator[int]:
     Path(directory, f"began-{item}-{os.getpid()}").touch()
-    pause = threading.Event()
-    while item and not Path(directory, "go").exists():
-        pause.wait(0.01)
+    if item:
+        until(Path(directory, "go").exists)
     yield os.getpid()
 
 
 def test_a_task_whose_worker_is_killed_runs_again_though_it_takes_long_to_come_back(tmp_path):
     """Dask would close the cluster's only worker before it is there again."""
-    given_up = {"distributed.deploy.lost-worker-timeout": "1 ms"}
-    with dask.config.set(given_up), connect(1) as workers:
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1 ms"}), connect(1) as workers:
         assert list(workers(_dies_once, [0, 2, 1, 3], str(tmp_path))) == [0, 20, 10, 30]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["died-0", "died-1"]
 
@@ -298,18 +288,14 @@ def test_a_worker_is_refused_by_one_byte_with_the_sum_and_what_to_do():
         assert words in str(refused.value)
 
 
-def test_a_worker_needs_more_for_more_parts_threads_columns_and_hashed_features():
+def test_a_worker_needs_more_for_parts_threads_columns_and_hashes_and_tells_how_many_columns_fit():
     assert needed(2, 1) < needed(3, 1) < needed(3, 2) < needed(3, 2, columns=1000)
     assert needed(1, 1) == needed(1, 8)  # it has but one part
     limit = needed(2, 1) + 10**6
     check_worker(PART, "w", limit, parts=2, at_once=1)
     with pytest.raises(MachineError, match="weights"):
         check_worker(PART.but(hash_bits=20), "w", limit, parts=2, at_once=1)
-
-
-def test_columns_for_which_a_worker_has_no_room_are_refused_where_they_are_read():
-    columns = check_worker(PART, "w", needed(2, 1, columns=500), parts=2, at_once=1)
-    assert columns == 500
+    assert check_worker(PART, "w", needed(2, 1, columns=500), parts=2, at_once=1) == 500
     assert check_worker(PART, "w", None, parts=2, at_once=1) == COLUMN_MAX + 1
 
 
@@ -380,9 +366,6 @@ def _hungry(size: int) -> Iterator[int]:
     yield len(held)
 
 
-# --- a scheduler that was started by hand --------------------------------------------------------
-
-
 def _waits_once(item: str, directory: str) -> Iterator[str]:
     mark = Path(directory, item)
     if item == "a" and not mark.exists():
@@ -429,23 +412,18 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_goes_away_is_a_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("gone", "sentence"),
+    [("scheduler", "the scheduler is gone"), ("worker", "no workers are left")],
+)
+def test_a_scheduler_that_goes_away_or_its_last_worker_is_a_sentence(tmp_path, gone, sentence):
     file = tmp_path / "scheduler.json"
     with (
-        dask_scheduler("--scheduler-file", file) as address, dask_worker(address),
+        dask_scheduler("--scheduler-file", file) as address, dask_worker(address) as worker,
         connect(scheduler=str(file)) as workers,
     ):  # fmt: skip
-        pid = workers.client.run_on_scheduler(os.getpid)
+        pids = {"scheduler": workers.client.run_on_scheduler(os.getpid), "worker": worker.pid}
         results = workers(_waits_once, ["a"], str(tmp_path))
-        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", pid)).start()
-        with pytest.raises(MachineError, match="the scheduler is gone"):
-            list(results)
-
-
-@pytest.mark.slow
-def test_a_scheduler_whose_last_worker_goes_away_is_a_sentence(scheduler, tmp_path):
-    with dask_worker(scheduler) as worker, connect(scheduler=scheduler) as workers:
-        results = workers(_waits_once, ["a"], str(tmp_path))
-        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", worker.pid)).start()
-        with pytest.raises(MachineError, match="no workers are left"):
+        threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", pids[gone])).start()
+        with pytest.raises(MachineError, match=sentence):
             list(results)

@@ -70,10 +70,6 @@ def _where(checkpoint: runs.Checkpoint) -> tuple[int, int]:
     return checkpoint.state.reading, checkpoint.state.chunks
 
 
-class Cut(BaseException):
-    """As the death of a process would."""
-
-
 GRID: dict[str, Any] = {"C": (0.01, 0.1, 1.0, 100.0), "rho": (0.0, 1.0)}
 CANDIDATES = candidates_of(Settings(), GRID)
 
@@ -222,7 +218,7 @@ def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, mac
         def listen(event: Event) -> None:
             told.append(event)
             if isinstance(event, ChunkDone) and digested() > last:
-                raise Cut
+                raise KeyboardInterrupt
 
         more |= {"cache_dir": str(tmp_path / "cache"), "listen": listen}
         more["machine"] = Machine(checkpoint_every=0.0, **machine)
@@ -235,7 +231,7 @@ def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, mac
     whole = fitted(math.inf)
     chunks, told[:] = digested(), []
     run_dir = str(tmp_path / "run")
-    with pytest.raises(Cut):
+    with pytest.raises(KeyboardInterrupt):
         fitted(cut, run_dir=run_dir)
     assert fitted(math.inf, run_dir=run_dir) == whole
     assert digested() == chunks + 1, "that whose border was not reached, once more"

@@ -36,8 +36,7 @@ TRAIN, HELD = 1200, 400
 def place(tmp_path_factory):
     """A directory with shards to fit (train, four of them) and to measure on (held-out)."""
     directory = tmp_path_factory.mktemp("sweep")
-    corpora = (("train", TRAIN, 0, 4), ("held-out", HELD, TRAIN, 2))
-    for name, rows, first, shards in corpora:
+    for name, rows, first, shards in (("train", TRAIN, 0, 4), ("held-out", HELD, TRAIN, 2)):
         where = str(directory / name)
         generate(where, rows=rows, columns=400, seed=1, shards=shards, first_row=first)
     return directory
@@ -340,11 +339,6 @@ def test_without_validation_shards_every_shard_is_held_out_once(count, folds, wa
         assert sorted(split.shards + split.valid) == shards
 
 
-def test_a_single_shard_has_no_folds_and_the_sentence_names_valid(run, place):
-    shard = next((place / "held-out").iterdir())
-    one_sentence(run("sweep", shard, "--C", "1,2"), 2, shard.name, "--valid")
-
-
 @pytest.fixture(scope="module")
 def folded(run, place):
     """The table of a sweep over two folds."""
@@ -379,15 +373,16 @@ def test_column_0_disturbs_no_fold_without_it_and_nothing_is_fitted_on_all_shard
     assert (found.outcome, found.report, found.exit_code) == (None, None, 0)
 
 
-def test_a_metric_that_one_fold_lacks_is_not_a_mean_and_a_fold_of_one_label_is_named(run, tmp_path):
+def test_a_metric_that_one_fold_lacks_is_no_mean_and_what_cannot_be_a_fold_is_named(run, tmp_path):
     for name, text in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:2\n-1 2:2\n"), ("c", "1 1:3\n")):
-        (tmp_path / name).write_text(text)
+        (tmp_path / f"{name}.svm").write_text(text)
     trial = streamtron.sweep(tmp_path).best
     assert trial.metrics["accuracy"] == 1.0
     assert trial.metrics["roc_auc"] is None
     one_sentence(run("sweep", tmp_path, "--metric", "roc_auc"), 3, "no candidate has a roc_auc")
-    (tmp_path / "b").unlink()
+    (tmp_path / "b.svm").unlink()
     one_sentence(run("sweep", tmp_path, "--C", 1), 3, "fold 1 of 2:", "two labels")
+    one_sentence(run("sweep", tmp_path / "a.svm", "--C", "1,2"), 2, "a.svm", "--valid")
 
 
 # --- successive halving --------------------------------------------------------------------------
