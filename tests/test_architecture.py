@@ -225,8 +225,7 @@ def test_public_docstrings_name_no_constant_and_no_function_that_is_not_public()
 
 def _answers() -> Iterator[tuple[str, str]]:
     """Every answer of docs/architecture.md that names a definition: it, and the file it is in."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for line in page.splitlines():
+    for line in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
         yield from re.findall(r"`(\w+)` in `((?:\w+/)+\w+\.py)`", line)
         for file, names in re.findall(r"`((?:\w+/)+\w+\.py)` \(((?:`\w+`(?:, )?)+)\)", line):
             yield from ((name, file) for name in re.findall(r"\w+", names))
@@ -234,10 +233,9 @@ def _answers() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "file"), sorted(set(_answers())))
 def test_a_file_defines_what_the_page_of_the_architecture_finds_in_it(name: str, file: str) -> None:
-    tree = tree_of(PACKAGE / file)
     defined = {
         node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else node.id
-        for node in ast.walk(tree)
+        for node in ast.walk(tree_of(PACKAGE / file))
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }

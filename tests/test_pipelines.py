@@ -38,8 +38,7 @@ def small_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("script", sorted(PIPELINES.glob("*.py")), ids=lambda path: path.stem)
 def test_a_pipeline_uses_public_names_only_and_is_named_in_the_readme(script):
     assert script.name in (PIPELINES / "README.md").read_text()
-    tree = ast.parse(script.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamtron"):
             assert node.module == "streamtron"
             assert {alias.name for alias in node.names} <= set(streamtron.__all__)
@@ -64,8 +63,7 @@ def _lines(script: str, *words: object) -> list[str]:
 def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, workers, tmp_path):
     words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", topics,
              "--delta", "0.3,1000", *workers)  # fmt: skip
-    first = succeeded(_pipeline(*words))
-    shown = first.stdout.split("topic ")[1]
+    shown = succeeded(_pipeline(*words)).stdout.split("topic ")[1]
     work = tmp_path / "rcv1" / "work"
     for topic in topics.split(","):
         with open(work / f"{topic}.csv", newline="") as file:

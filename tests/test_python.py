@@ -122,8 +122,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(place / "theirs.npy", np.append(model.coef_, model.intercept_))
     falling = np.argsort(y)[::-1]  # one class first, so that the second one comes late
     for name, labels in (("01", y), ("pm", 2 * y - 1), ("57", 5 + 2 * y)):
-        lines = svm_lines(X[falling], labels[falling])
-        (place / f"{name}.svm").write_text("".join(lines))
+        (place / f"{name}.svm").write_text("".join(svm_lines(X[falling], labels[falling])))
     write_shards(place / "apart", svm_lines(X[falling], y[falling]), [y.sum()])  # one class in each
     return place
 

@@ -274,8 +274,7 @@ def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_
     )
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
-    gap = re.search(r"relative duality gap is ([\d.]+)", done.stderr)
-    assert float(gap[1]) > 0.01
+    assert float(re.search(r"relative duality gap is ([\d.]+)", done.stderr)[1]) > 0.01
     for option in ("--max-epochs", "--stage auto", "--active-set", "--tol"):
         assert option in done.stderr
     assert "NOT certified" in done.stdout

@@ -199,8 +199,7 @@ FORGED: dict[str, tuple[int, int, dict[str, int]]] = {
 def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, what):
     place, value, change = FORGED[what]
     forged(cached, place, value, **change)
-    contents = read_contents(str(cached))
-    shard = CachedShard(str(cached), "a.svm", contents)
+    shard = CachedShard(str(cached), "a.svm", read_contents(str(cached)))
     assert str(cached) in refused(lambda: list(shard.batches()), FileDamaged)
 
 

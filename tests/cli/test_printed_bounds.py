@@ -38,8 +38,7 @@ def _formats(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """What is formatted as a rounded number, as source, with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
-            spec = ast.unparse(node.format_spec)[2:-1]
-            if NUMBER.search(spec):
+            if NUMBER.search(ast.unparse(node.format_spec)[2:-1]):
                 yield ast.unparse(node.value), node.lineno
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
@@ -80,8 +79,7 @@ def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(value,
     low, high = Decimal(down(value, digits)), Decimal(up(value, digits))
     assert low <= Decimal(value) <= high
     if value:
-        unit = Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
-        assert high - low <= unit
+        assert high - low <= Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
 
 
 def test_a_bound_that_is_not_there_is_a_dash():

@@ -125,6 +125,5 @@ def test_the_command_line_says_how_sure_it_is_that_there_is_no_margin(tmp_path):
     assert report["certificate"]["relative_duality_gap"] == 1.0
     assert err.count("\n") == 1
     assert "--C" in err
-    part = re.search(r"(\d[\d.e-]*) of R", err)
-    assert 0 <= float(part[1]) <= NO_MARGIN
+    assert 0 <= float(re.search(r"(\d[\d.e-]*) of R", err)[1]) <= NO_MARGIN
     assert "NOT certified: no margin above" in out

@@ -490,8 +490,7 @@ def test_a_wrong_dtype_is_an_error_and_not_a_second_compilation():
 def test_a_kernel_is_compiled_at_its_first_call_and_no_other_with_it(tmp_path):
     code = "import numpy as n; from streamtron.core.kernels import dot; dot(n.ones(3), n.ones(3))"
     python(tmp_path, "-c", code)
-    compiled = {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")}
-    assert compiled == {"kernels.dot"}
+    assert {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")} == {"kernels.dot"}
 
 
 @pytest.mark.slow

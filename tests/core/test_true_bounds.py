@@ -197,8 +197,7 @@ def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(s
 
 @pytest.mark.parametrize("ulps", [0, 1, 2, 5, 100, 10**6, 10**12])
 def test_the_radius_is_no_smaller_than_that_of_the_very_bounds_that_it_is_given(ulps):
-    rng = np.random.default_rng(ulps)
-    for P in 10.0 ** rng.uniform(-24, 24, 50):
+    for P in 10.0 ** np.random.default_rng(ulps).uniform(-24, 24, 50):
         D = float(P * (1.0 - ulps * 2.0**-53))
         exact = 2 * (Fraction(float(P)) - Fraction(D))
         assert Fraction(theory.decision_radius(float(P), D)) ** 2 >= exact

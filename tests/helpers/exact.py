@@ -233,9 +233,6 @@ def _dual(exact: Objective, v: Vector) -> Decimal:
     return total * total / (2 * square) if square else NOTHING
 
 
-# --- what is claimed ------------------------------------------------------------------------------
-
-
 def false_claims(
     problem: Problem, certificate: Mapping[str, Any], v: Sequence[float | Decimal], radius: float
 ) -> list[str]:
@@ -271,9 +268,6 @@ def false_claims(
             "the optimum is farther than the radius": far or radius == 0.0,
         }
         return [claim for claim, is_false in claims.items() if is_false]
-
-
-# --- problems with ugly scales -------------------------------------------------------------------
 
 
 def draw(seed: int) -> Problem:

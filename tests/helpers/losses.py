@@ -98,9 +98,6 @@ def plain_gain(loss: str, p: float, t: float = 0.0) -> float:
     return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
 
 
-# --- in as many digits as mpmath is told to have --------------------------------------------------
-
-
 def plain_step(loss: str, c: int, pull: float, q: float, b: float, cost: float) -> int:
     """The step of a count c of which α = c/b wants to be ``pull``/q but for φ, with the bits of the
     kernel: ``pull`` is α q − (z − t)."""

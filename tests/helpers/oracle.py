@@ -93,8 +93,6 @@ class Oracle:
         self.t = self.clipped = 0
         self.sq_norm = 0.0
 
-    # --- one row ---
-
     def margin(self, k: int) -> float:
         """l (w·x + ρ w_bias), the nonzeros added in row order."""
         dot = 0.0
@@ -177,8 +175,6 @@ class Oracle:
                 if not sum(self.visit(k) for k in order(full, active)):
                     break
         raise AssertionError
-
-    # --- what frozen weights prove ---
 
     def rebuilt(self) -> tuple[list[float], float]:
         """w and the bias weight summed afresh from the counts, correctly rounded."""

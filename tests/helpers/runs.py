@@ -49,8 +49,6 @@ def kept(place: Path, model: str) -> tuple[bytes, bytes]:
     return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
 
 
-# --- moments -------------------------------------------------------------------------------------
-
 Moment = Callable[[Path, int], bool]
 """(run directory, process) → whether now is the time; asked again and again."""
 
@@ -134,9 +132,6 @@ def state(place: Path) -> dict[str, bytes]:
     found = content(place / "m.run", place / "m")
     assert "report.json" in found
     return {k: v for k, v in found.items() if "checkpoint" not in k and k != "report.json"}
-
-
-# --- on workers ----------------------------------------------------------------------------------
 
 
 def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[Any]:

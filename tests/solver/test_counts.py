@@ -41,8 +41,7 @@ def test_what_was_put_last_is_taken_and_0_where_nothing_was(entries, questions, 
     assert nonzero == sorted((k, count) for k, count in plain.items() if count)
     gaps, values = counts.gaps()
     assert np.cumsum(gaps).tolist() == [number for number, _ in nonzero]
-    again = Counts.of_gaps(gaps, values)
-    assert again.dense(6 * PAGE).tolist() == counts.dense(6 * PAGE).tolist()
+    assert Counts.of_gaps(gaps, values).dense(6 * PAGE).tolist() == counts.dense(6 * PAGE).tolist()
     if counts.largest() * factor < 2**31:
         counts.scale(factor)
         assert counts.dense(50).tolist() == [factor * plain.get(k, 0) for k in range(50)]

@@ -171,6 +171,5 @@ def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned,
 
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
-    source = drawn_source(1, 300, 60, block_rows=32)
-    learner = trained(source, Settings(C=50.0, active_set=8_000))
+    learner = trained(drawn_source(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
     assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)

@@ -78,9 +78,8 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
 
 
 def test_a_single_learner_is_never_crowded(place):
-    settings = Settings()
     with open_shards([str(place / "two")], cache_dir=None) as source:
-        room = MemoryGuard(settings, Machine(memory=1), Pool())
+        room = MemoryGuard(Settings(), Machine(memory=1), Pool())
         for chunk in source.chunks():
             assert room(1, chunk)
     assert room.columns > 1

@@ -80,8 +80,7 @@ def problem(
         signs[::5] = 0
         cost[::5] = 0.0
     center = rng.normal(size=COLUMNS + 1) if centered else np.zeros(COLUMNS + 1)
-    bias = np.full((150, 1), rho)
-    patterns = signs[:, None] * np.hstack([dense(plain, COLUMNS), bias])
+    patterns = signs[:, None] * np.hstack([dense(plain, COLUMNS), np.full((150, 1), rho)])
     return Problem(csr(plain), signs, cost, rho, center, patterns)
 
 
@@ -154,8 +153,7 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
             monkeypatch.setattr(newton, name, value)
         calls = count_calls(monkeypatch, "gram_product", "combine")
         v, _, _ = minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
-        margins = passes.margins(rows, signs, 1.0, v)
-        slacks = np.maximum(0.0, 1.0 - margins)
+        slacks = np.maximum(0.0, 1.0 - passes.margins(rows, signs, 1.0, v))
         passes_made.append((calls.total(), 0.5 * v @ v + cost @ slacks**2))
     (passes_of_descent, reached), (passes_of_newton, primal) = passes_made
     assert passes_of_descent < 0.7 * passes_of_newton
@@ -208,8 +206,7 @@ def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed, size):
     assert theta == pytest.approx(exact, rel=1e-7)
     least = primal_value(exact, square, kept, delta2)
     assert least <= primal_value(theta, square, kept, delta2) * (1 + 1e-14) <= least * (1 + 1e-12)
-    wrong = -np.abs(margins)
-    assert newton.best_scale(chosen.loss, v, wrong) == 1.0, "no scale makes it right"
+    assert newton.best_scale(chosen.loss, v, -np.abs(margins)) == 1.0, "no scale makes it right"
 
 
 def plain_product(case: Case, k: int, v: list[float]) -> float:
@@ -229,8 +226,7 @@ unstarted = cases(started=False)
 def test_margins_equal_their_plain_oracle_bit_for_bit(case, v):
     found, signs = np.full(len(case.rows), np.nan), frozen(case.signs, np.int8)
     kernels.margins(csr(case.rows), signs, case.rho, frozen(v, np.float64), found)
-    plain = [sign * plain_product(case, k, v) for k, sign in enumerate(case.signs)]
-    assert found.tolist() == plain
+    assert found.tolist() == [sign * plain_product(case, k, v) for k, sign in enumerate(case.signs)]
 
 
 @pytest.mark.parametrize("name", ["combine", "gram_product", "gram_diagonal"])

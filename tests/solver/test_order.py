@@ -71,8 +71,7 @@ SIZES = {1: [1], 2: [1, 1], 3: [2, 1], 5: [2, 3], 7: [2, 3, 2], 16: [5, 6, 5], 2
 
 
 def test_there_are_three_groups_at_least_so_that_one_is_read_while_another_is_visited():
-    sizes = {blocks: [*map(len, order.block_groups(0, 1, blocks))] for blocks in SIZES}
-    assert sizes == SIZES
+    assert {blocks: [*map(len, order.block_groups(0, 1, blocks))] for blocks in SIZES} == SIZES
 
 
 def test_a_row_is_drawn_first_as_often_as_its_weight_says():

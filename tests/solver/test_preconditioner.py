@@ -203,8 +203,7 @@ def test_factor_and_solution_equal_their_plain_oracles_bit_for_bit(size, data):
 
 @pytest.mark.parametrize("pivot", [-1.0, 0.0, math.inf, math.nan])
 def test_a_matrix_whose_pivots_are_not_positive_and_finite_has_no_factor(pivot):
-    matrix = np.diag([1.0, pivot, 1.0])
-    assert not kernels.factorise(matrix, np.empty(3))
+    assert not kernels.factorise(np.diag([1.0, pivot, 1.0]), np.empty(3))
 
 
 def test_kept_products_map_the_latest_image_back_and_conjugate_ones_make_the_inverse():

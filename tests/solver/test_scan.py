@@ -14,13 +14,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
-from streamtron.solver.scan import (
-    BlockScan,
-    Frozen,
-    ScanRequest,
-    counts_of_slacks,
-    scan_blocks,
-)
+from streamtron.solver.scan import BlockScan, Frozen, ScanRequest, counts_of_slacks, scan_blocks
 from streamtron.solver.targets import TargetRule, Targets
 from tests.helpers.learners import plain_rows
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
@@ -43,8 +37,7 @@ class Data:
         matrix = csr(self.rows)
         for first, last in pairwise(borders):
             part = matrix._replace(indptr=matrix.indptr[first : last + 1])
-            squares = squares_of(*part)
-            yield Chunk(part, codes[first:last], ((first, last),), squares)
+            yield Chunk(part, codes[first:last], ((first, last),), squares_of(*part))
 
 
 @pytest.fixture(scope="module")

@@ -96,8 +96,7 @@ def scene(
         start[:] = counts
     elif held < ROWS:
         v = np.random.default_rng(seed).normal(size=COLUMNS + 1)
-        slacks = np.maximum(0.0, 1.0 - patterns @ v)
-        alpha = np.where(np.arange(ROWS) < held, 0.0, slacks / delta2)
+        alpha = np.where(np.arange(ROWS) < held, 0.0, np.maximum(0.0, 1.0 - patterns @ v) / delta2)
         u = patterns.T @ alpha
         best = alpha.sum() / (u @ u + (delta2 * alpha**2).sum())  # at this scale D > 0
         start[:] = (best * chosen_b * alpha).astype(np.int32)
@@ -396,8 +395,7 @@ def test_ccat_in_memory_takes_two_readings_and_few_visits(C, seeds, most, shared
     monkeypatch.setattr(kernels, "visit", counted)
     for seed in range(seeds):
         source = ListSource(rows, labels)
-        learner = trained(source, Settings(C=C, seed=seed))
-        assert learner.finished == "certified"
+        assert trained(source, Settings(C=C, seed=seed)).finished == "certified"
         assert source.nonzeros_read == 2 * len(rows.indices)
     assert visited <= most * seeds * len(rows.indices)
 

@@ -15,14 +15,7 @@ from streamtron.solver.reading import problem_of
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_source, plain_rows
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
-from tests.helpers.sources import (
-    ListSource,
-    csr,
-    dense,
-    random_rows,
-    train,
-    trained,
-)
+from tests.helpers.sources import ListSource, csr, dense, random_rows, train, trained
 
 COLUMNS = 6
 
@@ -122,8 +115,7 @@ def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed
 
 
 def test_a_gap_that_still_falls_does_not_end_a_run_however_small_it_is():
-    source = MANY_COLUMNS()
-    learner = trained(source, Settings(C=1.0, active_set=20_000, tol=1e-10, max_epochs=60))
+    learner = trained(MANY_COLUMNS(), Settings(C=1.0, active_set=20_000, tol=1e-10, max_epochs=60))
     *_, before, last = [reading.gap for reading in learner.progress.history]
     assert learner.finished == "converged"
     assert 0.9 * before < last < 1e-6

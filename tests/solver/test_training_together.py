@@ -51,8 +51,7 @@ def by_themselves(
     candidates: Sequence[Settings], make: Callable[[], ListSource]
 ) -> list[tuple[object, ...]]:
     """What each candidate learns from a source of its own."""
-    sources = [make() for _ in candidates]
-    pairs = zip(sources, candidates, strict=True)
+    pairs = zip([make() for _ in candidates], candidates, strict=True)
     return [bits(trained(source, settings), len(source.codes)) for source, settings in pairs]
 
 

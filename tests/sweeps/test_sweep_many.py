@@ -134,8 +134,7 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     assert "macro avg. prec." in said[0]
     assert len({len(line.split("certified")[0]) for line in said[1:3]}) == 1
     assert said[3] == "A gap is that of the class with the widest one."
-    classes = [line.split()[0] for line in said if line.split(" ")[0] in NAMES]
-    assert classes == list(NAMES)
+    assert [line.split()[0] for line in said if line.split(" ")[0] in NAMES] == list(NAMES)
     assert any(line.startswith("each of the 4 classes is within ") for line in said)
     report = json.loads((place / "multilabel" / "r.json").read_text())
     assert [learner["label"] for learner in report["learners"]] == list(NAMES)
