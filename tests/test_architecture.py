@@ -50,7 +50,7 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_625,
-    "test lines": 30_294,
+    "test lines": 29_991,
     "solver lines": 8_679,
     "solver modules": 33,
     "solver circles": 0,
