@@ -50,12 +50,12 @@ OWNERS: dict[str, set[str]] = {
 
 LIMITS: dict[str, float] = {
     "package lines": 41_625,
-    "test lines": 29_991,
+    "test lines": 29_994,
     "solver lines": 8_679,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_710,
+    "runs lines": 6_711,
     "functions p90": 20,
     "longest function": 53,
     "most parameters": 8,
@@ -65,7 +65,7 @@ LIMITS: dict[str, float] = {
 }
 """What the house is at most: see ``tests.helpers.house``. A limit may be lowered, not raised, but
 by what moves from one room to another, or by a feature: losses and the free intercept took 1,050
-lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 650, the
+lines, the smaller ball 180, tables 1,380, rows held out and what is shown of predictions 670, the
 faces of estimator, frames and page 640, pipelines 270, numbers as labels 1,100, penalties with a
 1-norm 700, what a release needs 180, recipes in ONNX and dates in pipelines 285, workers that wait
 or change their data 85, sparse models in parts 125, scans on threads and counts in files 95, proven

@@ -78,8 +78,9 @@ def evaluate_many(
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
     that have certificates."""
     files = find_shards(as_paths(shards))
-    how: Any = {"share": share, "on_bad_shard": on_bad_shard}
-    scored = score_shards(models, files, serial, at_optimum=True, **how)
+    scored = score_shards(
+        models, files, serial, at_optimum=True, share=share, on_bad_shard=on_bad_shard
+    )
     return summarise(models, scored, limit_rows)
 
 

@@ -167,9 +167,8 @@ def sweep(
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
     schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
-    paths, held_out = _from_the_root(shards), None
-    if valid is not None:
-        held_out = paths if share else _from_the_root(valid)
+    paths = _from_the_root(shards)
+    held_out = None if valid is None else _from_the_root(shards if share else valid)
     places: Any = {"model": model, "report": report, "witness": witness}
     inputs = [*paths, *(held_out or ()), settings.vocabulary]
     files, run_dir = check_outputs_of_fit(places, inputs, machine)

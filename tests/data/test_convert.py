@@ -1,7 +1,7 @@
 """Conversion: the rows that went in come out, all shards or none; the rest is refused."""
 
 import itertools
-import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from streamtron.data.writers.shards import (
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -263,14 +264,16 @@ def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path):
 
 
 def test_of_two_writers_in_one_directory_the_second_is_refused(tmp_path):
-    def source():
-        yield batch_of(SOME)
-        message = refused(lambda: convert([SINGLE], tmp_path, "libsvm"), MachineError)
-        assert f"in use by process {os.getpid()} on" in message
-        yield batch_of(SOME)
-
-    assert convert(source(), tmp_path, "libsvm", rows_per_shard=4).rows == 8
-    assert [len(path.read_text().splitlines()) for path in shards(tmp_path)] == [4, 4]
+    """The first one is stopped while it writes, so that the second one meets it."""
+    words = ["generate", "out", "--columns", "100", "--shards", "3", "--rows"]
+    first = Process(COMMAND, *words, 30000, cwd=tmp_path)
+    until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
+    first.stop()
+    one_sentence(here(tmp_path, *words, 7), 5, f"out: in use by process {first.pid}", "Wait for it")
+    first.send_signal(signal.SIGCONT)
+    ended = first.end()
+    assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
+    assert [len(path.read_text().splitlines()) for path in shards(tmp_path / "out")] == [10000] * 3
 
 
 @pytest.mark.parametrize("name", ["part-00007.svm", "_names.parquet"])
