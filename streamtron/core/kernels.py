@@ -519,8 +519,9 @@ def _residual_alpha(phi, alpha, residual, q, cost):
     return size if pull > 0.0 else -size
 
 
-LOGISTIC_STEPS = 6
-"""Steps of Newton's method for one dual variable; three or four are usual."""
+LOGISTIC_STEPS = 100
+"""Steps of Newton's method for one dual variable at most: three or four are usual, thirty where
+C q is large and most of them halve the bracket."""
 
 
 @helper
@@ -528,16 +529,17 @@ def _logistic_alpha(alpha, m, q, cost):
     """Return the α' that maximises C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
 
     The margin z of the row is then m + (α' − α) q, and α' = C σ(−z): the root of an increasing
-    function of z, by Newton's method within the bracket that m and the z of α make."""
+    function of z, by Newton's method within the bracket that m and the z of α make, which is halved
+    where a step leads out of it, or the step before has left more than half of the value."""
     low = high = m
     if 0.0 < alpha < cost:
         z = _log((cost - alpha) / alpha)
         low, high = min(m, z), max(m, z)
     elif alpha > 0.0:
-        low = -math.inf
+        low = m - alpha * q
     else:
         high = m + cost * q
-    z = m
+    z, last = m, math.inf
     for _ in range(LOGISTIC_STEPS):
         slope = _logistic_slope(z, _exp_minus(abs(z)))
         value = z - m - (cost * slope - alpha) * q
@@ -545,8 +547,9 @@ def _logistic_alpha(alpha, m, q, cost):
         z -= value / (1.0 + cost * q * slope * (1.0 - slope))
         if abs(value) <= 1e-3:
             break  # the step squares what it is off by
-        if not low < z < high:
+        if not low < z < high or abs(value) > 0.5 * last:
             z = 0.5 * (low + high)
+        last = abs(value)
     return cost * _logistic_slope(z, _exp_minus(abs(z)))
 
 

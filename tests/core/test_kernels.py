@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
+from scipy.special import entr
 from sklearn.utils import murmurhash3_32
 
 from streamtron.core import kernels
@@ -180,6 +181,26 @@ def test_a_row_of_nothing_gets_the_dual_variable_that_its_loss_alone_wants(loss,
     t = numbers if LOSSES[loss].numbers else NONE
     run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=t)
     assert state.counts[0] == pytest.approx(1000 * alpha, abs=1)
+
+
+@pytest.mark.parametrize("margin", [-3000.0, -30.0, -3.23435, 0.0, 30.0])
+@pytest.mark.parametrize("price", [0.01, 5.0, 19.742, 1e3, 1e5])
+@pytest.mark.parametrize("share", [0.0, 1e-3, 0.5, 1.0])
+def test_a_visit_of_log_loss_raises_the_dual_as_far_as_any_step(margin, price, share):
+    """``share`` : α/C before, 1 as nearly as a count can be."""
+    b = 2.0**30 / price
+    count = min(round(b * share * price), int(2.0**30 * (1.0 - 1e-14)))
+    case = Case([[(0, 1.0)]], [1], [0.5 / price], 0.0, [0], b, 1.0, False, 1.0, [count])
+    state, alphas = State(case.oracle()), np.linspace(0.0, price, 100_001)
+    state.w[0] = b * margin
+    run_visit(case, state, ascent=True, phi=LOSSES["log_loss"].phi)
+
+    def dual(alpha: Any) -> Any:
+        entropy = entr(alpha / price) + entr(1.0 - alpha / price)
+        return price * entropy - (alpha - count / b) * margin - 0.5 * (alpha - count / b) ** 2
+
+    allowed = 4.0 * (abs(margin) + price + 20.0) / b  # two counts' worth
+    assert dual(state.counts[0] / b) >= dual(alphas).max() - allowed
 
 
 def of_epsilon(loss: str) -> kernels.Phi:
