@@ -49,13 +49,13 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_625,
-    "test lines": 29_994,
-    "solver lines": 8_679,
+    "package lines": 41_623,
+    "test lines": 29_999,
+    "solver lines": 8_675,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,
-    "runs lines": 6_711,
+    "runs lines": 6_710,
     "functions p90": 20,
     "longest function": 53,
     "most parameters": 8,

@@ -6,7 +6,8 @@ another. What a learner finds is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -75,8 +76,9 @@ def train_candidates(
             learners = [Learner(k, source.labels, w, None, pool) for k, w in problems]
             restored = _restored(state, learners)
         resumed = None if state is None else _resumed(state, learners, restored)
-        at_once = training.together(learners, pool, classes, resumed)
-        if at_once is None:
+        with training.opened(learners, pool, resumed, classes) as (data, guard):
+            train(data, resumed)
+        if (at_once := guard.at_once) is None:
             return [[learner] for learner in learners] if classes is None else classes.learners
         state = None
     if many and source.rows is None and state is None:
@@ -93,10 +95,11 @@ def train_learners(
 ) -> list[Learner]:  # fmt: skip
     """Train learners whose classes are known; ``make`` returns them new each time."""
     training, learners = Training(source, settings, machine, listen), make()
-    at_once = training.together(learners, Pool())
-    if at_once is not None:
+    with training.opened(learners, Pool()) as (data, guard):
+        train(data)
+    if guard.at_once is not None:
         learners = make()
-        training.in_groups(learners, at_once)
+        training.in_groups(learners, guard.at_once)
     return learners
 
 
@@ -124,29 +127,28 @@ class Training(Generic[Source]):
     checkpointer: Checkpointer | None = None
     known: Known = UNKNOWN
 
-    def together(
-        self,
-        learners: Sequence[Learner],
-        pool: Pool,
-        classes: Classes | None = None,
-        resumed: Resumed | None = None,
-    ) -> int | None:
-        """Train learners, which are to share ``pool``, on the same readings. Return None, or how
-        many memory has room for, if the first reading shows that it has not for all: they are of no
-        use then. ``classes`` : makes more of them, see ``OnePart``."""
-        for learner in learners:
-            hold_in(learner, pool)
+    @contextmanager
+    def opened(
+        self, learners: Sequence[Learner], pool: Pool, resumed: Resumed | None = None,
+        classes: Classes | None = None, group: Group | None = None,
+    ) -> Iterator[tuple[OnePart, MemoryGuard]]:  # fmt: skip
+        """Open the rows to learners that are to share ``pool`` and their readings. Unless they are
+        a ``group``, the guard tells after training how many memory has room for, if not for all:
+        they are of no use then. ``classes`` : makes more of them, see ``OnePart``."""
         guard = MemoryGuard(self.settings, self.machine, pool)
         if resumed is not None:
             guard.shared &= any(held.learner.regime == Regime.ALL_ROWS for held in resumed.held)
+        for learner in learners:
+            hold_in(learner, pool)
         with open_threads(self.machine.thread_count) as threads:
+            resources = Resources(threads, guard, guard.can_batch)
+            if group is not None:
+                resources = Resources(threads, can_batch=lambda _: False)
             data = OnePart(
-                self.source, learners, self.settings, self.listen,
-                Resources(threads, guard, guard.can_batch),
-                new_classes=classes, checkpointer=self.checkpointer,
+                self.source, learners, self.settings, self.listen, resources,
+                new_classes=classes, checkpointer=self.checkpointer, group=group,
             )  # fmt: skip
-            train(data, resumed)
-        return guard.at_once
+            yield data, guard
 
     def in_groups(
         self, learners: Sequence[Learner], at_once: int | None = None, state: State | None = None,
@@ -168,17 +170,11 @@ class Training(Generic[Source]):
             if begun is None or start != begun[0]:  # else they fitted when they began
                 size = self._group_size(learners, start)
                 stop = min(stop, start + (size if at_once is None else min(size, at_once)))
-            group, pool = learners[start:stop], Pool()
-            for learner in group:
-                hold_in(learner, pool)
+            group = learners[start:stop]
             resumed = _resumed_group(state, restored[start:stop])
-            begin(group)
-            with open_threads(self.machine.thread_count) as threads:
-                data = OnePart(
-                    self.source, group, self.settings, self.listen,
-                    Resources(threads, can_batch=lambda _: False),
-                    checkpointer=self.checkpointer, group=Group(learners, (start, stop)),
-                )  # fmt: skip
+            span = Group(learners, (start, stop))
+            with self.opened(group, Pool(), resumed, group=span) as (data, _):
+                begin(group)
                 train(data, resumed)
             for learner in group:
                 release_rows(learner)
@@ -196,7 +192,8 @@ class Training(Generic[Source]):
             self.in_groups(learners, begin=begin)
         else:
             begin(learners)
-            self.together(learners, learners[0].pool)
+            with self.opened(learners, learners[0].pool) as (data, _):
+                train(data)
 
     def _group_size(self, learners: Sequence[Learner], start: int) -> int:
         blocks, machine, known = self.source.blocks, self.machine, self.known

@@ -11,6 +11,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
@@ -170,7 +171,8 @@ def _trained(scans: Scans, learners: Sequence[Learner]) -> Generator[Chunk, None
     """Read here, and train learners on each chunk before it is passed on."""
     with closing(scans.source.chunks()) as chunks:
         for chunk in chunks:
+            positions = order.file_order(len(chunk))
             for learner in learners:
-                solve_blocks((learner, take_chunk(learner, chunk, order.file_order(len(chunk)))))
+                solve_blocks((learner, partial(take_chunk, learner, chunk, positions)))
             yield chunk
             scans.passed(len(chunk), chunk.nonzeros)

@@ -255,13 +255,9 @@ def take_scan(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
 
 
 def take_solution(
-    learner: Learner,
-    b: float,
-    candidate: Vector | None,
-    *,
-    newton_steps: int,
+    learner: Learner, b: float, candidate: Vector | None, *, newton_steps: int,
     primal: float = math.inf,
-) -> None:
+) -> None:  # fmt: skip
     """Take what a solve has found: its resolution b, and the augmented weights that the next scan
     certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best

@@ -227,7 +227,7 @@ class Part:
         for chunk in self.source.chunks(groups):
             for problem in problems:
                 problem.observe(chunk)
-            taking = {k: rows for k, (_, rows) in enumerate(show_chunk(chunk, learners))}
+            taking = {k: take() for k, (_, take) in enumerate(show_chunk(chunk, learners))}
             while taking:
                 taking = {k: rows for k, rows in taking.items() if next(rows, ENDED) is None}
                 yield [*taking]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +95,8 @@ def _primal_weights(learner: Learner) -> Vector:
     return resized(learner.best.augmented, len(running.w))
 
 
-Take = tuple[Learner, Iterator[None]]
-"""What a learner does with a chunk; see ``take_chunk``."""
+Take = tuple[Learner, Callable[[], Iterator[None]]]
+"""What a learner is to do with a chunk; see ``take_chunk``."""
 
 
 def show_chunk(
@@ -103,8 +104,8 @@ def show_chunk(
     learners: Sequence[Learner],
     dots_of: Callable[[Chunk, Sequence[Learner]], Mapping[Learner, Vector]] = batched.dots,
 ) -> list[Take]:
-    """Show a chunk to all learners of a reading; return what each of them does with it, which is
-    done as the iteration goes on. ``dots_of`` : see ``batched.dots``."""
+    """Show a chunk to all learners of a reading; return what each of them is to do with it.
+    ``dots_of`` : see ``batched.dots``."""
     positions, dots = None, dict[Learner, Vector]()
     if any(learner.mode == "train" for learner in learners):
         positions = order.visiting_order(learners[0].settings, learners[0].progress.reading, chunk)
@@ -112,27 +113,26 @@ def show_chunk(
     if len(scanning) >= batched.LEAST:
         dots |= dots_of(chunk, scanning)
     return [
-        (learner, take_chunk(learner, chunk, positions, dots.get(learner, kernels.NO_DOTS)))
-        for learner in learners
+        (k, partial(take_chunk, k, chunk, positions, dots.get(k, kernels.NO_DOTS)))
+        for k in learners
     ]
 
 
 def solve_blocks(take: Take) -> None:
     """Have a learner take a chunk, and solve the rows held wherever memory is full."""
-    learner, taken = take
-    for _ in taken:
+    learner, begin = take
+    for _ in begin():
         run_mini_epochs(solve_block(learner))
 
 
 def take_chunk(
-    learner: Learner,
-    chunk: Chunk,
-    positions: NDArray[np.int64] | None,
+    learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None,
     dots: Vector = kernels.NO_DOTS,
-) -> Iterator[None]:
+) -> Iterator[None]:  # fmt: skip
     """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
-    most at the threshold. Yields where memory is full, for the rows held to be solved; most of them
-    are dropped then. ``positions`` : the order of visits. ``dots`` : see ``Frozen.scan``."""
+    most at the threshold. Returns what does so: it yields where memory is full, for the rows held
+    to be solved; most are dropped then. ``positions`` : the order of visits. ``dots`` : see
+    ``Frozen.scan``."""
     targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
@@ -141,20 +141,20 @@ def take_chunk(
             if learner.regime == Regime.FEW_COLUMNS:
                 leave_brief_stages(learner)
     if few_columns.take_chunk(learner, chunk, targets):
-        return
+        return iter(())
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation, dots)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if len(learner.keepers):
                 marks[_positions(learner.keepers, chunk)] = 1
-            if not keep_all(learner, chunk.rows, targets) and not learner.settings.faithful:
-                yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
-            return
+            if keep_all(learner, chunk.rows, targets) or learner.settings.faithful:
+                return iter(())
+            return keep(learner, chunk.rows, np.flatnonzero(marks), targets)
         if not frozen.beside_training:
             leave_scan(learner)
     assert positions is not None
-    yield from visit_rows(learner, chunk, positions, targets)
+    return visit_rows(learner, chunk, positions, targets)
 
 
 def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
@@ -171,8 +171,8 @@ def visit_rows(
     learner: Learner, chunk: Chunk, positions: NDArray[np.int64], targets: Targets
 ) -> Iterator[None]:
     """Update the running weights and the counts, row after row: one step of coordinate ascent each
-    (before the ascent stage: c_k += 1 where y_k·a is at most the threshold). Yields as
-    ``take_chunk`` does."""
+    (before the ascent stage: c_k += 1 where y_k·a is at most the threshold). Yields where memory is
+    full; see ``take_chunk``."""
     if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
         return
     counts = learner.counts.take_ranges(chunk.ranges)

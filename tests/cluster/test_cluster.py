@@ -155,6 +155,7 @@ def test_of_several_errors_that_of_the_first_item_is_told_whichever_came_first(g
         until(lambda: "erred" in guest.client.run_on_scheduler(states))
         (tmp_path / "go").touch()
 
+    guest.client.wait_for_workers(2)
     watching = threading.Thread(target=let_the_first_go_on)
     watching.start()
     with pytest.raises(DataError, match=r"^first failed$"):

@@ -49,15 +49,10 @@ def batch_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> 
 
 
 def convert(
-    batches: Iterable[RowBatch],
-    destination: Path,
-    to: Format,
-    index_base: int = 0,
-    text_base: int = 1,
-    weights: bool = False,
-    rows_per_shard: int = ROWS_PER_SHARD,
+    batches: Iterable[RowBatch], destination: Path, to: Format, index_base: int = 0,
+    text_base: int = 1, weights: bool = False, rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
-) -> Written:
+) -> Written:  # fmt: skip
     """Write shards from the batches of any reader; the first one tells the type of labels."""
     first, batches = itertools.tee(batches)
     label = next((label for batch in first for label in batch.classes), 1.0)

@@ -110,11 +110,9 @@ def forgetful(plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> Iterato
 
 
 def no_bit_changes(
-    train: Callable[..., Outcome],
-    place: Path,
-    rounds: Callable[[int], set[int]],
+    train: Callable[..., Outcome], place: Path, rounds: Callable[[int], set[int]],
     last: Sequence[int] = (),
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Other threads, parts lost in some of the rounds, and a client that died after the ``last``
     readings change no bit of a fit."""
     alone = train(place / "alone", threads=2)

@@ -53,11 +53,9 @@ def view(seed: int = 0, **changes: object) -> ScanRequest:
 
 
 def scanned(
-    data: Data,
-    views: Sequence[ScanRequest],
-    borders: Sequence[int],
+    data: Data, views: Sequence[ScanRequest], borders: Sequence[int],
     rooms: Sequence[int] | None = None,
-) -> list[BlockScan]:
+) -> list[BlockScan]:  # fmt: skip
     return list(scan_blocks(data.chunks(borders), views, [Counts() for _ in views], rooms))
 
 
