@@ -129,10 +129,10 @@ def take_chunk(
     learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None,
     dots: Vector = kernels.NO_DOTS,
 ) -> Iterator[None]:  # fmt: skip
-    """Scan or visit the rows of a chunk, and keep those that matter in memory: with a count, or at
-    most at the threshold. Returns what does so: it yields where memory is full, for the rows held
-    to be solved; most are dropped then. ``positions`` : the order of visits. ``dots`` : see
-    ``Frozen.scan``."""
+    """Scan a chunk; return what visits its rows, where that is wanted, and keeps those that matter
+    in memory: with a count, or at most at the threshold. It yields where memory is full, for the
+    rows held to be solved; most are dropped then. ``positions`` : the order of visits. ``dots`` :
+    see ``Frozen.scan``."""
     targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
