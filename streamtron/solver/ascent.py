@@ -27,8 +27,7 @@ from streamtron.solver.weights import Rule, WeightState
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
 rows inside the margin, and a multiplication of the head's matrices
-(``benchmarks/second_order.py`` prints all three, which differ by a factor of two between data sets.
-On seven sets 0.5 in place of the last one changes one fit of 28, for the worse)."""
+(``benchmarks/second_order.py`` prints all three: from set to set they differ by a factor of 2)."""
 
 STEPS, DIRECT_STEPS = 24, 4
 """Steps that are counted on, each with a pass over all rows and a sum over those inside the margin:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, losses
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk, Rows
-from streamtron.solver.held_loss import HeldLoss, Rounds, drive_alone
+from streamtron.solver.held_loss import HeldLoss, Rounds, drive
 from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
 from streamtron.solver.learner import (
     Learner,
@@ -230,7 +230,7 @@ def make_room(learner: Learner) -> None:
     assert outside is not None
     scanning = learner.frozen is not None
     if not scanning:
-        drive_alone(solve(learner))
+        drive(solve(learner))
     margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")

@@ -45,8 +45,11 @@ Rounds = Generator[Wanted | GapEstimate, Any, Result]
 """What yields the steps that it wants made in all parts, and returns a result; see ``joint``."""
 
 
-def drive(solve: Generator[Work, None, Result], work: Callable[[Work], object]) -> Result:
-    """Run a solve to its end, and do the work that it yields; return what it returns."""
+def drive(
+    solve: Generator[Work, Any, Result], work: Callable[[Work], object] = lambda _: None
+) -> Result:
+    """Run a solve to its end, and do the work that it yields: of rows that this process holds these
+    are estimates, which are told to nobody. Return what it returns."""
     while True:
         try:
             piece = next(solve)
@@ -54,11 +57,6 @@ def drive(solve: Generator[Work, None, Result], work: Callable[[Work], object]) 
             result: Result = end.value
             return result
         work(piece)
-
-
-def drive_alone(solve: Generator[Any, None, Result]) -> Result:
-    """Run a solve of rows that this process holds: its estimates are told to nobody."""
-    return drive(solve, lambda _: None)
 
 
 class LossTerms(NamedTuple):

@@ -314,8 +314,9 @@ class KeptProducts:
         residual, lengths = residual.copy(), []
         for v, image, along in reversed(self._pairs):
             lengths.append(float(kernels.dot(v, residual)) / along)
-            residual -= lengths[-1] * image
+            kernels.add_scaled(image, -lengths[-1], residual)
         solution = solve(residual)
         for v, image, along in self._pairs:
-            solution += (lengths.pop() - float(kernels.dot(image, solution)) / along) * v
+            length = lengths.pop() - float(kernels.dot(image, solution)) / along
+            kernels.add_scaled(v, length, solution)
         return solution

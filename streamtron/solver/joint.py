@@ -12,7 +12,7 @@ there: its direction then needs no round. Else one for every product with the He
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -39,9 +39,10 @@ from streamtron.solver.proximal_newton import (
     slope_along,
     slopes_of,
 )
-from streamtron.solver.stages import Regime, finer_resolution, resolution_of
+from streamtron.solver.row_store import ColumnSubset
+from streamtron.solver.stages import Regime, finer_resolution
 from streamtron.solver.stopping import worthwhile_gap
-from streamtron.solver.subproblem import RELAXATION
+from streamtron.solver.subproblem import FEW, RELAXATION
 from streamtron.solver.weights import DualPoint
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
@@ -54,11 +55,16 @@ SAFETY = 0.8
 
 ACCEPTED = 0.1
 """A step d is taken as it is if P falls by this part of −∇P·d, for which the θ of least P has to be
-5/9; else that θ is looked for, in two rounds more. A search in every step takes three to ten rounds
-more on text (``benchmarks/parts.py``)."""
+5/9; else that θ is looked for, in two rounds more (``benchmarks/parts.py``)."""
 
 ROUNDING = 2.0**-52
 """In so narrow a bracket of θ parts look at one place: at θ less that of the last look."""
+
+EXACTER = 1.0, 0.1
+"""To these parts of the worthwhile gap a block is solved: the second, where the first lowers D."""
+
+FULLY, PARTLY = (RELAXATION, 1.0), (0.5, 0.25, 0.0)
+"""How far counts go to the solution of a block: the first of these that does not lower D."""
 
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
@@ -99,29 +105,19 @@ class JointObjective(Objective[LossTerms]):
     corrected by the products that earlier steps have made."""
 
     def __init__(
-        self,
-        center: Vector,
-        outside: Outside | None = None,
-        constant: float = 0.0,
-        zone: float = 0.0,
+        self, center: Vector, learner: Learner, outside: Outside | None = None, constant: float = 0
     ) -> None:
-        super().__init__(center, outside, constant)
-        self._zone = zone
+        super().__init__(center, learner.loss.zone, outside, constant)
         columns = len(center)
-        self._few = columns <= HEAD
+        self._few = len(learner.running.w) < HEAD
         self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
         self._head = Head(self._columns)
         self._diagonal = np.zeros(columns, dtype=np.float32)
         self._products = KeptProducts(columns)
 
-    @property
-    def zone(self) -> float:
-        """See ``Objective``."""
-        return self._zone
-
     def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
-        self._zone, self._products = zone, KeptProducts(len(self._center))
+        self._products = KeptProducts(len(self._center))
         yield PartLoss.approach, (v, zone)
 
     def smoothing(self, here: Point[LossTerms]) -> tuple[float, float]:
@@ -249,9 +245,7 @@ def search(
 
     P' bends wherever a row changes sides of the margin. So its root is told from the ends of a
     bracket only where all of the bracket is proven low: no P in it is above the higher end, and
-    that is lower than at 0 by half, at least, of what a tangent leaves P to fall. One θ a round, as
-    ``newton.line_search`` has it, takes 21 rounds for 19 and 325 for 302 on text, even to a tenth
-    of P' (``benchmarks/parts.py --generate 20000``, C = 0.5 and 50).
+    that is lower than at 0 by half, at least, of what a tangent leaves P to fall.
     """
     linear = kernels.dot(smooth, direction)
     given: Vector | None = direction
@@ -296,13 +290,11 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         if progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
             v = (theta or 1.0) * v
-        objective = JointObjective(np.zeros(len(v)), zone=learner.loss.zone)
+        objective = JointObjective(np.zeros(len(v)), learner)
         solution = yield from objective.solve(v, precision)
-    error, largest, b = precision * solution.primal, max(solution.known.largest), progress.b
-    if learner.loss.quadratic:
-        b = finer_resolution(b, solution.known.sq_lengths, error, largest)
-    else:
-        b = resolution_of(b, largest)
+    error, known, quadratic = precision * solution.primal, solution.known, learner.loss.quadratic
+    largest = max(known.largest)
+    b = finer_resolution(progress.b, known.sq_lengths, error, largest, quadratic=quadratic)
     take_solution(learner, b, solution.v, newton_steps=solution.steps)
 
 
@@ -310,7 +302,7 @@ def minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
-    objective = JointObjective(np.zeros(len(outside.v)), outside)
+    objective = JointObjective(np.zeros(len(outside.v)), learner, outside)
     solution = yield from objective.solve(outside.v, precision)
     return solution.v, solution.steps
 
@@ -326,18 +318,38 @@ def _start(learner: Learner) -> Vector:
 
 
 def _solve_block(learner: Learner) -> Rounds[None]:
-    """Solve the rows in memory, and move the counts RELAXATION times as far as to the solution, or
-    just as far if D would fall."""
-    running, b = learner.running, learner.progress.b
-    held: DualPoint = yield PartProblem.sum_held, (len(running.w),)
-    remainder = running.dual_point.plus(held, -1)
-    constant, zone = remainder.objective_at(b), learner.loss.zone
-    objective = JointObjective(remainder.a / b, constant=constant, zone=zone)
-    solution = yield from objective.solve(running.augmented(1.0 / b), worthwhile_gap(learner))
-    dual = running.objective_at(b)
-    for relaxation in (RELAXATION, 1.0):
-        change: DualPoint = yield PartProblem.move, (solution.v, b, relaxation)
-        running.take(running.dual_point.plus(change))
-        if running.objective_at(b) >= dual:
+    """Solve the rows in memory, on the columns that occur, and move their counts there; if D would
+    fall, solve them better first."""
+    running, b, width = learner.running, learner.progress.b, len(learner.running.w)
+    dual, occurring, nonzeros = yield PartProblem.sum_held, (width,)
+    remainder, subset = running.dual_point.plus(dual, -1), ColumnSubset(np.arange(width), width)
+    if max(nonzeros) < FEW * width:
+        subset = ColumnSubset(np.flatnonzero(occurring), width)
+        yield PartProblem.narrow, (subset.columns, width)
+    wide, v = remainder.a / b, running.augmented(1.0 / b)[subset.places]
+    constant, steps = remainder.objective_at(b), 0
+    objective = JointObjective(wide[subset.places], learner, constant=constant)
+    move = partial(_move, learner, running.dual_point, subset)
+    for part in EXACTER:
+        solution = yield from objective.solve(v, part * worthwhile_gap(learner))
+        v, steps = solution.v, steps + solution.steps
+        if (yield from move(v, FULLY)):
             break
-    take_solution(learner, b, solution.v, newton_steps=solution.steps)
+    else:
+        yield from move(v, PARTLY)
+    wide[subset.places] = v
+    take_solution(learner, b, wide, newton_steps=steps)
+
+
+def _move(
+    learner: Learner, before: DualPoint, subset: ColumnSubset, v: Vector, factors: Sequence[float]
+) -> Rounds[bool]:
+    """Move the counts of the rows in memory to those of v on some columns, the first of the factors
+    times as far with which D is not below that of ``before``; whether there is one."""
+    running, b = learner.running, learner.progress.b
+    for factor in factors:
+        change: DualPoint = yield PartProblem.move, (v, b, factor)
+        running.take(before.plus(change._replace(a=subset.widen(change.a))))
+        if running.objective_at(b) >= before.objective_at(b):
+            return True
+    return False

@@ -15,8 +15,6 @@ on the threads, processes or machines that hold them.
 Where the memories of all parts together do not hold the rows that matter, a reading visits rows, in
 every part from the same weights, until memory is full; then the rows held are solved as in 2, the
 dual variables of all others fixed, most of them are dropped, and the reading goes on.
-
-Sums of local solutions alone (CoCoA+, Ma et al., ICML 2015) need far more rounds.
 """
 
 from __future__ import annotations

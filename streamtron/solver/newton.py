@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive
 from streamtron.solver.hessian import Outside, Preconditioner
 
 STEPS = 100
@@ -77,19 +77,16 @@ class Point(Generic[K]):
 class Objective(ABC, Generic[K]):
     """P of rows in memory, wherever they are.
 
-    ``center`` : v₀, what rows that are not held add to v. ``outside`` : the loss of rows that are
-    not held. ``constant`` : is added to P, as D of rows that are not held.
+    ``center`` : v₀, what rows that are not held add to v. ``zone`` : η of the smooth loss that
+    stands for the hinge; 0 for others. ``outside`` : the loss of rows that are not held.
+    ``constant`` : is added to P, as D of rows that are not held.
     """
 
     def __init__(
-        self, center: Vector, outside: Outside | None = None, constant: float = 0.0
+        self, center: Vector, zone: float, outside: Outside | None = None, constant: float = 0.0
     ) -> None:
-        self._center, self._outside, self._constant = center, outside, constant
-
-    @property
-    @abstractmethod
-    def zone(self) -> float:
-        """η of the smooth loss that stands for the hinge; 0 for others."""
+        self._center, self._zone = center, zone
+        self._outside, self._constant = outside, constant
 
     @abstractmethod
     def approach(self, v: Vector, zone: float) -> Rounds[None]:
@@ -114,16 +111,16 @@ class Objective(ABC, Generic[K]):
         the hinge itself is at most precision · P (the method of multipliers)."""
         steps, gap = 0, 1.0
         while True:
-            enough = max(precision, ROUGHLY * gap) if self.zone else precision
+            enough = max(precision, ROUGHLY * gap) if self._zone else precision
             here = yield from self.begin(v, enough, proven=proven)
             steps += here.steps
             above, left = self.smoothing(here)
             primal, left = max(here.primal + above, 0.0), left + here.excess
-            if left <= max(precision, FLAT) * primal or self.zone <= LEAST_ZONE:
+            if left <= max(precision, FLAT) * primal or self._zone <= LEAST_ZONE:
                 return replace(here, steps=steps)
             gap = min(left / primal, gap) if primal else gap
-            v = here.v
-            yield from self.approach(v, NARROWED * self.zone)
+            v, self._zone = here.v, NARROWED * self._zone
+            yield from self.approach(v, self._zone)
 
     def at(self, v: Vector, loss: float, gradient: Vector, steps: int, known: K) -> Point[K]:
         """Return the point v, where the rows held have this loss and its gradient."""
@@ -218,15 +215,10 @@ class HeldObjective(Objective[Vector]):
     known at every θ."""
 
     def __init__(self, held: HeldLoss, center: Vector, outside: Outside | None = None) -> None:
-        super().__init__(center, outside)
+        super().__init__(center, held.loss.zone, outside)
         self._held = held
         self._hessian = Preconditioner(held.held.rows, held.rho, len(center) - 1, outside)
         self._stale = False  # whether the Hessian is that of another point
-
-    @property
-    def zone(self) -> float:
-        """See ``Objective``."""
-        return self._held.loss.zone
 
     def approach(self, v: Vector, zone: float) -> Rounds[None]:
         """See ``Objective``."""
@@ -240,7 +232,7 @@ class HeldObjective(Objective[Vector]):
 
     def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> Point[Vector]:
         """Return the point of least P, see ``solve``; estimates of the gap are told to nobody."""
-        return drive_alone(self.solve(start, precision, proven=proven))
+        return drive(self.solve(start, precision, proven=proven))
 
     def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[Point[Vector]]:
         """See ``Objective``. Where many rows are inside the margin, and not all columns are in the

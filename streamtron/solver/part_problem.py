@@ -18,6 +18,7 @@ from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.learner import Learner, end_quadratic, enter
 from streamtron.solver.progress import BestWeights
+from streamtron.solver.row_store import ColumnSubset, NarrowRows, mark_columns
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Extent, largest_counts, relax_counts, round_counts
@@ -81,6 +82,7 @@ class PartProblem(PartLoss):
         self.few = self._new = False  # whether the reading observes the rows
         self._certified: SavedArrays | None = None  # the counts before a reading that visits rows
         self._base = NO_COUNTS  # the dual point of all parts from which rows are visited
+        self._before = np.zeros(0, dtype=np.int32)  # the counts of the rows held before a solve
         self._columns = 0  # of the weights that are scanned
 
     def agree(self, positive: Label | None, columns: int) -> LocalStart:
@@ -217,8 +219,9 @@ class PartProblem(PartLoss):
 
     def renew(self) -> None:
         """Take the rows, signs and counts that are held now."""
-        super().renew()
         learner = self.learner
+        self.held = learner.active
+        super().renew()
         self.loss = learner.loss
         self.take_shares(learner.counts.take(learner.active.numbers), learner.progress.b)
 
@@ -230,18 +233,27 @@ class PartProblem(PartLoss):
         return outside.sums(columns)
 
     @changes_part
-    def sum_held(self, columns: int) -> DualPoint:
-        """Sum the dual point of the rows in memory, which are to be solved."""
+    def sum_held(self, columns: int) -> tuple[DualPoint, NDArray[np.bool_], list[int]]:
+        """Sum the dual point of the rows in memory, which are to be solved; of so many columns tell
+        which occur; and each part's nonzeros."""
         self.renew()
-        counts = self.learner.counts.take(self.learner.active.numbers)
-        return self.dual_point(counts, columns, self.learner.progress.b)
+        learner, marks = self.learner, np.zeros(columns, dtype=bool)
+        self._before = learner.counts.take(learner.active.numbers)
+        mark_columns(self.held.rows, marks)
+        dual = self.dual_point(self._before, columns, learner.progress.b)
+        return dual, marks, [self.held.nonzeros]
+
+    @changes_part
+    def narrow(self, columns: NDArray[np.int64], width: int) -> tuple[()]:
+        """Number the columns of the rows in memory anew: those that occur in any part."""
+        self.held = NarrowRows.of(self.held, ColumnSubset(columns, width))
+        return ()
 
     @changes_part
     def move(self, v: Vector, b: float, relaxation: float) -> DualPoint:
-        """Move the counts of the rows in memory from where they are to b times the α of v,
-        ``relaxation`` times as far; return what that changes."""
-        learner, numbers = self.learner, self.learner.active.numbers
-        counts = learner.counts.take(numbers)
+        """Move the counts of the rows in memory from where they were before the solve to b times
+        the α of v, ``relaxation`` times as far; return what that changes."""
+        learner, numbers, counts = self.learner, self.learner.active.numbers, self._before
         alpha, signed = self.alpha(self.margins_of(v)), self.loss.numbers
         solution = round_counts(alpha, b, self.most, balanced=signed)
         largest = largest_counts(b, self.most)
@@ -253,6 +265,7 @@ class PartProblem(PartLoss):
     @changes_part
     def start_visits(self, base: DualPoint) -> tuple[()]:
         """Take the dual point of all parts, from which rows are visited."""
+        self.held = self.learner.active
         self._base, self.learner.running = base, WeightState()
         self.learner.running.take(base)
         return ()

@@ -24,7 +24,7 @@ from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows, make_rows
 from streamtron.solver import passes
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive_alone
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive
 from streamtron.solver.hessian import Outside, mirror, multiply, solved_directly
 
 STEPS, SWEEPS, HALVINGS = 200, 100, 40
@@ -135,7 +135,7 @@ class HeldPenalised(Penalised[Vector]):
 
     def minimise(self, v: Vector, precision: float) -> Optimum[Vector]:
         """Return the point of least P, see ``minimise``."""
-        return drive_alone(minimise(self, v, precision))
+        return drive(minimise(self, v, precision))
 
     def begin(self, v: Vector) -> Rounds[Optimum[Vector]]:
         """See ``Penalised``."""

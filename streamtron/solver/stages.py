@@ -165,24 +165,21 @@ def resolution_of_c(least_delta2: float) -> float:
     return 2.0 * least_delta2 * COUNT_OF_C
 
 
-def finer_resolution(b: float, sq_lengths: float, error: float, largest: float) -> float:
+def finer_resolution(
+    b: float, sq_lengths: float, error: float, largest: float, *, quadratic: bool = True
+) -> float:
     """Return a resolution, at least b, that is fine enough for rounding counts b α to cost D under
     a tenth of ``error``: ‖Σ δ_k y_k‖² is about Σ q_k / 12, with Σ q_k the ``sq_lengths`` of the
-    rows with α > 0. But counts b α, of which α ≤ ``largest``, are at most LARGEST_COUNT.
+    rows with α > 0. But counts b α, of which α ≤ ``largest``, are at most LARGEST_COUNT. Of a loss
+    that is not ``quadratic`` C has chosen b: a finer one, where the largest α is far below C.
 
     >>> finer_resolution(5.0, 240.0, 1.0, 0.5), finer_resolution(5.0, 240.0, 1.0, 1e9)
     (10.0, 0.536870912)
+    >>> [finer_resolution(1e6, 240.0, 1.0, largest, quadratic=False) for largest in (1.0, 1e-6)]
+    [1000000.0, 536870912000000.0]
     """
+    if not quadratic:
+        coarse = 0.0 < b * largest < COARSE
+        return min(LARGEST_COUNT / largest, LARGEST_B) if coarse else b
     b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
     return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b
-
-
-def resolution_of(b: float, largest: float) -> float:
-    """Return b of counts b α of a loss that is not quadratic, where the largest α may be far below
-    C; only as much finer as ``finer_resolution`` lets counts be.
-
-    >>> resolution_of(1e6, 1.0), resolution_of(1e6, 1e-6)
-    (1000000.0, 536870912000000.0)
-    """
-    coarse = 0.0 < b * largest < COARSE
-    return min(LARGEST_COUNT / largest, LARGEST_B) if coarse else b

@@ -19,13 +19,10 @@ MARGIN_OF_TOLERANCE = 0.95
 then do not lift the certified gap above it."""
 
 SOLVED = 0.003
-"""A block is solved to no less than this part of the last certified gap: 0.01 takes a reading more,
-0.001 half as many products again (``benchmarks/certified.py --active-set 10%``)."""
+"""A block is solved to no less than this part of the last certified gap."""
 
 SOLVED_OF_NUMBERS = 0.03
-"""The same where labels are numbers, of which a block has more rows that matter: 0.003 takes twice
-as long a first reading at C = 20, and later ones of four times the visits that leave .46 of the gap
-in place of .66; of the ε-insensitive loss they leave the same (as ``working_set``)."""
+"""The same where labels are numbers, of which a block has more rows that matter."""
 
 STALLED = (1e-6, 0.9)
 """Below a gap of 1e-6, a scan that leaves more than 0.9 of the gap before it has met rounding:

@@ -16,7 +16,7 @@ from streamtron.solver.newton import HeldObjective, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
-from streamtron.solver.stages import finer_resolution, resolution_of
+from streamtron.solver.stages import finer_resolution
 from streamtron.solver.targets import less_t, round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
@@ -160,11 +160,9 @@ class Subproblem:
     def choose_resolution(self, alpha: Vector, error: float) -> bool:
         """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than
         before."""
-        largest = float(np.abs(alpha).max(initial=0.0))
-        if self.loss.loss.quadratic:
-            b = finer_resolution(self.rule.b, self.loss.sq_lengths(alpha), error, largest)
-        else:
-            b = resolution_of(self.rule.b, largest)
+        largest, quadratic = float(np.abs(alpha).max(initial=0.0)), self.loss.loss.quadratic
+        lengths = self.loss.sq_lengths(alpha)
+        b = finer_resolution(self.rule.b, lengths, error, largest, quadratic=quadratic)
         changed = b != self.rule.b
         self.rule = replace(self.rule, b=b)
         return changed

@@ -24,15 +24,11 @@ NEAR = 1.25
 cost memory, fewer come back as violators of the next scan."""
 
 KEPT = 0.8
-"""The part of the memory budget that rows keep after a block has been solved. At a tenth of the
-rows in memory 0.5 takes one to two readings more at C = 50. The visits of a reading grow with
-1/(1 − KEPT): 0.9 makes nearly twice as many, for no fewer readings
-(``benchmarks/certified.py --active-set 10%``)."""
+"""The part of the memory budget that rows keep after a block has been solved."""
 
 KEPT_OF_NUMBERS = 0.5
 """The same where labels are numbers: every row has a count then, and comes into a block again in
-each reading. 0.8 makes 2.4 times as many visits, for as many readings (300,000 generated rows of
-text with ``--target number --active-set 20MB``)."""
+each reading."""
 
 
 def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:

@@ -25,7 +25,7 @@ from streamtron.cluster.parts import WorkerParts, parts_on
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
-from streamtron.core.events import Event, ReadingDone
+from streamtron.core.events import ReadingDone
 from streamtron.core.executor import Parts, Scans
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
@@ -39,7 +39,7 @@ from tests.helpers.dask_processes import dask_worker
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import COMMAND, Process, succeeded, until
-from tests.helpers.runs import write_corpus
+from tests.helpers.runs import stopping, write_corpus
 
 ALL, BLOCKS = 10**9, 150_000
 SHARDS, COLUMNS = 7, 400
@@ -308,12 +308,9 @@ def test_a_client_that_is_open_gives_its_workers_and_stays_open(place, workers, 
 
 @pytest.mark.parametrize("active_set", [BLOCKS], indirect=True)  # else it ends with its first scan
 def test_a_run_of_one_process_is_resumed_on_workers(place, workers, alone, active_set, tmp_path):
-    def stop(event: Event) -> None:
-        if isinstance(event, ReadingDone) and event.reading == 2:
-            raise InterruptedError
-
+    listen = stopping(ReadingDone, 3)
     with pytest.raises(InterruptedError):
-        trained(place, tmp_path / "m", None, active_set, listen=stop)
+        trained(place, tmp_path / "m", None, active_set, listen=listen)
     trained(place, tmp_path / "m", parts_on(workers), active_set, resume=True)
     assert (tmp_path / "m").read_bytes() == alone
 

@@ -6,6 +6,7 @@ import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import streamtron
 from streamtron.cli.main import main
+from streamtron.core.events import Event
 from streamtron.runs.scan import ScanTask, scan_shard
 from tests.helpers.processes import COMMAND, Ended, Process
 
@@ -47,6 +49,17 @@ def write_corpus(
 def kept(place: Path, model: str) -> tuple[bytes, bytes]:
     """The bytes of model and witness."""
     return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
+
+
+def stopping(kind: type, number: int) -> Callable[[Event], None]:
+    """A listener that interrupts its run at the event of a kind that has this number, from 1 on."""
+    seen = count(1)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, kind) and next(seen) == number:
+            raise InterruptedError
+
+    return listen
 
 
 Moment = Callable[[Path, int], bool]

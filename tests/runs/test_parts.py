@@ -22,6 +22,7 @@ from streamtron.runs.report import Outcome
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
 from tests.helpers.optimum import holds_optimum
+from tests.helpers.runs import stopping
 from tests.helpers.svm_text import svm_lines, write_shards
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
@@ -124,13 +125,8 @@ def no_bit_changes(
         assert (place / "lost").read_bytes() == wanted, at
         assert found.report["rounds"] == alone.report["rounds"], at
     for reading in last:
-
-        def stop(event: Event, last: int = reading) -> None:
-            if isinstance(event, ReadingDone) and event.reading == last:
-                raise InterruptedError
-
         with pytest.raises(InterruptedError):
-            train(place / f"{reading}", listen=stop)
+            train(place / f"{reading}", listen=stopping(ReadingDone, reading + 1))
         train(place / f"{reading}", resume=True)
         assert (place / f"{reading}").read_bytes() == wanted, reading
     return alone
@@ -327,6 +323,18 @@ def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_pro
     assert holds_optimum(found.report, dense[:5])
     assert found.report["readings"] <= 1.5 * alone.report["readings"]
     assert found.report["rounds"] <= 30
+
+
+def test_blocks_of_the_hinge_in_parts_converge_as_in_one_process_and_lose_no_bit(tmp_path):
+    """D of a block never falls, and it is solved on the columns that occur."""
+    generate(str(tmp_path / "wide"), rows=200, columns=1000, seed=1, shards=4)
+    how: Any = {"loss": "hinge", "C": 5.0, "tol": 0.01, "active_set": 14_742, "threads": 1}
+    few = partial(trained, [tmp_path / "wide"], **how)
+    found, alone = (few(parts=parts).report for parts in (4, 1))
+    assert found["certificate"]["relative_duality_gap"] <= 0.01
+    assert found["readings"] <= 1.5 * alone["readings"]
+    assert found["steps"]["narrow"]["rounds"] > found["readings"]
+    no_bit_changes(partial(few, parts=4, max_epochs=2), tmp_path, lambda n: {n // 2})
 
 
 def test_where_columns_are_few_nothing_changes_a_bit_and_the_run_grows_and_is_proven(

@@ -43,7 +43,7 @@ from streamtron.solver.reading import Solve
 from streamtron.solver.vectors import dense
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
-from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, write_corpus
+from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, stopping, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -87,16 +87,8 @@ def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) 
 
 def stop_after(place: Path, chunks: int, **more: Any) -> None:
     """Begin the run ``model`` and stop it behind so many chunks."""
-    left = chunks
-
-    def listen(event: Event) -> None:
-        nonlocal left
-        left -= isinstance(event, ChunkDone)
-        if left < 0:
-            raise InterruptedError
-
     with pytest.raises(InterruptedError):
-        fitted(place, "model", listen=listen, **more)
+        fitted(place, "model", listen=stopping(ChunkDone, chunks + 1), **more)
 
 
 def as_wanted(place: Path) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import ChunkDone, Event
+from streamtron.core.events import ChunkDone
 from streamtron.data import open_shards
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import run
@@ -19,6 +19,7 @@ from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.row_store import Pool
+from tests.helpers.runs import stopping
 
 COLUMNS = 3000
 
@@ -34,10 +35,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"c{topic} {row}\n" for topic, row in zip(topics, rows, strict=False)]
     (path / "many.svm").write_text("".join(lines))
     return path
-
-
-class Stopped(Exception):
-    """The process ends here, as far as the run knows."""
 
 
 def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(place, tmp_path):
@@ -56,17 +53,9 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
     expected = fit("expected")
     assert expected.report["readings"] > 4.0
     for chunks in (3, 5, 6, 7, 9, 11):
-        left = chunks
-
-        def listen(event: Event) -> None:
-            nonlocal left
-            left -= isinstance(event, ChunkDone)
-            if left < 0:
-                raise Stopped
-
-        with suppress(Stopped):
-            fit("model", listen=listen, resume=True)
-    fit("model", listen=listen, resume=True)
+        with suppress(InterruptedError):
+            fit("model", listen=stopping(ChunkDone, chunks + 1), resume=True)
+    fit("model", resume=True)
     for name in ("", ".run/witness"):
         content = (tmp_path / f"model{name}").read_bytes()
         assert content == (tmp_path / f"expected{name}").read_bytes()
