@@ -49,9 +49,9 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_623,
+    "package lines": 41_620,
     "test lines": 29_999,
-    "solver lines": 8_675,
+    "solver lines": 8_672,
     "solver modules": 33,
     "solver circles": 0,
     "solver floors": 9,

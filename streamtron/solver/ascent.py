@@ -227,8 +227,8 @@ class _Ascent:
                 yield from self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):
             self._measure()
-        solution.a, solution.b = problem.weights, problem.rule.b
-        solution.mini_epochs, solution.newton_steps = math.ceil(self.visited), problem.newton_steps
+        solution.b, solution.mini_epochs = problem.rule.b, math.ceil(self.visited)
+        solution.newton_steps = problem.newton_steps
 
     def consider(self, v: Vector, rounding: float = 0.0) -> Generator[Step, None, None]:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""

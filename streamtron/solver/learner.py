@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 Mode = Literal["train", "scan"]
 
-IN_BLOCKS = (4.0, 1.0)
-"""ρ of a bias that is not penalised, where rows are solved in blocks, beside that of one that is;
-the second where labels are numbers, off which their mean is taken."""
+IN_BLOCKS = 4.0
+"""ρ of a bias that is not penalised, where rows are solved in blocks, beside that of one that is.
+"""
 
 
 class Learner:
@@ -317,7 +317,7 @@ def enter(learner: Learner, regime: Regime) -> None:
     blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not loss.sparse)
     known = learner.progress.reading or learner.frozen or learner.outside or loss.zone
     if blocks and learner.settings.free and learner.settings.parts is None and not known:
-        rho, rho_before = learner.settings.rho * IN_BLOCKS[loss.numbers], learner.augmentation
+        rho, rho_before = learner.settings.rho * IN_BLOCKS, learner.augmentation
         if rho != rho_before:
             learner.augmentation = rho
             bias = running.bias * (rho / rho_before)

@@ -56,7 +56,7 @@ def solve_held(
         b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
         problem.rule = replace(problem.rule, b=b)
     problem.round_dual(alpha)
-    return Solution(problem.rule.b, best.v, best.v, newton_steps=best.steps)
+    return Solution(problem.rule.b, best.v, newton_steps=best.steps)
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:

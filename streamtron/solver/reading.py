@@ -283,9 +283,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs)
-    v = solution.a if blocks else solution.v
     take_solution(
-        learner, solution.b, None if v is None else narrowed.subset.widen(v),
+        learner, solution.b, None if solution.v is None else narrowed.subset.widen(solution.v),
         newton_steps=solution.newton_steps, primal=solution.primal,
     )  # fmt: skip
 

@@ -42,8 +42,6 @@ class Solution:
 
     b: float
     """the resolution, which a solve may have refined"""
-    a: Vector | None = None
-    """the running weights over b, augmented"""
     v: Vector | None = None
     """the best weights found, augmented, at scale 1"""
     primal: float = math.inf

@@ -187,6 +187,13 @@ def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, plac
         assert certificate["primal_objective"] >= best["dual_objective"]
 
 
+def test_a_tenth_of_wide_rows_in_memory_comes_to_the_optimum_in_few_readings(tmp_path):
+    streamtron.generate(str(tmp_path / "wide"), rows=1000, columns=2000, seed=1, target="number")
+    how: dict[str, Any] = {"tol": 1e-3, "active_set": 62_881, "max_epochs": 12}
+    model = streamtron.fit(tmp_path / "wide", loss="huber", C=0.5, **how)
+    assert model.certificate["relative_duality_gap"] <= 1e-3
+
+
 def test_a_row_that_is_added_to_ridge_leaves_the_bias_that_was_proven(tmp_path):
     rng = np.random.default_rng(0)
     X, t = np.round(rng.normal(size=(41, 3)), 2), np.round(rng.normal(50.0, 80.0, 41), 2)

@@ -43,13 +43,9 @@ def trained(
 def test_the_bounds_hold_the_optimum_whatever_fits_and_a_witness_proves_them(
     corpus, active_set, tmp_path
 ):
-    held: list[int] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, ReadingDone):
-            held.append(event.active_rows)
-
-    found = trained(corpus, tmp_path / "m", active_set=active_set, listen=listen)
+    events: list[Event] = []
+    found = trained(corpus, tmp_path / "m", active_set=active_set, listen=events.append)
+    held = [event.active_rows for event in events if isinstance(event, ReadingDone)]
     report, steps = found.report, found.report["steps"]
     assert (report["readings"] == 2.0) == (active_set == ALL)
     assert 0 < held[-1] <= 3000
@@ -574,13 +570,9 @@ def test_weights_of_rows_count_in_balanced_weights(tmp_path):
 
 
 def test_a_reading_is_told_with_what_an_estimate_of_the_end_needs(four):
-    told: list[ReadingDone] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, ReadingDone):
-            told.append(event)
-
-    trained_many(four, listen=listen)
+    events: list[Event] = []
+    trained_many(four, listen=events.append)
+    told = [event for event in events if isinstance(event, ReadingDone)]
     labels = [event.problem.label for event in told]
     assert sorted(labels[:4], key=str) == [*CLASSES]
     assert labels[:4] == labels[4:]
