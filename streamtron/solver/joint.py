@@ -109,7 +109,7 @@ class JointObjective(Objective[LossTerms]):
     ) -> None:
         super().__init__(center, learner.loss.zone, outside, constant)
         columns = len(center)
-        self._few = len(learner.running.w) < HEAD
+        self._few = len(learner.running.w) < HEAD  # of a narrowed block products cost less
         self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
         self._head = Head(self._columns)
         self._diagonal = np.zeros(columns, dtype=np.float32)
@@ -347,9 +347,10 @@ def _move(
     """Move the counts of the rows in memory to those of v on some columns, the first of the factors
     times as far with which D is not below that of ``before``; whether there is one."""
     running, b = learner.running, learner.progress.b
+    dual = before.objective_at(b)
     for factor in factors:
         change: DualPoint = yield PartProblem.move, (v, b, factor)
         running.take(before.plus(change._replace(a=subset.widen(change.a))))
-        if running.objective_at(b) >= before.objective_at(b):
+        if running.objective_at(b) >= dual:
             return True
     return False

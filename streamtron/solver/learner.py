@@ -35,8 +35,7 @@ _log = logging.getLogger(__name__)
 Mode = Literal["train", "scan"]
 
 IN_BLOCKS = 4.0
-"""ρ of a bias that is not penalised, where rows are solved in blocks, beside that of one that is.
-"""
+"""ρ of a bias that is not penalised, of rows solved in blocks, beside that of one that is."""
 
 
 class Learner:

@@ -265,7 +265,7 @@ class PartProblem(PartLoss):
     @changes_part
     def start_visits(self, base: DualPoint) -> tuple[()]:
         """Take the dual point of all parts, from which rows are visited."""
-        self.held = self.learner.active
+        self.held = self.learner.active  # with all columns
         self._base, self.learner.running = base, WeightState()
         self.learner.running.take(base)
         return ()

@@ -19,7 +19,7 @@ MARGIN_OF_TOLERANCE = 0.95
 then do not lift the certified gap above it."""
 
 SOLVED = 0.003
-"""A block is solved to no less than this part of the last certified gap."""
+"""A block is solved to no less than this part of the last certified gap (``certified.py``)."""
 
 SOLVED_OF_NUMBERS = 0.03
 """The same where labels are numbers, of which a block has more rows that matter."""

@@ -159,7 +159,7 @@ class Subproblem:
         """Choose b for counts b α, rounded: see ``finer_resolution``. Whether it is another b than
         before."""
         largest, quadratic = float(np.abs(alpha).max(initial=0.0)), self.loss.loss.quadratic
-        lengths = self.loss.sq_lengths(alpha)
+        lengths = self.loss.sq_lengths(alpha) if quadratic else 0.0
         b = finer_resolution(self.rule.b, lengths, error, largest, quadratic=quadratic)
         changed = b != self.rule.b
         self.rule = replace(self.rule, b=b)

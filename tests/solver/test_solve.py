@@ -149,6 +149,8 @@ def test_sums_and_primal_are_those_of_counts_and_the_dual_never_falls(options, m
     assert dual.scalars[kernels.EXTENSION] == pytest.approx(place.extension(), rel=1e-11)
     assert dual.sq_norm == pytest.approx(float(a @ a) + place.extension(), rel=1e-11)
     assert found.mini_epochs <= mini_epochs
+    if place.held == ROWS:
+        assert place.problem.weights == pytest.approx(a / found.b, rel=1e-11, abs=1e-12)
     assert found.primal == pytest.approx(place.primal(found.v), rel=1e-11)
     middle = place.objective(found.b)
     assert middle >= before - 1e-12 * abs(before)
