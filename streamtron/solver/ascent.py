@@ -367,7 +367,6 @@ def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective
     solved = problem.counts.copy()
     largest = largest_counts(problem.rule.b, problem.loss.most)
     signed = problem.loss.loss.numbers
-    moved = relax_counts(counts_before, solved, RELAXATION, largest, signed=signed)
-    problem.set_counts(moved)
+    problem.set_counts(relax_counts(counts_before, solved, RELAXATION, largest, signed=signed))
     if problem.objective_at_b < objective:
         problem.set_counts(solved)

@@ -234,8 +234,7 @@ def make_room(learner: Learner) -> None:
     margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    room = KEPT[learner.settings.ratio > 0.0] * active.budget
-    fits = fitting(active.sizes[nearest], room)
+    fits = fitting(active.sizes[nearest], KEPT[learner.settings.ratio > 0.0] * active.budget)
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(targets.signs, targets.delta2)
     cost[chosen] = 0.0
@@ -251,8 +250,7 @@ def minimise_held(
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
     subset, ratio = outside.subset, learner.settings.ratio
-    narrow = NarrowRows.of(learner.active, subset)
-    loss = HeldLoss(learner.loss, narrow, learner.augmentation)
+    loss = HeldLoss(learner.loss, NarrowRows.of(learner.active, subset), learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
     objective: HeldObjective | HeldPenalised
     if ratio:

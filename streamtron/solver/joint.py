@@ -232,8 +232,7 @@ class JointPenalised(Penalised[LossTerms]):
 def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
     """The √(2n) columns of the largest H_jj, rising: the triangle of H on them has as many numbers
     as a vector."""
-    size = min(math.isqrt(2 * len(diagonal)), HEAD)
-    return np.sort(np.argsort(-diagonal, kind="stable")[:size])
+    return np.sort(np.argsort(-diagonal, kind="stable")[: min(math.isqrt(2 * len(diagonal)), HEAD)])
 
 
 def search(

@@ -63,8 +63,7 @@ class Learner:
         self.best = BestWeights()
         self.progress = Progress(stages.plan(settings))
         self.augmentation = settings.augmentation  # the constant feature of the bias
-        all_rows = self.progress.plan[-1].ascent
-        self.regime = Regime.ALL_ROWS if all_rows else Regime.WORKING_SET
+        self.regime = Regime.ALL_ROWS if self.progress.plan[-1].ascent else Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
@@ -312,15 +311,19 @@ def enter(learner: Learner, regime: Regime) -> None:
     """Note what memory holds from now on. Where rows are solved in blocks, a bias that is not
     penalised gets another feature: a large one ties Σ α_k l_k of each block, and of each visit, to
     0, and hardly any moves."""
-    learner.regime, loss, running = regime, learner.loss, learner.running
+    learner.regime, loss, settings = regime, learner.loss, learner.settings
     blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not loss.sparse)
     known = learner.progress.reading or learner.frozen or learner.outside or loss.zone
-    if blocks and learner.settings.free and learner.settings.parts is None and not known:
-        rho, rho_before = learner.settings.rho * IN_BLOCKS, learner.augmentation
-        if rho != rho_before:
-            learner.augmentation = rho
-            bias = running.bias * (rho / rho_before)
-            running.settle(running.w, bias, running.extension, running.steps)
+    if blocks and settings.free and not known:
+        augment(learner, settings.rho * IN_BLOCKS)
+
+
+def augment(learner: Learner, rho: float) -> None:
+    """Change the constant feature that carries the bias to ``rho``, and with it that of a."""
+    if rho != learner.augmentation:
+        running, ratio = learner.running, rho / learner.augmentation
+        learner.augmentation = rho
+        running.settle(running.w, running.bias * ratio, running.extension, running.steps)
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:

@@ -247,14 +247,18 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
         learner.outside.take(reading_sums.quadratic)
 
 
-def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | None:
+def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float, float] | None:
     """Take the sums of the local starts. Where memory does not hold all rows that have a count, the
     sum of the dual points is the one to begin with: return a unit b for its counts, and θ, its best
-    scale; of a loss that is not quadratic begin with none."""
+    scale; of a loss that is not quadratic begin with none; and the bias's feature."""
     hold_elsewhere(learner, start.held)
     learner.progress.plan_ascent()
     _observe(learner, start.extents)
-    enter(learner, _worst(start.regimes))
+    rho, regime = learner.augmentation, _worst(start.regimes)
+    if regime == Regime.WORKING_SET and not learner.loss.sparse:
+        regime = Regime.BLOCKS  # all rows matter, and memory does not hold them
+    enter(learner, regime)
+    start.dual[-1] *= learner.augmentation / (rho or 1.0)
     begin_stage(learner)
     learner.running.widen(len(start.dual) - 1)
     mean = start.weights / len(start.regimes)
@@ -264,7 +268,7 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
     if learner.regime != Regime.BLOCKS:
         return None
     if not learner.loss.quadratic:
-        return learner.progress.b, 0.0
+        return learner.progress.b, 0.0, learner.augmentation
     theta = start.steps / (kernels.square_sum(start.dual) + start.extension)
     units = zip(start.largest, start.units, strict=True)
     largest = max((count / b for count, b in units if b), default=0)
@@ -272,7 +276,7 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | No
     if largest:
         b = max(min(b, LARGEST_COUNT / (theta * largest)), max(start.units))
     learner.progress.refine(b)
-    return b, theta
+    return b, theta, learner.augmentation
 
 
 def _observe(learner: Learner, extents: Sequence[Extent]) -> None:

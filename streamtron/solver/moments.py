@@ -143,8 +143,7 @@ class Ridge:
         if not self.origin.any():
             return 0.0
         along = float(kernels.dot(np.abs(self.origin), self.roots[:-1]))
-        most = 2.0 * along + float(self.roots[-1])
-        return 1.01 * UNIT_ROUNDOFF * (len(self.origin) + 8) * most
+        return 1.01 * UNIT_ROUNDOFF * (len(self.origin) + 8) * (2.0 * along + float(self.roots[-1]))
 
     @np.errstate(all="ignore")
     def minimum(self) -> Vector | None:

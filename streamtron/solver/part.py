@@ -123,7 +123,7 @@ class Part:
 
     @changes_part
     def take_units(
-        self, units: Mapping[int, tuple[float, float]], columns: int
+        self, units: Mapping[int, tuple[float, float, float]], columns: int
     ) -> tuple[DualPoint, ...]:
         """Take units of the counts of some problems, see ``PartProblem.take_unit``; return the dual
         points that the counts make."""
@@ -181,8 +181,7 @@ class Part:
         for number, reading in enumerate(readings):
             learner = Learner(self.settings, self.source.labels, pool=self.pool)
             self.problems.append(PartProblem(learner))
-            place = self._saved_at(number, reading)
-            rows, seen = self.problems[number].restore(place, reading)
+            rows, seen = self.problems[number].restore(self._saved_at(number, reading), reading)
             self.source.expect(seen)
             if len(rows) or learner.regime == Regime.ALL_ROWS:
                 held.append(RestoredLearner(learner, rows, knows_columns=False))

@@ -16,7 +16,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, end_quadratic, enter
+from streamtron.solver.learner import Learner, augment, end_quadratic, enter
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ColumnSubset, NarrowRows, mark_columns
 from streamtron.solver.scan import Frozen
@@ -94,6 +94,7 @@ class PartProblem(PartLoss):
             label = next(iter(targets.labels), None)
         targets.positive = positive
         unit = 1.0 / learner.progress.b if learner.progress.b else 0.0
+        augment(learner, learner.settings.augmentation)  # until all parts have one: take_unit
         dual = running.augmented(unit)
         best = dual if learner.best.candidate is None else learner.best.candidate
         if label not in (None, positive):
@@ -113,9 +114,10 @@ class PartProblem(PartLoss):
             [learner.counts.largest()], [learner.extent], [learner.regime],
         )  # fmt: skip
 
-    def take_unit(self, b: float, theta: float, columns: int) -> DualPoint:
+    def take_unit(self, b: float, theta: float, rho: float, columns: int) -> DualPoint:
         """Multiply the counts of the local start by a whole number, so that in units of b they are
-        about θ of what they were, or set them to 0; return the dual point that they make."""
+        about θ of what they were, or set them to 0; return the dual point that they make with the
+        bias's feature ``rho``."""
         learner, running, unit = self.learner, self.learner.running, self.learner.progress.b
         if theta:
             factor = round(theta * b / unit) if unit else 1
@@ -123,6 +125,7 @@ class PartProblem(PartLoss):
         else:
             learner.counts.clear()
             restart(running)
+        augment(learner, rho)
         learner.progress.b, learner.running = b, WeightState()
         point = running.dual_point
         return point._replace(a=resized(point.a, columns))
@@ -140,8 +143,8 @@ class PartProblem(PartLoss):
             learner.counts.put(learner.active.numbers, counts)
         settings = learner.settings
         learner.frozen = Frozen(
-            plan.w, plan.bias, plan.scale, plan.b, loss_of(settings), plan.b, settings.free,
-            settings.ratio,
+            plan.w, plan.bias, plan.scale, plan.b, loss_of(settings), plan.b,
+            learner.augmentation if settings.free else 0.0, settings.ratio,
         )  # fmt: skip
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
@@ -186,8 +189,9 @@ class PartProblem(PartLoss):
         weights = learner.targets.class_weights
         write_state(
             path, learner.counts, self._certified, held,
-            b=learner.progress.b, positive=learner.targets.positive, center=learner.targets.center,
-            shuffles=learner.shuffles, regime=learner.regime, rows=rows, seen={**seen},
+            b=learner.progress.b, rho=learner.augmentation, positive=learner.targets.positive,
+            center=learner.targets.center, shuffles=learner.shuffles, regime=learner.regime,
+            rows=rows, seen={**seen},
             class_weights=None if weights is None else [*weights.items()],
         )  # fmt: skip
 
@@ -201,15 +205,16 @@ class PartProblem(PartLoss):
         learner.targets.class_weights = None if weights is None else dict(weights)
         learner.targets.positive = content["positive"]
         learner.fix_center(content["center"])
+        augment(learner, content.get("rho", learner.augmentation))  # older runs tell none
         learner.regime = Regime(content["regime"])
         if "certified.gaps" in arrays:
             self._certified = arrays["certified.gaps"], arrays["certified.counts"]
         learner.shuffles = content["shuffles"]
         learner.progress.reading, learner.progress.b = max(reading, 1), content["b"]
         learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
-        every_row = learner.regime == Regime.ALL_ROWS
-        rows = np.arange(content["rows"]) if every_row else arrays["held"]
-        return rows, content.get("seen", {})
+        if learner.regime != Regime.ALL_ROWS:
+            return arrays["held"], content.get("seen", {})
+        return np.arange(content["rows"]), content.get("seen", {})
 
     def take_back(self) -> None:
         """Take back what the visits of the last reading have changed in the counts: the learner has
@@ -220,9 +225,8 @@ class PartProblem(PartLoss):
     def renew(self) -> None:
         """Take the rows, signs and counts that are held now."""
         learner = self.learner
-        self.held = learner.active
+        self.held, self.loss, self.rho = learner.active, learner.loss, learner.augmentation
         super().renew()
-        self.loss = learner.loss
         self.take_shares(learner.counts.take(learner.active.numbers), learner.progress.b)
 
     @changes_part

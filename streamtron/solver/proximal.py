@@ -78,6 +78,5 @@ def rows_that_matter(learner: Learner, rows: Rows, targets: Targets) -> NDArray[
         return present
     penalty, pull = _penalty_of(learner, blocks=True)
     v = penalty.weights(learner.running.augmented(learner.scale) + pull)
-    margins = passes.margins(rows, targets.signs, learner.augmentation, v)
-    present &= margins < learner.loss.bend
+    present &= passes.margins(rows, targets.signs, learner.augmentation, v) < learner.loss.bend
     return present

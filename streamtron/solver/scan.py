@@ -99,8 +99,7 @@ class Frozen:
         parts = passes.columns(rows, min(threads.number - 1, COLUMN_PARTS))
         threads.work(lambda task: task(), [scan, *(partial(add, *part) for part in parts)])
         if (squares := scan_sums.sq_columns) is not None and len(squares):
-            cost = costs(targets.signs, targets.delta2)
-            kernels.gram_diagonal(rows, cost, 0.0, squares)
+            kernels.gram_diagonal(rows, costs(targets.signs, targets.delta2), 0.0, squares)
         return marked
 
     def certificate(self, *, hard: bool) -> Certificate:

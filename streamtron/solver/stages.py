@@ -179,7 +179,6 @@ def finer_resolution(
     [1000000.0, 536870912000000.0]
     """
     if not quadratic:
-        coarse = 0.0 < b * largest < COARSE
-        return min(LARGEST_COUNT / largest, LARGEST_B) if coarse else b
+        return min(LARGEST_COUNT / largest, LARGEST_B) if 0.0 < b * largest < COARSE else b
     b = max(b, math.sqrt(10.0 * (sq_lengths / 24.0) / error))
     return LARGEST_COUNT / largest if b * largest > LARGEST_COUNT else b

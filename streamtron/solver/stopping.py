@@ -84,8 +84,7 @@ def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
     if frozen is None:
         choose_mode(learner, "scan")
     else:
-        limit = learner.settings.max_epochs
-        end_stage(learner, "epoch limit", f"the limit of {limit} full epochs")
+        end_stage(learner, "epoch limit", f"the limit of {learner.settings.max_epochs} full epochs")
 
 
 def reopen(learner: Learner) -> bool:

@@ -38,8 +38,7 @@ def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if learner.complete or learner.active.share(learner.pool, rows, targets):
             return True
         _leave_all_rows(learner, rows)
-    few = learner.regime == Regime.FEW_COLUMNS
-    return few and few_columns.take_rows(learner, rows, targets)
+    return learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, rows, targets)
 
 
 def _leave_all_rows(learner: Learner, rows: Rows) -> None:
@@ -108,8 +107,7 @@ def _keep_some(learner: Learner) -> None:
     counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:
         most = loss.most * costs(active.targets.signs, active.targets.delta2)
-        largest = largest_counts(learner.progress.b, most)
-        counts *= 1.0 - counts / np.maximum(largest, 1.0)
+        counts *= 1.0 - counts / np.maximum(largest_counts(learner.progress.b, most), 1.0)
     live = np.flatnonzero(counts > 0.0)
     drawn = live[learner.next_turn().drawn(counts[live] / active.sizes[live])]
     active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))

@@ -250,8 +250,7 @@ def test_fit_says_what_it_did_and_proved_on_stdout_and_nothing_on_stderr(run, pl
     shown = {line[:18].strip(): line[18:].strip() for line in told.splitlines()}
     assert float(shown["lower bound"]) <= float(shown["upper bound"])
     assert float(shown["gap"]) <= 0.01
-    cache = place / "spoken.run" / "cache"
-    size = sum(file.stat().st_size for file in cache.iterdir())
+    size = sum(file.stat().st_size for file in (place / "spoken.run" / "cache").iterdir())
     assert lines[-2].split(maxsplit=1) == ["cache", f"spoken.run/cache  ({format_size(size)})"]
 
 

@@ -75,8 +75,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
 
     with pytest.raises(KeyboardInterrupt):
         write_atomically(path, parts(KeyboardInterrupt()))
-    no_room = OSError(28, "No space left on device")
-    monkeypatch.setattr(os, "fsync", lambda _: list(parts(no_room)))
+    monkeypatch.setattr(os, "fsync", lambda _: list(parts(OSError(28, "No space left on device"))))
     with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
         write_atomically(path, [b"new"])
     with pytest.raises(MachineError, match="m: cannot be written"):

@@ -181,8 +181,7 @@ def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
         (tmp_path / "b.svm").unlink()  # without effect
         assert chunks_of(source) == first
         before = (tmp_path / "c.svm").stat()
-        content = (tmp_path / "c.svm").read_bytes()
-        (tmp_path / "c.svm").write_bytes(b"?" + content[1:])
+        (tmp_path / "c.svm").write_bytes(b"?" + (tmp_path / "c.svm").read_bytes()[1:])
         os.utime(tmp_path / "c.svm", ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(DataError, match=r"c\.svm, line 1"):
             list(source.chunks())

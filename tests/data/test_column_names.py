@@ -130,8 +130,7 @@ def test_explain_and_report_name_the_words_of_a_model(tmp_path):
     for one in told:
         shown = one["name"].replace("opposite: ", "").split(" | ")
         assert sorted(shown) == sorted(names[one["column"]][:3])
-    row = run("explain", "m", "mail.jsonl", "--row", "0").stdout
-    assert "pills" in row
+    assert "pills" in run("explain", "m", "mail.jsonl", "--row", "0").stdout
     report(tmp_path / "m", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert told[0]["name"] in page

@@ -473,8 +473,7 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
     assert weights[0] == weights[1]
     (tmp_path / "my table.csv").write_bytes((place / "a.csv").read_bytes())
     assert "fit 'my table.csv' --col" in here(tmp_path, "inspect", "my table.csv").stdout
-    explained = here(place, "explain", tmp_path / "auto").stdout
-    assert "city=Oslo" in explained
+    assert "city=Oslo" in here(place, "explain", tmp_path / "auto").stdout
     assert "city:category,null=column" in here(place, "inspect", tmp_path / "auto").stdout
 
 
@@ -570,8 +569,7 @@ def test_an_update_keeps_what_was_counted_and_forgets_rows_as_ever(place, tmp_pa
     )
     certified = resume().report["certificate"]["primal_objective"]
     assert streamtron.load(tmp_path / "m").recipe == recipe
-    proof = streamtron.certify(tmp_path / "m").certificate
-    assert proof.primal == pytest.approx(certified)
+    assert streamtron.certify(tmp_path / "m").certificate.primal == pytest.approx(certified)
     streamtron.fit(shards[1], columns=SPECS, tol=0.9).save(tmp_path / "m")  # another recipe
     assert "were counted in other rows" in refused(resume, DataError)
     result = streamtron.sweep(

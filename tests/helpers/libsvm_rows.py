@@ -48,8 +48,7 @@ def batches(
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        reader = LibsvmReader(str(path), name, reading, batch_bytes=batch_bytes)
-        return list(reader.batches())
+        return list(LibsvmReader(str(path), name, reading, batch_bytes=batch_bytes).batches())
 
 
 def read(data: str | bytes, *given: Any, **more: Any) -> list[Row]:

@@ -269,8 +269,7 @@ def test_what_evaluate_explain_and_sweep_return_is_a_table_and_a_data_frame(plac
     assert sorted(row[heads.index("best")] for row in rows) == ["", "yes"]
     assert "worker" not in heads
     for row, exact in zip(rows, swept.rows(), strict=True):
-        gap = float(row[heads.index("relative duality gap")])
-        assert gap >= exact["relative_duality_gap"]
+        assert float(row[heads.index("relative duality gap")]) >= exact["relative_duality_gap"]
         least, most = (row[heads.index(f"accuracy at {end}")] for end in ("least", "most"))
         assert float(least) <= exact["accuracy_at_least"] < float(least) + 1e-3
         assert float(most) >= exact["accuracy_at_most"] > float(most) - 1e-3

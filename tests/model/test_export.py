@@ -39,8 +39,7 @@ def _model(classes: tuple[Any, ...], **reading: Any) -> tuple[LinearModel, np.nd
     if len(classes) > 2 or reading:
         weights = np.random.default_rng(2).normal(size=(len(classes), 20))
         bias = np.linspace(-0.5, 0.5, len(classes))
-    model = make_model(weights, bias, classes, settings={}, certificate=None, **reading)
-    return model, dense
+    return make_model(weights, bias, classes, settings={}, certificate=None, **reading), dense
 
 
 def _onnx(model: LinearModel, directory: Path, dense: np.ndarray) -> list[np.ndarray]:
@@ -222,8 +221,7 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
 ])  # fmt: skip
 def test_what_a_format_cannot_hold_is_refused_unwritten(tmp_path, classes, more, format_, sentence):
     model, _ = _model(classes, **more)
-    message = refused(lambda: export(model, tmp_path / "m", format_), SettingsError)
-    assert sentence in message
+    assert sentence in refused(lambda: export(model, tmp_path / "m", format_), SettingsError)
     assert not list(tmp_path.iterdir())
 
 

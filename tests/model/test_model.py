@@ -38,15 +38,13 @@ def test_a_decision_is_the_plain_sum_of_weights_times_values_plus_the_bias_in_ev
     for matrix in (dense, wide, *kinds):
         assert model.decision_function(matrix).tolist() == totals
     for kind in ("i8", "f2", "g"):
-        whole = np.array([[0, 3, 0], [1, 0, 0]], kind)
-        decisions = make_model().decision_function(whole)
+        decisions = make_model().decision_function(np.array([[0, 3, 0], [1, 0, 0]], kind))
         assert (decisions.dtype, decisions.tolist()) == (np.float64, [-5.75, 1.75])
 
 
 @pytest.mark.parametrize("classes", [(-1.0, 1.0), (0.5, 7.0), ("neg", "pos\0"), (False, True)])
 def test_a_positive_decision_means_the_larger_class_and_zero_the_smaller(classes):
-    model = make_model([1.0], 0.0, classes)
-    found = model.predict(np.array([[-1.0], [0.0], [1e-300]]))
+    found = make_model([1.0], 0.0, classes).predict(np.array([[-1.0], [0.0], [1e-300]]))
     assert found.tolist() == [classes[0], classes[0], classes[1]]
 
 

@@ -70,8 +70,7 @@ def test_equal_numbers_have_the_r2_of_scikit_learn_and_one_row_has_none():
 
 
 def test_tenths_and_bars_hold_all_rows():
-    rng = np.random.default_rng(1)
-    targets = rng.normal(size=40_000)
+    targets = np.random.default_rng(1).normal(size=40_000)
     residuals = _measured(targets, 0.5 * targets, np.ones(40_000), cut=4096)
     tenths = residuals.metrics()["calibration"]
     assert [tenth["weight"] for tenth in tenths] == pytest.approx([4000] * 10, rel=0.02)

@@ -333,6 +333,21 @@ def test_blocks_of_the_hinge_in_parts_converge_as_in_one_process_and_lose_no_bit
     no_bit_changes(partial(few, parts=4, max_epochs=2), tmp_path, lambda n: {n // 2})
 
 
+def test_a_free_bias_moves_in_the_blocks_of_parts_and_of_those_that_come_later(tmp_path):
+    generate(str(tmp_path / "wide"), rows=600, columns=2000, seed=1, shards=5, target="number")
+    *shards, last = sorted((tmp_path / "wide").glob("*.svm"))
+    how: Any = {"loss": "squared_error", "C": 5.0, "tol": 0.02, "active_set": 100_000, "parts": 4}
+    found = no_bit_changes(partial(trained, shards, **how), tmp_path, lambda n: {3, n // 2}, [1])
+    proven, told = certify(tmp_path / "alone").certificate, found.report["certificate"]
+    assert proven.dual == pytest.approx(told["dual_objective"], rel=1e-8)
+    generate(str(tmp_path / "text"), rows=600, columns=2000, seed=1, shards=4)
+    how |= {"loss": "squared_hinge", "intercept": "free", "active_set": 24_000}
+    text = trained([tmp_path / "text"], **how)
+    for report in found.report, update(tmp_path / "alone", last).report, text.report:
+        assert report["certificate"]["relative_duality_gap"] <= 0.02
+        assert report["readings"] <= 8.0
+
+
 def test_where_columns_are_few_nothing_changes_a_bit_and_the_run_grows_and_is_proven(
     dense, tmp_path
 ):
