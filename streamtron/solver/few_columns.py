@@ -75,8 +75,7 @@ def take_chunk(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
         if _moments_begin(learner, chunk):
             sums = pool.moments
             if not (isinstance(sums, Moments) and sums.joined_by(chunk, targets.center)):
-                v = np.zeros(len(learner.running.w) + 1)
-                pool.moments = sums = Moments(v, targets.center)
+                pool.moments = sums = Moments(np.zeros(len(learner.running.w) + 1), targets.center)
             begin_quadratic(learner, sums)
             enter(learner, Regime.FEW_COLUMNS)
         if not isinstance(learner.outside, Moments):

@@ -19,6 +19,7 @@ from streamtron.solver import batched, few_columns, order, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
+    IN_BLOCKS,
     Learner,
     begin_stage,
     choose_mode,
@@ -161,8 +162,7 @@ def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
     """Return the positions in a chunk of the rows that it has of these, whose numbers rise."""
     positions, first = [numbers[:0]], 0
     for start, stop in chunk.ranges:
-        inside = numbers[slice(*np.searchsorted(numbers, (start, stop)))]
-        positions.append(inside - start + first)
+        positions.append(numbers[slice(*np.searchsorted(numbers, (start, stop)))] - start + first)
         first += stop - start
     return np.concatenate(positions)
 
@@ -278,8 +278,10 @@ def solve_in_memory(learner: Learner) -> Solve:
     else:
         best = None if known is None else narrowed.narrow(known)
         problem = Subproblem(*of_rows, whole=not blocks)
-        free = settings.free > 0.0  # visits of rows with a large ρ hardly move a
-        solution = yield from solve(problem, gap, mini_epochs, best=best, newton_only=free)
+        large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+        solution = yield from solve(
+            problem, gap, mini_epochs, best=best, exact=settings.free > 0.0, newton_only=large
+        )
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs)

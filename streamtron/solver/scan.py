@@ -204,8 +204,7 @@ def scan_blocks(
             positions = np.unique(np.concatenate([np.zeros(0, np.int64), *violators]))
             held = RowStore()
             if len(positions):
-                squares = chunk.squares[positions]
-                held.add(chunk.rows, positions, positions, squares, sys.maxsize)
+                held.add(chunk.rows, positions, positions, chunk.squares[positions], sys.maxsize)
             yield BlockScan(
                 len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions,
                 held.first(len(held)),

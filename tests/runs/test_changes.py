@@ -129,8 +129,7 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tm
         vectors = [dense(array) for array in ended.checkpoint.state.arrays.values()]
     sizes = {len(vector) for vector in vectors if vector.ndim == 1}
     assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
-    learners = learners_of_run(tmp_path / "m.run")
-    assert {len(learner.running.w) for learner in learners} == {12}
+    assert {len(learner.running.w) for learner in learners_of_run(tmp_path / "m.run")} == {12}
 
 
 def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(corpus, tmp_path):
