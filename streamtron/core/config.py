@@ -232,9 +232,9 @@ class Settings:
         return factor * self.rho
 
     @property
-    def free(self) -> float:
-        """Return ρ of a bias that is not penalised; 0 where there is none."""
-        return self.augmentation if self.intercept == "free" else 0.0
+    def free(self) -> bool:
+        """Whether there is a bias that is not penalised."""
+        return self.intercept == "free"
 
     @property
     def ratio(self) -> float:

@@ -233,7 +233,8 @@ def make_room(learner: Learner) -> None:
     margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
     distances = np.abs(learner.loss.bend - margins)
     nearest = np.argsort(distances, kind="stable")
-    fits = fitting(active.sizes[nearest], KEPT[learner.settings.ratio > 0.0] * active.budget)
+    room = KEPT[learner.settings.ratio > 0.0] * active.budget
+    fits = fitting(active.sizes[nearest], room)
     chosen = nearest[: fits if fits < len(nearest) else 0]
     cost = costs(targets.signs, targets.delta2)
     cost[chosen] = 0.0

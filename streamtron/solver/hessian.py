@@ -286,7 +286,8 @@ def solved_directly(lengths: NDArray[np.int64], occurring: int) -> bool:
 
 def multiplications(lengths: NDArray[np.int64], size: int) -> float:
     """Return Σ min(h, n_i)²/2 + h³/6, those that a head of h columns takes."""
-    return 0.5 * kernels.square_sum(np.minimum(lengths, size).astype(np.float64)) + size**3 / 6.0
+    pairs = np.minimum(lengths, size).astype(np.float64)
+    return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 
 
 class KeptProducts:

@@ -232,7 +232,8 @@ class JointPenalised(Penalised[LossTerms]):
 def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
     """The √(2n) columns of the largest H_jj, rising: the triangle of H on them has as many numbers
     as a vector."""
-    return np.sort(np.argsort(-diagonal, kind="stable")[: min(math.isqrt(2 * len(diagonal)), HEAD)])
+    size = min(math.isqrt(2 * len(diagonal)), HEAD)
+    return np.sort(np.argsort(-diagonal, kind="stable")[:size])
 
 
 def search(
@@ -289,8 +290,7 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         if progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
             v = (theta or 1.0) * v
-        objective = JointObjective(np.zeros(len(v)), learner)
-        solution = yield from objective.solve(v, precision)
+        solution = yield from JointObjective(np.zeros(len(v)), learner).solve(v, precision)
     error, known, quadratic = precision * solution.primal, solution.known, learner.loss.quadratic
     largest = max(known.largest)
     b = finer_resolution(progress.b, known.sq_lengths, error, largest, quadratic=quadratic)

@@ -23,7 +23,7 @@ from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.progress import BestWeights, Progress
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
+from streamtron.solver.stages import IN_BLOCKS, Regime
 from streamtron.solver.targets import Extent, TargetRule, Targets
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
@@ -33,9 +33,6 @@ Vector = NDArray[np.float64]
 _log = logging.getLogger(__name__)
 
 Mode = Literal["train", "scan"]
-
-IN_BLOCKS = 4.0
-"""ρ of a bias that is not penalised, of rows solved in blocks, beside that of one that is."""
 
 
 class Learner:
@@ -223,6 +220,13 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     report.end(stop_reason, learner.running, learner.certificate, radius, from_zero=zero)
 
 
+def freeze(learner: Learner, w: Vector, bias: float, scale: float, threshold: float) -> Frozen:
+    """Return a scan at these weights, see ``ScanRequest``, with the learner's b."""
+    settings, b = learner.settings, learner.progress.b
+    free = learner.augmentation if settings.free else 0.0
+    return Frozen(w, bias, scale, threshold, loss_of(settings), b, free, settings.ratio)
+
+
 def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:
     """Begin a reading, which scans the weights that are fixed for it, if there are any."""
     learner.progress.begin_reading(reading, learner.mode)
@@ -308,14 +312,12 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 
 
 def enter(learner: Learner, regime: Regime) -> None:
-    """Note what memory holds from now on. Where rows are solved in blocks, a bias that is not
-    penalised gets another feature: a large one ties Σ α_k l_k of each block, and of each visit, to
-    0, and hardly any moves."""
-    learner.regime, loss, settings = regime, learner.loss, learner.settings
-    blocks = regime == Regime.BLOCKS or (regime == Regime.WORKING_SET and not loss.sparse)
-    known = learner.progress.reading or learner.frozen or learner.outside or loss.zone
-    if blocks and settings.free and not known:
-        augment(learner, settings.rho * IN_BLOCKS)
+    """Note what memory holds from now on. In blocks a bias that is not penalised gets another
+    feature: a large one ties Σ α_k l_k of each block and visit to 0, and hardly any moves."""
+    learner.regime = regime
+    known = learner.progress.reading or learner.frozen or learner.outside or learner.loss.zone
+    if learner.settings.free and regime.needs_blocks(learner.loss) and not known:
+        augment(learner, learner.settings.rho * IN_BLOCKS)
 
 
 def augment(learner: Learner, rho: float) -> None:

@@ -254,11 +254,10 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float, floa
     hold_elsewhere(learner, start.held)
     learner.progress.plan_ascent()
     _observe(learner, start.extents)
-    rho, regime = learner.augmentation, _worst(start.regimes)
-    if regime == Regime.WORKING_SET and not learner.loss.sparse:
-        regime = Regime.BLOCKS  # all rows matter, and memory does not hold them
-    enter(learner, regime)
-    start.dual[-1] *= learner.augmentation / (rho or 1.0)
+    enter(learner, _worst(start.regimes))
+    if learner.regime.needs_blocks(learner.loss):
+        enter(learner, Regime.BLOCKS)
+    start.dual[-1] *= learner.augmentation / (learner.settings.augmentation or 1.0)
     begin_stage(learner)
     learner.running.widen(len(start.dual) - 1)
     mean = start.weights / len(start.regimes)

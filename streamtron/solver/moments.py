@@ -93,7 +93,7 @@ class Moments(Outside):
         cost = root * root * float(self.gram[-1, -1])
         return Ridge(
             self.v[self.subset.places], gram, linear, square, cost, rho,
-            self.center, settings.free > 0.0, self.present, self.chunks + self.longest,
+            self.center, settings.free, self.present, self.chunks + self.longest,
         )  # fmt: skip
 
 
@@ -143,7 +143,8 @@ class Ridge:
         if not self.origin.any():
             return 0.0
         along = float(kernels.dot(np.abs(self.origin), self.roots[:-1]))
-        return 1.01 * UNIT_ROUNDOFF * (len(self.origin) + 8) * (2.0 * along + float(self.roots[-1]))
+        most = 2.0 * along + float(self.roots[-1])
+        return 1.01 * UNIT_ROUNDOFF * (len(self.origin) + 8) * most
 
     @np.errstate(all="ignore")
     def minimum(self) -> Vector | None:

@@ -276,8 +276,7 @@ class HeldObjective(Objective[Vector]):
         theta = line_search(self._held, linear, square, here.known, slopes)
         if theta <= 0.0:
             return None
-        v = here.v + theta * direction
-        return self._look(v, here.known + theta * slopes, here.steps + 1)
+        return self._look(here.v + theta * direction, here.known + theta * slopes, here.steps + 1)
 
     def _descend(self, here: Point[Vector], precision: float) -> Point[Vector]:
         """Lower P by nonlinear conjugate gradients (Polak and Ribière, 1969; no negative β), H⁻¹ of

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.executor import changes_part
-from streamtron.core.losses import loss_of
 from streamtron.core.rows import Chunk, Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, augment, end_quadratic, enter
+from streamtron.solver.learner import Learner, augment, end_quadratic, enter, freeze
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ColumnSubset, NarrowRows, mark_columns
-from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ASCENT, Regime
 from streamtron.solver.targets import Extent, largest_counts, relax_counts, round_counts
 from streamtron.solver.vectors import resized
@@ -141,11 +139,7 @@ class PartProblem(PartLoss):
             alpha = self.alpha(self.margins_of(plan.scale * np.append(plan.w, plan.bias)))
             counts = round_counts(alpha, plan.b, self.most, balanced=self.loss.numbers)
             learner.counts.put(learner.active.numbers, counts)
-        settings = learner.settings
-        learner.frozen = Frozen(
-            plan.w, plan.bias, plan.scale, plan.b, loss_of(settings), plan.b,
-            learner.augmentation if settings.free else 0.0, settings.ratio,
-        )  # fmt: skip
+        learner.frozen = freeze(learner, plan.w, plan.bias, plan.scale, plan.b)
         learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState()
         self._certified = learner.counts.gaps() if visits else None
@@ -212,9 +206,9 @@ class PartProblem(PartLoss):
         learner.shuffles = content["shuffles"]
         learner.progress.reading, learner.progress.b = max(reading, 1), content["b"]
         learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
-        if learner.regime != Regime.ALL_ROWS:
-            return arrays["held"], content.get("seen", {})
-        return np.arange(content["rows"]), content.get("seen", {})
+        every_row = learner.regime == Regime.ALL_ROWS
+        rows = np.arange(content["rows"]) if every_row else arrays["held"]
+        return rows, content.get("seen", {})
 
     def take_back(self) -> None:
         """Take back what the visits of the last reading have changed in the counts: the learner has

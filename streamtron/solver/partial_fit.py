@@ -49,7 +49,7 @@ class EarlierData:
     average: NDArray[np.float64]
     """the weights, augmented: each call's best ones, averaged over the rows that it brought"""
     rho: float
-    """the feature of the bias in both, which a fit may have chosen: see ``learner.IN_BLOCKS``"""
+    """the feature of the bias in both, which a fit may have chosen: see ``IN_BLOCKS``"""
     calls: int = 1
 
     @classmethod
@@ -111,8 +111,8 @@ class EarlierData:
 
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
-        limit, free = mini_epoch_limit(settings), settings.free > 0.0
-        best = run_mini_epochs(solve(problem, target, limit, newton_only=free)).v
+        limit = mini_epoch_limit(settings)
+        best = run_mini_epochs(solve(problem, target, limit, newton_only=settings.free)).v
         assert best is not None
         self._add(active, counts, rho)
         self.average += len(active) / self.rows * (best - self.average)

@@ -63,8 +63,7 @@ def spans(rows: Rows, share: int = 1, threads: int = 1) -> list[slice]:
         nonzeros = min(nonzeros, max(SHARED, -(-(last - first) // threads)))
     if nonzeros >= last - first:
         return [slice(0, number)]
-    wanted = np.arange(first + nonzeros, last, nonzeros)
-    inner = np.unique(np.searchsorted(rows.indptr, wanted))
+    inner = np.unique(np.searchsorted(rows.indptr, np.arange(first + nonzeros, last, nonzeros)))
     borders = [0, *inner[inner < number].tolist(), number]
     return [slice(a, z) for a, z in itertools.pairwise(borders)]
 

@@ -273,8 +273,7 @@ class Average:
         """Add a vector; returns the mean so far."""
         missing = np.zeros(len(v) - len(self.total))
         self.number += 1
-        wider = np.concatenate((self.total[:-1], missing, self.total[-1:]))
-        self.total = wider + self.number * v
+        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + self.number * v
         return self.total / (self.number * (self.number + 1) // 2)
 
 

@@ -12,24 +12,23 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
-from streamtron.core.losses import loss_of
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import batched, few_columns, order, proximal
 from streamtron.solver.ascent import solve, solve_hard, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
-    IN_BLOCKS,
     Learner,
     begin_stage,
     choose_mode,
     drop_spare_columns,
+    freeze,
     leave_scan,
     start_reading,
     take_solution,
 )
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime, choose_b
+from streamtron.solver.stages import IN_BLOCKS, Regime, choose_b
 from streamtron.solver.stopping import (
     certify,
     conclude,
@@ -56,19 +55,19 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     scans = learner.mode == "scan" or beside
     frozen = None
     if scans or reading > 0:  # which certifies a reading in which no row is updated
-        frozen = _freeze(learner, scale if scans else None, beside_training=beside)
+        frozen = _freeze_best(learner, scale if scans else None, beside_training=beside)
     start_reading(learner, reading, frozen)
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
 
 
-def _freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
+def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
     """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
     ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
     running, best, b = learner.running, learner.best, learner.progress.b
-    candidate, settings = best.take_candidate(), learner.settings
+    candidate = best.take_candidate()
     running_w = running.w.copy() if beside_training else running.w
-    if candidate is None and settings.ratio and not learner.unsummed:
+    if candidate is None and learner.settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
         w, bias, scale = running_w, running.bias, scale or learner.scale
@@ -76,9 +75,7 @@ def _freeze(learner: Learner, scale: float | None, *, beside_training: bool) -> 
         candidate *= b
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
-    free = learner.augmentation if settings.free else 0.0
-    threshold, loss = learner.threshold, loss_of(settings)
-    frozen = Frozen(w, bias, scale, threshold, loss, b, free, settings.ratio)
+    frozen = freeze(learner, w, bias, scale, learner.threshold)
     if candidate is not None:
         frozen.running = running_w
     if len(w) < len(running_w):
@@ -162,7 +159,8 @@ def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
     """Return the positions in a chunk of the rows that it has of these, whose numbers rise."""
     positions, first = [numbers[:0]], 0
     for start, stop in chunk.ranges:
-        positions.append(numbers[slice(*np.searchsorted(numbers, (start, stop)))] - start + first)
+        inside = numbers[slice(*np.searchsorted(numbers, (start, stop)))]
+        positions.append(inside - start + first)
         first += stop - start
     return np.concatenate(positions)
 
@@ -280,7 +278,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         problem = Subproblem(*of_rows, whole=not blocks)
         large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
         solution = yield from solve(
-            problem, gap, mini_epochs, best=best, exact=settings.free > 0.0, newton_only=large
+            problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
         )
     narrowed.settle()
     learner.counts.put(active.numbers, counts)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from streamtron.core import theory
 from streamtron.core.config import Settings
-from streamtron.core.losses import SQUARED_HINGE
+from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.text import up
 
 FIRST_B = 5.0
@@ -42,6 +42,9 @@ ROUNDING_GAP = 1e-12
 """A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
 ``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
 
+IN_BLOCKS = 4.0
+"""ρ of a bias that is not penalised, of rows solved in blocks, beside that of one that is."""
+
 
 class Regime(StrEnum):
     """What a learner's memory holds."""
@@ -54,6 +57,10 @@ class Regime(StrEnum):
     """A part of the working set at a time: each block is solved when memory is full."""
     FEW_COLUMNS = "few columns"
     """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
+
+    def needs_blocks(self, loss: Loss) -> bool:
+        """Whether memory does not hold the rows that matter, which may be all of them."""
+        return self == Regime.BLOCKS or (self == Regime.WORKING_SET and not loss.sparse)
 
 
 @dataclass(frozen=True, slots=True)
