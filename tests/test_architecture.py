@@ -49,7 +49,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 LIMITS: dict[str, float] = {
-    "package lines": 41_620,
+    "package lines": 41_596,
     "test lines": 29_999,
     "solver lines": 8_672,
     "solver modules": 33,
@@ -271,8 +271,7 @@ assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
 def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
     words = [sys.executable, "-c", f"{code}\n{LOADED}", tmp_path]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{loaded}\n"
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == f"{loaded}\n"
 
 
 def test_every_public_name_is_there_and_is_not_a_module_but_errors_and_events() -> None:

@@ -172,8 +172,7 @@ def test_the_geometric_margin_leaves_the_augmentation_out(paper_tables, small_fi
 
 def test_adult_shows_the_papers_first_stage_to_its_last_digit(paper_tables, shared_data):
     paper, effort = paper_tables.PAPER["adult"], paper_tables.Effort(1000)
-    path = str(shared_data / "a9a.xz")
-    _, [first] = paper_tables.faithful_run(path, paper, effort, stage="1")
+    _, [first] = paper_tables.faithful_run(str(shared_data / "a9a.xz"), paper, effort, stage="1")
     assert 1e3 * first["directional_margin"] == pytest.approx(6.884, abs=0.0005)
     assert 1e3 * first["paper_upper_bound"] == pytest.approx(11.352, abs=0.0005)
     assert first["b_relative"] == pytest.approx(5.0)

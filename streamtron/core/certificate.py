@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, penalty
 from streamtron.core.errors import InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.losses import reach
-from streamtron.core.scan_sums import ScanSums
+from streamtron.core.scan_sums import ScanSums, cost_of
 
 FEW = 16.0 * UNIT_ROUNDOFF
 """Bound on the relative rounding of a formula of a dozen operations, including the four by which
@@ -150,7 +149,7 @@ def certificate_of(
     else:
         primal, scale = primal_of(scan, sq_weights, lasso)
         given = _primal_at_scale(scan, sq_weights, lasso)
-    dual, rounding = dual_of(scan, primal)
+    dual, rounding = dual_of(scan, primal, abs(bias) * scan.free * scale)
     drift = scan.distance(w if running is None else running)
     rows = int(scan.totals[kernels.ROWS])
     return Certificate(directional, primal, dual, rows, scale, drift, rounding, has_margins, given)
@@ -250,24 +249,25 @@ def _rounding_of_sums(scan: ScanSums, counted: int) -> float:
     return FEW + 4.0 * (n * UNIT_ROUNDOFF) ** 2
 
 
-def dual_of(scan: ScanSums, primal: float = math.inf) -> tuple[float, float]:
+def dual_of(
+    scan: ScanSums, primal: float = math.inf, bias: float = math.inf
+) -> tuple[float, float]:
     """Return a lower bound of D, and the allowance for its rounding; 0 without counts.
 
     Squared hinge: D = t²/(2 ‖a‖²), that of the counts at its best scale; ‖a‖ / t was widened by
     the allowance. Others: D = Σ G − ½ ‖a‖²/b² at the scale 1/b, G as ``kernels.scan`` bounds
-    it; ‖a‖ is off by no more than in ``upper_bound_of``. Where the bias is not penalised D is less
-    by |Σ c_k l_k bias*|/b, bias* less the ``center`` of t_k: both are 0 at the optimum.
-    ``primal`` : at least P*.
+    it; ‖a‖ is off by no more than in ``upper_bound_of``. Where the bias is not penalised D is that
+    of a dual point nearby, see ``_price``, which needs some weights: ``primal`` is at least P
+    there, ``bias`` their |bias|, which is what ``center`` takes off t_k.
     """
     upper, rounding = upper_bound_of(scan)
     if upper is None:
         return 0.0, 0.0
     if scan.ratio:
-        return _dual_of_penalty(scan, primal)[:2]
-    price = _price(scan, primal)
+        return _dual_of_penalty(scan)[:2]
     if scan.loss.quadratic:
-        part = max(1.0 - price / scan.steps, 0.0)
-        return 0.5 * part / upper * part / upper * (1.0 - FEW), rounding
+        dual, factor = 0.5 / upper / upper * (1.0 - FEW), 1.0 / (upper * upper * scan.steps)
+        return max(dual - _price(scan, factor, dual, primal, bias), 0.0), rounding
     gains = scan.sum_at(kernels.GAINS)
     if not gains > 0.0:
         return 0.0, 0.0  # −∞: some α is above C
@@ -276,13 +276,12 @@ def dual_of(scan: ScanSums, primal: float = math.inf) -> tuple[float, float]:
     allowance += longest * longest * FEW
     exact = 0.5 * scan.sq_norm / scan.b / scan.b
     square = 0.5 * longest * longest * (1.0 + FEW)
-    lost = price / scan.b * (1.0 + FEW)
-    if lost:
-        lost = min(lost, _price_of_ridge(scan, primal, gains - allowance - square))
-    return max(gains - allowance - square - lost, 0.0), allowance + square - exact
+    dual = gains - allowance - square
+    dual = max(dual - _price(scan, 1.0 / scan.b, dual, primal, bias), 0.0)
+    return dual, allowance + square - exact
 
 
-def _dual_of_penalty(scan: ScanSums, primal: float) -> tuple[float, float, float, float]:
+def _dual_of_penalty(scan: ScanSums) -> tuple[float, float, float, float]:
     """Return what ``dual_of`` does where the penalty has a 1-norm, see ``core.penalty``: the
     better of v and, what L1 needs, s v with s max |v_j| ≤ r; the factor, and the length of
     what v is off by at most, as in ``upper_bound_of``, and so its largest coordinate, and the
@@ -292,15 +291,16 @@ def _dual_of_penalty(scan: ScanSums, primal: float) -> tuple[float, float, float
         earned, lost = scan.steps / b, 0.5 * scan.sq_extension / b / b
     if not earned > lost:
         return 0.0, 0.0, 1.0, 0.0  # also −∞: some α is above C
-    gains = earned - lost
-    allowance = _gain_terms(scan, earned + lost) * _rounding_of_sums(scan, kernels.SUPPORT)
-    off = _rounding_of_a(scan) * 1.01 * float(scan.sums[kernels.LENGTHS]) / b
+    gains, terms = earned - lost, _gain_terms(scan, earned + lost)
+    allowance = terms * _rounding_of_sums(scan, kernels.SUPPORT)
+    taken, moved = _balance(scan, 1.0 / b)
+    off = _rounding_of_a(scan) * 1.01 * float(scan.sums[kernels.LENGTHS]) / b + moved
     scan.fold()
     sums = penalty.soft_sums(scan.fresh, 1.0 / b, ratio)
     points = [(min(1.0, ratio * (1.0 - FEW) / (sums.largest + off or 1.0)), 0.0)]
     if ratio < 1.0:
         points.append((1.0, 0.5 * (math.sqrt(sums.squares) + off) ** 2 / (1.0 - ratio)))
-    gains -= allowance + _price(scan, primal) / b * (1.0 + FEW)
+    gains -= allowance + taken * (terms + allowance)
     bias, best = 0.0 if scan.free else abs(scan.fresh_bias) / b + off, (0.0, 0.0, 1.0, off)
     for scale, square in points:
         dual = scale * gains - (square + 0.5 * (scale * bias) ** 2) * (1.0 + FEW)
@@ -314,56 +314,56 @@ def _gain_terms(scan: ScanSums, gains: float) -> float:
     return 1.01 * scan.sum_at(kernels.MAGNITUDES) if scan.loss.numbers else gains
 
 
-def _price(scan: ScanSums, primal: float) -> float:
-    """Return |Σ c_k l_k bias*| at most; 0 where the bias is penalised."""
-    return _unbalanced(scan) * _largest_bias(scan, primal) if scan.free else 0.0
-
-
 def _unbalanced(scan: ScanSums) -> float:
     """Return |Σ c_k l_k| at most, where the bias is not penalised."""
     return abs(scan.fresh_bias) / scan.free + FEW * scan.steps
 
 
+def _balance(scan: ScanSums, factor: float) -> tuple[float, float]:
+    """Return the part δ by which all α_k of one sign of α_k l_k are to be less for Σ α_k l_k = 0,
+    if the bias is not penalised, and how far v = Σ α_k l_k x_k moves then; α = ``factor`` · c."""
+    unbalanced = _unbalanced(scan) if scan.free else 0.0
+    part = 2.0 * unbalanced / (scan.steps + unbalanced) * (1.0 + FEW)
+    return part, part * 1.01 * float(scan.sums[kernels.LENGTHS]) * factor
+
+
+def _price(scan: ScanSums, factor: float, dual: float, primal: float, bias: float) -> float:
+    """Return what D(α) is above D(α') at most, α' being α with a part δ less, see ``_balance``: D
+    without a penalty of the bias is that of α' alone. ``dual`` : at most D(α).
+
+    G is concave and 0 at 0. At any weights w and bias b with the margins m Fenchel and Young have
+    G(α_k) − α_k m_k ≤ C_k φ(m_k), and so ½‖w − v‖² ≤ P − D(α) + s |b| with s = |Σ α_k l_k|. As v
+    moves by at most d, D(α') ≥ D(α) − s |b| − δ P − d √(2 (P − D(α) + s |b|)) − ½ d².
+    """
+    if not scan.free:
+        return 0.0
+    if not primal + bias < math.inf:
+        return math.inf
+    if scan.loss.code == kernels.SQUARED_ERROR:
+        return _price_of_ridge(scan, primal, dual)
+    part, moved = _balance(scan, factor)
+    bias *= FEW if scan.loss.numbers else 1.0
+    along = _unbalanced(scan) * factor * bias
+    apart = math.sqrt(2.0 * max(primal - dual + along, 0.0))
+    return (along + part * primal + moved * (apart + 0.5 * moved)) * (1.0 + FEW) ** 2
+
+
 def _price_of_ridge(scan: ScanSums, primal: float, dual: float) -> float:
-    """Return what the price of a bias that is not penalised is at most where the loss is
-    SQUARED_ERROR; else ∞. ``dual`` : D without it; ``primal`` : P(w, bias), and t_k are less
-    the same bias.
+    """Return ``_price`` where the loss is SQUARED_ERROR: what |Σ α l bias*| is at most, t_k being
+    less the bias that is scanned.
 
     With ℓ = ΣC ‖x‖/ΣC, P rises by ½ μ (bias − bias*)² at least, μ = 1/(1/ΣC + ℓ²): that is
     (ΣC)²/(u·M u) for M = C⁻¹ + XXᵀ, u = C1, and min over w of the Hessian is 1·M⁻¹1. So with
     s = |Σ α l| and e = P − P* it is s √(2e/μ) at most, and e ≤ P − D + s √(2e/μ).
     """
-    cost = scan.sum_at(kernels.COSTS + 2)
-    if scan.loss.code != kernels.SQUARED_ERROR or not (cost > 0.0 and primal < math.inf):
+    if not (cost := cost_of(scan)) > 0.0:
         return math.inf
-    length = scan.sum_at(kernels.NORMS + 2) / cost
+    length = scan.sum_at(kernels.NORMS) / cost
     root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)
     s, n = _unbalanced(scan) / scan.b, int(scan.totals[kernels.ROWS])
     half = 0.5 * s * root
     most = half + math.sqrt(half * half + max(primal - dual, 0.0) + FEW * primal)
     return s * root * most * (1.0 + FEW + 8.0 * n * UNIT_ROUNDOFF)
-
-
-def _largest_bias(scan: ScanSums, primal: float) -> float:
-    """Bound |bias*| where the bias is not penalised, from ``primal`` ≥ P*.
-
-    φ is convex and falls: over a class Σ C φ(m) ≥ ΣC φ(m̄), m̄ the mean margin, so that
-    φ(m̄) ≤ P*/ΣC bounds −m̄, and |bias*| ≤ −m̄ + ‖w*‖ Σ C ‖x‖/ΣC of one class or the other,
-    with R(w*) ≤ P*, see ``penalty.longest``. Where t_k are numbers φ rises on both sides of 0,
-    and the bound is of |bias* − center|, larger by Σ C |t − center|/ΣC.
-    """
-    bias, n = 0.0, float(scan.totals[kernels.ROWS])
-    for side in (2,) if scan.loss.numbers else (0, 2):
-        cost = scan.sum_at(kernels.COSTS + side)
-        if not (cost > 0.0 and primal < math.inf):
-            return math.inf
-        length = scan.sum_at(kernels.NORMS + side) / cost
-        longest = penalty.longest(scan.ratio, primal)
-        farthest = reach(scan.loss, primal / cost) + length * longest
-        if scan.loss.numbers:
-            farthest += scan.sum_at(kernels.NORMS) / cost
-        bias = max(bias, farthest)
-    return bias * (1.0 + FEW + 4.0 * n * UNIT_ROUNDOFF)
 
 
 def dual_weights(scan: ScanSums) -> tuple[float, float]:
@@ -386,7 +386,7 @@ def zero_columns(scan: ScanSums, primal: float, dual: float) -> NDArray[np.bool_
     marks = np.zeros(len(scan.fresh), dtype=bool)
     if scan.sq_columns is None or not dual > 0.0:
         return marks
-    _, _, scale, off = _dual_of_penalty(scan, primal)
+    _, _, scale, off = _dual_of_penalty(scan)
     n = float(scan.totals[kernels.ROWS])
     radius = penalty.radius(scan.loss.steepest, primal - dual) * (1.0 + FEW)
     roundings = FEW + 2.0 * n * UNIT_ROUNDOFF

@@ -45,14 +45,13 @@ loss is not quadratic."""
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 14
-MAGNITUDES, SUMS = 18, 20
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 16
+EARLIER_COSTS, MAGNITUDES, SUMS = 12, 18, 20
 """Places in a scan's ``sums``: a lower bound of min y_k·a, Σ |c_k| ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
-of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); over the rows of the
-negative class, and two places on of the positive one, Σ C_k and Σ C_k ‖x_k‖; and where t_k are
-numbers, as which all rows are positive, Σ C_k |t_k − center| in the place of the negative Σ C_k
-‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two are
-compensated: the next place sums the rounding errors. And how many places there are."""
+of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); Σ C_k; and where t_k are
+numbers Σ C_k ‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two
+are compensated: the next place sums the rounding errors. Earlier versions summed the C_k of the
+positive class elsewhere. And how many places there are."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ |c_k|, rows with c_k ≠ 0, rows with y_k·a ≤ threshold."""
@@ -825,10 +824,10 @@ def _add_gain(sums, phi, cost, p, target, numbers):
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
                types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
-               types.float64, types.float64, _F8, _F8, _I8, _U1, _REALS)
+               types.float64, types.float64, types.float64, _F8, _F8, _I8, _U1, _REALS)
 )  # fmt: skip
 def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
-         scale, center, origin, bins, sums, totals, marks, dots):  # fmt: skip
+         scale, center, origin, penalised, bins, sums, totals, marks, dots):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
@@ -846,6 +845,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
     phi, b : φ, and counts to a unit of dual.
     center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
         taken off it already: a bias that is not penalised may be moved by any number.
+    penalised : ρ of a bias that is penalised, and so is a part of y; else 0.
     bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
     marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS, and where
@@ -868,13 +868,11 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
         most = math.sqrt(squares[i]) * length + rho * abs(bias)
         sure = margin - roundings * UNIT_ROUNDOFF * most
         cost, price = _cost(delta2[i]), delta2[i] if quadratic else 0.0
-        side = np.uintp(2) if signs[i] > 0 else np.uintp(0)
-        _add_to(sums, np.uintp(COSTS) + side, cost)
-        _add_to(sums, np.uintp(NORMS) + side, cost * math.sqrt(squares[i]))
+        _add_to(sums, np.uintp(COSTS), cost)
         place = scale * sure / BIN_WIDTH
         if numbers:
             target = targets[i] - center
-            _add_to(sums, np.uintp(NORMS), cost * abs(target))
+            _add_to(sums, np.uintp(NORMS), cost * math.sqrt(squares[i]))
             off = scale * roundings * UNIT_ROUNDOFF * most
             at = _largest_residual(scale * margin, targets[i], origin, off)
             _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
@@ -898,7 +896,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
             totals[SUPPORT] += 1
             _add_to(sums, np.uintp(SQ_EXTENSION), price * (c * c))
             _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
-            sums[LENGTHS] += abs(c) * math.sqrt(squares[i] + rho * rho + price)
+            sums[LENGTHS] += abs(c) * math.sqrt(squares[i] + penalised * penalised + price)
             if not quadratic:
                 _add_gain(sums, phi, cost, c / b / cost, target, numbers)
     sums[LEAST] = least

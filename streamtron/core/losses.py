@@ -183,22 +183,6 @@ def solved(loss: Loss) -> Loss:
     return replace(loss, zone=FIRST_ZONE) if kinked else loss
 
 
-def reach(loss: Loss, share: float) -> float:
-    """Return the largest −m, or |m| where labels are numbers, at which φ(m) ≤ ``share``.
-
-    >>> reach(SQUARED_ERROR, 2.0), reach(HINGE, 2.0)
-    (2.0, 2.0)
-    """
-    if loss.code == kernels.SQUARED_ERROR or (
-        loss.code == kernels.HUBER and share <= 0.5 * loss.epsilon**2
-    ):
-        return math.sqrt(2.0 * share)
-    if loss.code == kernels.HUBER:
-        return share / loss.epsilon + 0.5 * loss.epsilon
-    squared = loss.code in (kernels.SQUARED_HINGE, kernels.SQUARED_EPSILON_INSENSITIVE)
-    return (math.sqrt(share) if squared else share) + loss.epsilon
-
-
 def values(loss: Loss, margins: Vector) -> Vector:
     """Return φ(m), shape (rows,).
 

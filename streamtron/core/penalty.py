@@ -114,13 +114,3 @@ def radius(steepest: float, gap: float) -> float:
     1.0
     """
     return math.sqrt(2.0 * steepest * max(gap, 0.0))
-
-
-def longest(ratio: float, primal: float) -> float:
-    """Bound ‖w*‖ by R(w*) ≤ P* ≤ ``primal``.
-
-    >>> longest(0.0, 2.0), longest(0.5, 2.0), longest(1.0, 2.0)
-    (2.0, 2.8284271247461903, 2.0)
-    """
-    squares = math.sqrt(2.0 * primal / (1.0 - ratio)) if ratio < 1.0 else math.inf
-    return min(squares, primal / ratio) if ratio else squares

@@ -264,8 +264,8 @@ def plan_changed(
         for plan, counts in zip(plans, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
             label = next(iter(source.labels), None) if positive is None else positive
-            center, rho = learner.extent.center or 0.0, learner.augmentation
-            write_first_state(path, counts, progress.b, rho, label, weights, center)
+            center = learner.extent.center or 0.0
+            write_first_state(path, counts, progress.b, label, weights, center)
     return Planned(plans, learners)
 
 

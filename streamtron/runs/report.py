@@ -273,7 +273,7 @@ def _ball(
         return None
     sums = copy.copy(learner.frozen.scan_sums)
     sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
-    dual, (factor, rounding) = dual_of(sums, proven["primal_objective"])[0], dual_weights(sums)
+    dual, (factor, rounding) = dual_of(sums)[0], dual_weights(sums)
     if rounding == math.inf or dual != proven["dual_objective"]:
         return None
     numbers = columns.astype(np.int64) + first

@@ -105,18 +105,6 @@ class Learner:
         return Rule(b, stage.epsilon, by_length, stage.ascent, rho, self.loss)
 
     @property
-    def threshold(self) -> float:
-        """The threshold on y_k·a now: b t^(1−ε), b ‖a‖^(1−ε), or b."""
-        running, stage = self.running, self.progress.stage
-        exponent = 1.0 - stage.epsilon
-        if running.steps == 0 and not stage.ascent:
-            return 0.0
-        if exponent == 0.0:
-            return self.progress.b
-        size = running.steps if self.settings.variant == "steps" else math.sqrt(running.sq_norm)
-        return float(self.progress.b * size**exponent)
-
-    @property
     def complete(self) -> bool:
         """Whether memory holds every row of the data."""
         return self.regime == Regime.ALL_ROWS and self.progress.reading > 0
@@ -312,20 +300,29 @@ def choose_mode(learner: Learner, mode: Mode) -> None:
 
 
 def enter(learner: Learner, regime: Regime) -> None:
-    """Note what memory holds from now on. In blocks a bias that is not penalised gets another
-    feature: a large one ties Σ α_k l_k of each block and visit to 0, and hardly any moves."""
+    """Note what memory holds from now on."""
     learner.regime = regime
-    known = learner.progress.reading or learner.frozen or learner.outside or learner.loss.zone
-    if learner.settings.free and regime.needs_blocks(learner.loss) and not known:
+    known = learner.progress.reading or learner.frozen or learner.outside
+    if regime.needs_blocks(learner.loss) and not known:
+        loosen_bias(learner)
+
+
+def loosen_bias(learner: Learner) -> None:
+    """Give a bias that is not penalised another feature, for blocks: a large one ties Σ α_k l_k of
+    each block and visit to 0, and hardly any moves. Not amid a scan."""
+    if learner.settings.free:
         augment(learner, learner.settings.rho * IN_BLOCKS)
 
 
 def augment(learner: Learner, rho: float) -> None:
-    """Change the constant feature that carries the bias to ``rho``, and with it that of a."""
+    """Change the constant feature that carries the bias; the bias of the best weights stays."""
     if rho != learner.augmentation:
-        running, ratio = learner.running, rho / learner.augmentation
+        running, best, ratio = learner.running, learner.best, rho / learner.augmentation
         learner.augmentation = rho
         running.settle(running.w, running.bias * ratio, running.extension, running.steps)
+        best.bias /= ratio
+        if best.candidate is not None:
+            best.candidate[-1] /= ratio
 
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:

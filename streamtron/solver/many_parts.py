@@ -222,7 +222,7 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     assert frozen is not None
     return ReadingPlan(
         number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
-        few=learner.regime == Regime.FEW_COLUMNS,
+        learner.augmentation, few=learner.regime == Regime.FEW_COLUMNS,
         start=learner.running.dual_point if learner.mode == "train" else None,
     )  # fmt: skip
 
@@ -247,10 +247,10 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
         learner.outside.take(reading_sums.quadratic)
 
 
-def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float, float] | None:
+def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float] | None:
     """Take the sums of the local starts. Where memory does not hold all rows that have a count, the
     sum of the dual points is the one to begin with: return a unit b for its counts, and θ, its best
-    scale; of a loss that is not quadratic begin with none; and the bias's feature."""
+    scale; of a loss that is not quadratic begin with none."""
     hold_elsewhere(learner, start.held)
     learner.progress.plan_ascent()
     _observe(learner, start.extents)
@@ -267,7 +267,7 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float, floa
     if learner.regime != Regime.BLOCKS:
         return None
     if not learner.loss.quadratic:
-        return learner.progress.b, 0.0, learner.augmentation
+        return learner.progress.b, 0.0
     theta = start.steps / (kernels.square_sum(start.dual) + start.extension)
     units = zip(start.largest, start.units, strict=True)
     largest = max((count / b for count, b in units if b), default=0)
@@ -275,7 +275,7 @@ def _take_start(learner: Learner, start: LocalStart) -> tuple[float, float, floa
     if largest:
         b = max(min(b, LARGEST_COUNT / (theta * largest)), max(start.units))
     learner.progress.refine(b)
-    return b, theta, learner.augmentation
+    return b, theta
 
 
 def _observe(learner: Learner, extents: Sequence[Extent]) -> None:

@@ -231,9 +231,8 @@ class Ridge:
             kernels.dot(v, fresh) + loss,
         )
         sums[kernels.MAGNITUDES] = earned + abs(loss) + lost / FEW
-        sums[kernels.COSTS + 2] = self.cost
-        sums[kernels.NORMS] = root * (roots[-1] + kernels.dot(np.abs(self.origin), roots[:-1]))
-        sums[kernels.NORMS + 2] = root * math.sqrt(kernels.square_sum(roots[:-2].copy()))
+        sums[kernels.COSTS] = self.cost
+        sums[kernels.NORMS] = root * math.sqrt(kernels.square_sum(roots[:-2].copy()))
         totals[kernels.ROWS] = totals[kernels.SUPPORT] = self.rows
         totals[kernels.STEPS_SCANNED] = math.ceil(b * steps)
         return frozen

@@ -123,7 +123,7 @@ class Part:
 
     @changes_part
     def take_units(
-        self, units: Mapping[int, tuple[float, float, float]], columns: int
+        self, units: Mapping[int, tuple[float, float]], columns: int
     ) -> tuple[DualPoint, ...]:
         """Take units of the counts of some problems, see ``PartProblem.take_unit``; return the dual
         points that the counts make."""

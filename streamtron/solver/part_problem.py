@@ -15,7 +15,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, SavedArrays, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, augment, end_quadratic, enter, freeze
+from streamtron.solver.learner import Learner, augment, end_quadratic, enter, freeze, loosen_bias
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ColumnSubset, NarrowRows, mark_columns
 from streamtron.solver.stages import ASCENT, Regime
@@ -42,16 +42,17 @@ class LocalStart(NamedTuple):
 
 class ReadingPlan(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
-    around a ``scale``; b is the unit of the counts. ``few`` : rows far from the margin become one
-    quadratic. ``start`` : the dual point of all parts from which rows are visited; None = none are
-    visited: the weights solve the rows held, if these are all that matter, and their counts are
-    made of the slacks first."""
+    around a ``scale``; b is the unit of the counts, ρ the feature of the bias. ``few`` : rows far
+    from the margin become one quadratic. ``start`` : the dual point of all parts from which rows
+    are visited; None = none are visited: the weights solve the rows held, if these are all that
+    matter, and their counts are made of the slacks first."""
 
     problem: int
     w: Vector
     bias: float
     scale: float
     b: float
+    rho: float
     few: bool
     start: DualPoint | None
 
@@ -112,10 +113,9 @@ class PartProblem(PartLoss):
             [learner.counts.largest()], [learner.extent], [learner.regime],
         )  # fmt: skip
 
-    def take_unit(self, b: float, theta: float, rho: float, columns: int) -> DualPoint:
+    def take_unit(self, b: float, theta: float, columns: int) -> DualPoint:
         """Multiply the counts of the local start by a whole number, so that in units of b they are
-        about θ of what they were, or set them to 0; return the dual point that they make with the
-        bias's feature ``rho``."""
+        about θ of what they were, or set them to 0; return the dual point that they make."""
         learner, running, unit = self.learner, self.learner.running, self.learner.progress.b
         if theta:
             factor = round(theta * b / unit) if unit else 1
@@ -123,7 +123,7 @@ class PartProblem(PartLoss):
         else:
             learner.counts.clear()
             restart(running)
-        augment(learner, rho)
+        loosen_bias(learner)
         learner.progress.b, learner.running = b, WeightState()
         point = running.dual_point
         return point._replace(a=resized(point.a, columns))
@@ -132,7 +132,8 @@ class PartProblem(PartLoss):
         """Prepare a reading; see ``ReadingPlan``."""
         learner, visits = self.learner, plan.start is not None
         learner.progress.reading, learner.progress.b = number, plan.b
-        self.few, self._new = plan.few, not learner.extent.rows
+        augment(learner, plan.rho)
+        self.rho, self.few, self._new = plan.rho, plan.few, not learner.extent.rows
         self._columns = len(plan.w)
         scanned = plan.few and not learner.complete  # counts are made as rows are scanned
         if not (visits or scanned or learner.regime == Regime.BLOCKS):

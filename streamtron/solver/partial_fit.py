@@ -16,7 +16,7 @@ from streamtron.core.certificate import FEW, dual_of
 from streamtron.core.config import mini_epoch_limit
 from streamtron.core.losses import values
 from streamtron.core.rows import ChunkSource
-from streamtron.core.scan_sums import ScanSums, no_bins
+from streamtron.core.scan_sums import ScanSums, cost_of, no_bins
 from streamtron.solver.ascent import solve
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.learner import Learner
@@ -29,9 +29,6 @@ from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState
 
 FINISH = Stage(1.0, ascent=True)
-
-CLASSES = slice(kernels.COSTS, kernels.MAGNITUDES)
-"""Of a scan's sums: Σ C_k and Σ C_k ‖x_k‖ of either class, each with its rounding errors."""
 
 LARGEST_TOTAL = 61
 """Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
@@ -61,8 +58,6 @@ class EarlierData:
         scan_sums = learner.frozen.scan_sums
         scan_sums.fold()
         scan_sums.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
-        by_class = scan_sums.sums[CLASSES].reshape(2, 2, 2)
-        by_class[:] = by_class[:, :: int(sign)].copy()
         if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
             scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
         average = sign * resized(learner.best.augmented, columns.stop)[columns.start :]
@@ -74,8 +69,8 @@ class EarlierData:
     def dual(self) -> float:
         """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
         scan_sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
-        cost = float(scan_sums.sums[CLASSES][:4].sum()) * (1.0 + rounding)
-        return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost)[0]
+        cost = cost_of(scan_sums) * (1.0 + rounding)
+        return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost, 0.0)[0]
 
     @property
     def rows(self) -> int:

@@ -24,6 +24,7 @@ from streamtron.solver.learner import (
     drop_spare_columns,
     freeze,
     leave_scan,
+    loosen_bias,
     start_reading,
     take_solution,
 )
@@ -50,6 +51,8 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
     ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
     reading before are certified. ``scale`` : around which a scan looks for the least P."""
+    if learner.regime == Regime.BLOCKS:
+        loosen_bias(learner)
     beside = learner.regime == Regime.BLOCKS and learner.mode == "train"
     beside = beside and learner.progress.stage.ascent
     scans = learner.mode == "scan" or beside
@@ -75,7 +78,7 @@ def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool
         candidate *= b
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
-    frozen = freeze(learner, w, bias, scale, learner.threshold)
+    frozen = freeze(learner, w, bias, scale, learner.rule.threshold(running))
     if candidate is not None:
         frozen.running = running_w
     if len(w) < len(running_w):

@@ -87,8 +87,9 @@ class Frozen:
         scan = partial(
             kernels.scan, rows, targets.signs, targets.delta2, targets.squares, targets.t, counts,
             rho, self.bias, self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
-            scan_sums.scale, scan_sums.center(self.bias), targets.center, scan_sums.bins,
-            scan_sums.sums, scan_sums.totals, marked, dots,
+            scan_sums.scale, scan_sums.center(self.bias), targets.center,
+            0.0 if scan_sums.free else rho, scan_sums.bins, scan_sums.sums, scan_sums.totals,
+            marked, dots,
         )  # fmt: skip
         counted = counts != 0 if len(targets.t) else counts > 0
         counted &= targets.signs != 0

@@ -129,9 +129,7 @@ def worthwhile_gap(learner: Learner) -> float:
     is not quadratic), if all others have no count; a twentieth of it, or SOLVED times the last gap,
     if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
-        missed = learner.certificate is not None and not learner.loss.quadratic
-        part = MARGIN_OF_TOLERANCE * (0.1 if missed else 1.0)  # a free bias has its price in D
-        return max(part * learner.settings.tolerance, ROUNDING_GAP)
+        return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.regime == Regime.BLOCKS:

@@ -37,6 +37,13 @@ class Rule:
         """Return the scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
         return running.scale if self.loss.quadratic else 1.0 / (self.b or 1.0)
 
+    def threshold(self, running: WeightState) -> float:
+        """Return the threshold on y_k·a: b t^(1−ε) or b ‖a‖^(1−ε); 0 before the first update."""
+        if not (running.steps or self.ascent):
+            return 0.0
+        size = math.sqrt(running.sq_norm) if self.by_length else running.steps
+        return float(self.b * size ** (1.0 - self.epsilon))
+
 
 class DualPoint(NamedTuple):
     """The sums over rows of a dual point: a = Σ c_k l_k (x_k, ρ), augmented; Σ Δ_k² c_k²;

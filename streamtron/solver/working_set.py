@@ -124,7 +124,8 @@ def _drop_idle_rows(learner: Learner) -> None:
     y_a = passes.margins(active.rows, active.targets.signs, learner.augmentation, augmented)
     counts = learner.counts.take(active.numbers)
     y_a += active.targets.delta2 * counts
-    active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * learner.threshold)))
+    threshold = learner.rule.threshold(learner.running)
+    active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * threshold)))
 
 
 def room(learner: Learner) -> int:

@@ -372,8 +372,7 @@ def test_inspect_counts_rows_labels_and_columns_of_shards(run, place, tmp_path):
     assert facts["columns"] == max(
         int(word.split(":")[0]) for line in lines for word in line.split()[1:]
     )
-    text = "1 1:1\n" * 5000 + "1:1\n" * 3 + "2 1:1\n" * 4000 + "3 1:1\n"  # three blocks
-    (tmp_path / "rows").write_text(text)
+    (tmp_path / "rows").write_text("1 1:1\n" * 5000 + "1:1\n" * 3 + "2 1:1\n" * 4000 + "3 1:1\n")
     facts = json.loads(run("inspect", tmp_path / "rows", "--json").stdout)
     assert facts["labels"] == {"1": 5000, "2": 4000, "3": 1}
     assert facts["unlabelled_rows"] == 3

@@ -78,8 +78,7 @@ def test_least_primal_is_exact_at_the_best_scale_and_nearly_so_at_half_or_twice_
     targets = Targets(np.arange(400), signs, ones, squares_of(*csr(rows)))
     frozen.scan(csr(rows), targets, np.zeros(400, np.int32), 1.0)
     primal, _ = primal_of(frozen.scan_sums, objective[0])
-    off = 1e-12 if factor == 1.0 else 1e-5
-    assert least * (1 - 1e-12) <= primal <= least * (1 + off)
+    assert least * (1 - 1e-12) <= primal <= least * (1 + (1e-12 if factor == 1.0 else 1e-5))
 
 
 def of_numbers(norm: float, lengths: float, rows: int) -> ScanSums:

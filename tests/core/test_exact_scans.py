@@ -178,8 +178,7 @@ def draw_penalised(loss: Loss, seed: int) -> tuple[Drawn, Fractions]:
         drawn = drawn._replace(b=float(10.0 ** rng.uniform(0, 12)))
     v = (drawn.counts / drawn.b * drawn.signs) @ drawn.X.astype(float)
     if (largest := float(np.abs(v).max())) and rng.random() < 0.6:  # rows rescaled to be near r
-        factor = np.float32(ratio / largest * rng.choice([1.0, 1.0 + 1e-7, 1.5]))
-        X = drawn.X * factor
+        X = drawn.X * np.float32(ratio / largest * rng.choice([1.0, 1.0 + 1e-7, 1.5]))
         if np.isfinite(X).all() and X.any():
             drawn = drawn._replace(X=X)
     return drawn._replace(ratio=ratio), cost
@@ -256,8 +255,7 @@ def said(drawn: Drawn, cost: Fractions, seed: int) -> tuple[list[str], float, fl
         claims["the primal margin is above that of the weights"] = 2 * primal * margin**2 > 1
         claims["the upper bound is below ‖a‖/t"] = dual > 0 and 2 * dual * upper**2 < 1
     false = [claim for claim, is_false in claims.items() if is_false]
-    off_dual = float(1 - proof.dual / dual) if dual else 0.0
-    return false, float(proof.primal / primal - 1), off_dual
+    return false, float(proof.primal / primal - 1), float(1 - proof.dual / dual) if dual else 0.0
 
 
 @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -307,10 +307,11 @@ class Scan(NamedTuple):
     length: float
     loss: str = "squared_hinge"
     t: Sequence[float] = ()
+    penalised: float = 0.0
 
 
 def plain_scan(scan: Scan) -> PartialSums:
-    case, oracle, threshold, length, loss, t = scan
+    case, oracle, threshold, length, loss, t, penalised = scan
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
         [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
@@ -324,13 +325,11 @@ def plain_scan(scan: Scan) -> PartialSums:
         square = sum_in_order(value * value for _, value in row)
         most = math.sqrt(square) * length + case.rho * abs(oracle.bias)
         sure = m - (1.01 * len(row) + 24.0) * u * most
-        side = 2 if l > 0 else 0
-        add_to(seen.sums, kernels.COSTS + side, cost(d2))
-        add_to(seen.sums, kernels.NORMS + side, cost(d2) * math.sqrt(square))
+        add_to(seen.sums, kernels.COSTS, cost(d2))
         place = case.scale * sure / kernels.BIN_WIDTH
         centered = t[k] - CENTER if t else 0.0
         if t:
-            add_to(seen.sums, kernels.NORMS, cost(d2) * abs(centered))
+            add_to(seen.sums, kernels.NORMS, cost(d2) * math.sqrt(square))
             z, off = case.scale * m, case.scale * (1.01 * len(row) + 24.0) * u * most
             off += 4.0 * u * (abs(z) + abs(t[k]) + ORIGIN + off)
             at = abs(z - t[k]) + off
@@ -362,7 +361,7 @@ def plain_scan(scan: Scan) -> PartialSums:
             seen.totals[kernels.SUPPORT] += 1
             add_to(seen.sums, kernels.SQ_EXTENSION, price * (float(c) * c))
             add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
-            seen.sums[kernels.LENGTHS] += abs(c) * math.sqrt(square + case.rho * case.rho + price)
+            seen.sums[kernels.LENGTHS] += abs(c) * math.sqrt(square + penalised * penalised + price)
             if not quadratic:
                 p = c / case.b / cost(d2)
                 add_to(seen.sums, kernels.GAINS, cost(d2) * plain_gain(loss, p, centered))
@@ -375,13 +374,15 @@ def plain_scan(scan: Scan) -> PartialSums:
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
-    case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans(),
+    case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans(), free=st.booleans(),
     numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7), cut=st.integers(0, 7),
     cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
 )  # fmt: skip
-@example(replace(PLAIN, counts=[-5]), 0.0, False, [1.0], 0, [])  # from a file: no dual variable
+@example(
+    replace(PLAIN, counts=[-5]), 0.0, False, False, [1.0], 0, []
+)  # from a file: no dual variable
 def test_scan_equals_its_oracle_wherever_it_is_cut(
-    loss, case, threshold, summed, numbers, cut, cuts
+    loss, case, threshold, summed, free, numbers, cut, cuts
 ):
     if loss != "squared_hinge":  # which has no hard margin
         case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
@@ -389,7 +390,8 @@ def test_scan_equals_its_oracle_wherever_it_is_cut(
         case = of_numbers(case, [-3, 0, 4])
     oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    scan, given = Scan(case, oracle, threshold, length, loss, t), []
+    scan = Scan(case, oracle, threshold, length, loss, t, 0.0 if free else case.rho)
+    given = []
     if summed:
         given = [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
@@ -400,7 +402,7 @@ def scanned(
     scan: Scan, products: list[float], borders: list[int], cuts: Sequence[int] = ()
 ) -> PartialSums:
     """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
-    case, oracle, threshold, length, loss, t = scan
+    case, oracle, threshold, length, loss, t, penalised = scan
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
     sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
     called = np.ones(len(case.rows), dtype=np.uint8)
@@ -414,7 +416,7 @@ def scanned(
             rows, signs, frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
             frozen([*t[part]], np.float64), counts, case.rho,
             oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
-            length, case.scale, CENTER, ORIGIN, bins, sums, totals, called[part],
+            length, case.scale, CENTER, ORIGIN, penalised, bins, sums, totals, called[part],
             frozen(products[part], np.float64),
         )  # fmt: skip
         counted = np.flatnonzero(called[part] & (counts != 0 if t else counts > 0))

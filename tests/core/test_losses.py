@@ -61,8 +61,7 @@ def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p, off)
 
 @pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=["log_loss", "hinge"])
 def test_a_dual_variable_that_may_be_above_c_earns_minus_infinity(loss):
-    above = np.array([1.0, 1.0 + U, 2.0, math.inf, 1.0 - 4.0 * U])
-    assert (gains(loss, above) == -math.inf).all()
+    assert (gains(loss, np.array([1.0, 1.0 + U, 2.0, math.inf, 1.0 - 4.0 * U])) == -math.inf).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))

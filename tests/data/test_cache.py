@@ -66,8 +66,7 @@ def opened(monkeypatch):
 def read(shards: Path, cache: Path, **options: Any) -> tuple[Any, ...]:
     """All that one reading tells."""
     with source_of(shards, cache, **options) as source:
-        chunks = chunks_of(source)
-        return chunks, source.labels, source.width, source.blocks, source.manifest
+        return chunks_of(source), source.labels, source.width, source.blocks, source.manifest
 
 
 def flat_files(cache: Path) -> list[Path]:
@@ -359,7 +358,6 @@ def test_training_holds_no_chunk_while_it_waits_for_the_next(shards, cache, monk
     monkeypatch.setattr("streamtron.data.source.prefetch", lambda factory, depth: factory())
     settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
     with source_of(shards, cache) as source:
-        learners = [Learner(settings, source.labels) for _ in range(3)]
-        train(source, learners, settings, threads=2)
+        train(source, [Learner(settings, source.labels) for _ in range(3)], settings, threads=2)
         assert source.readings > 2
     assert len(reader.buffers) == 1, "reading ahead would need one more"

@@ -225,8 +225,7 @@ def test_a_small_file_of_names_that_takes_much_memory_is_refused(tmp_path, rows,
     columns = {"column": ones.astype("u4"), "name": equal, "sign": ones.astype("i1")}
     table = pa.table({**columns, "count": ones.astype("i8")})
     pq.write_table(table, tmp_path / "names.parquet", compression="zstd")
-    message = refused(lambda: column_names.ColumnNames([str(tmp_path / "names.parquet")]))
-    assert refusal in message
+    assert refusal in refused(lambda: column_names.ColumnNames([str(tmp_path / "names.parquet")]))
 
 
 def test_features_without_names_are_refused(tmp_path):

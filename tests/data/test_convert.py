@@ -116,8 +116,7 @@ def test_text_to_parquet_to_text_is_the_same_text(tmp_path_factory, rows, cut, m
 
 
 def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(tmp_path):
-    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32)
-    floats = bits.view(np.float32)
+    floats = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
     floats = floats[np.isfinite(floats)]
     # 7.038531e-26 read as float64 and rounded to float32 is the neighbour of the float it names.
     twice_rounded = np.float32(float.fromhex("0x1.5c87fap-84"))
@@ -152,8 +151,7 @@ def test_text_is_plain_libsvm_in_the_base_asked_for_with_weights_behind_labels_a
     rows = [(True, {1: 1.0}, 0.25), (False, {}, 3.0)]
     convert([batch_of(rows, weighted=True)], tmp_path / "w", "libsvm", 1, weights=True)
     assert (tmp_path / "w" / "part-00000.svm").read_text() == "1:0.25 1:1\n0:3\n"
-    of_ones = batch_of(SOME)._replace(values=None)
-    convert([of_ones], tmp_path / "ones", "libsvm", weights=True)
+    convert([batch_of(SOME)._replace(values=None)], tmp_path / "ones", "libsvm", weights=True)
     text = (tmp_path / "ones" / "part-00000.svm").read_text()
     assert text == "1:1 1:1 8:1\n-1:1\n1:1 4:1\n2.5:1 4294967294:1\n"
 
@@ -203,8 +201,7 @@ def test_rows_wait_in_memory_for_no_more_than_a_row_group(tmp_path, monkeypatch)
             yield batch_of(SOME)
 
     monkeypatch.setattr(convert_module, "join", counting)
-    total = convert(source(), tmp_path, "libsvm", rows_per_shard=700)
-    assert total.rows == written == 2000
+    assert convert(source(), tmp_path, "libsvm", rows_per_shard=700).rows == written == 2000
     assert max(waiting) < 10 + len(SOME) + 1
 
 

@@ -92,8 +92,7 @@ def test_lengths_are_log_normal_with_mean_76_and_rows_have_unit_norm_and_rising_
     assert abs(logs.std() - corpus.LENGTH_SIGMA) < 0.05
     skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
     assert abs(skewness) < 0.15  # a normal distribution has 0; the lengths themselves have 2
-    squares = rows.astype(np.float64).multiply(rows).sum(axis=1)
-    assert np.allclose(squares, 1, atol=1e-6)
+    assert np.allclose(rows.astype(np.float64).multiply(rows).sum(axis=1), 1, atol=1e-6)
     assert rows.has_canonical_format
     assert rows.data.dtype == np.float32
     assert (rows.data > 0).all()
@@ -125,8 +124,7 @@ def test_liblinear_gets_90_to_97_of_100_right_and_not_all_rows_support_it(kind):
     held_out = made(5000, rows.features.shape[1], first_row=10**6, kind=kind)
     model = LinearSVC(C=1, intercept_scaling=1, dual=kind == "text").fit(*rows)
     assert 0.90 < model.score(*held_out) < 0.97
-    margins = rows.labels * model.decision_function(rows.features)
-    assert 0.2 < (margins < 1).mean() < 0.8
+    assert 0.2 < (rows.labels * model.decision_function(rows.features) < 1).mean() < 0.8
 
 
 def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions():

@@ -61,8 +61,7 @@ text = st.text(st.one_of(st.sampled_from("aB7_ .-éÉȺΣİ語😀"), st.charact
 def test_few_documents_have_the_kernels_words_in_the_kernels_columns(documents, lowercase, bits):
     column = TextColumn("x", hash_bits=bits, alternate_sign=True, lowercase=lowercase)
     rows = column.rows(documents)
-    array = words.strings_of(documents)
-    assert array.equals(pa.array(documents, pa.large_string()))
+    assert words.strings_of(documents).equals(pa.array(documents, pa.large_string()))
     with pytest.MonkeyPatch.context() as patch:
         for module in (words, text_column):
             patch.setattr(module, "is_few", lambda size: True)

@@ -260,10 +260,8 @@ def test_weights_beside_several_labels_are_converted_to_parquet_and_not_to_text(
 def test_the_type_of_labels_is_told_by_the_first_row_that_has_one(tmp_path):
     rows = 250_000  # more than one batch
     (tmp_path / "a.svm").write_text(" 1:1\n" * rows + "news 2:1\n")
-    given = Settings(multilabel=True)
-    convert(tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=given)
-    labels = pq.read_table(tmp_path / "p")["label"].to_pylist()
-    assert labels == [[]] * rows + [["news"]]
+    convert(tmp_path / "a.svm", tmp_path / "p", to="parquet", settings=Settings(multilabel=True))
+    assert pq.read_table(tmp_path / "p")["label"].to_pylist() == [[]] * rows + [["news"]]
 
 
 def test_inspect_counts_the_rows_of_every_label_and_those_without(tmp_path):

@@ -101,8 +101,7 @@ def lines(draw, several):
 def files(draw, several=False):
     """A file of such lines, with or without a last newline, unless it ends with a dot: we refuse
     that as a number that was cut off."""
-    some = st.lists(lines(several), min_size=1, max_size=12)
-    text = "\n".join(draw(some))
+    text = "\n".join(draw(st.lists(lines(several), min_size=1, max_size=12)))
     end = draw(st.sampled_from(["", "\n", "\r\n"]))
     return (text + (end or "\n" * text.endswith("."))).encode()
 
@@ -267,8 +266,7 @@ def test_integers_that_float32_cannot_hold_are_refused():
 @pytest.mark.parametrize("reading", [PLAIN, WEIGHTED, NAMED])
 def test_two_labels_that_are_integers_are_never_read_as_one(reading):
     for token in (*HELD_BY_FLOAT64, *ROUNDED):
-        rows = read(f"0 1:1\n{token} 3:1\n", reading)
-        assert [row.label for row in rows] == [0.0, float(token)]
+        assert [row.label for row in read(f"0 1:1\n{token} 3:1\n", reading)] == [0.0, float(token)]
     for token in BEYOND_FLOAT64:
         expected = f"x.svm, line 2: label {token} is an integer beyond 2⁵³ that float64 cannot"
         assert refusal(f"1 1:1\n{token} 3:1\n", reading).startswith(expected)

@@ -115,8 +115,7 @@ def test_a_row_without_a_number_has_nan_where_labels_are_optional(tmp_path):
 @pytest.mark.parametrize("to", ["parquet", "libsvm"])
 @pytest.mark.parametrize("loss", ["squared_hinge", "squared_error"])
 def test_converted_shards_hold_the_same_numbers(tmp_path, to, loss):
-    path = written(tmp_path / "x.svm", FINE)
-    convert(path, tmp_path / to, to=to, settings=Settings(loss=loss))
+    convert(written(tmp_path / "x.svm", FINE), tmp_path / to, to=to, settings=Settings(loss=loss))
     assert targets(tmp_path / to, PLAIN) == FINE
 
 
@@ -204,5 +203,4 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
 def test_bounds_of_predictions_are_written_rounded_outwards():
     columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
     rows = PredictedRows({}, {name: np.array([x]) for name, x in columns.items()})
-    lines = b"".join(text_predictions([rows], [], TextForm(digits=3)))
-    assert lines == b"0.124\t0.123\t0.124\n"
+    assert b"".join(text_predictions([rows], [], TextForm(digits=3))) == b"0.124\t0.123\t0.124\n"

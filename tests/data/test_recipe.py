@@ -218,8 +218,7 @@ def test_lists_train_as_the_columns_that_they_stand_for(tmp_path):
 )
 def test_a_list_that_is_no_row_is_refused_by_place(strange, sentence):
     column = [[0.5, 2.0]] * 7 + [strange, [1.0, 2.0]]
-    counting = refused(lambda: fitted("x:vector", table=pa.table({"x": column})))
-    assert sentence in counting
+    assert sentence in refused(lambda: fitted("x:vector", table=pa.table({"x": column})))
     known = fitted("x:vector", table=pa.table({"x": column[:7]}))
     assert f"X, {sentence}" in refused(lambda: known.rows({"x": column}))
 
@@ -283,8 +282,7 @@ def test_documents_become_what_scikit_learns_vectorizers_make_of_them(options, v
     if "most_features" in options:  # of words that occur as often, scikit-learn takes any
         assert made.sum() == wanted.sum()
         assert recipe.summary == ["t (500 features, rarer words left out)"]
-        single = fitted("t:text,most_features=1", table=TEXTS)
-        assert single.summary == ["t (rarer words left out)"]
+        assert fitted("t:text,most_features=1", table=TEXTS).summary == ["t (rarer words left out)"]
         return
     np.testing.assert_allclose(made.toarray(), wanted.toarray(), rtol=3e-7)
     if hasattr(vectorizer, "vocabulary_"):
@@ -397,8 +395,7 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence, place):
-    message = refused(lambda: streamtron.fit(place / "a.parquet", columns=spec), DataError)
-    assert sentence in message
+    assert sentence in refused(lambda: streamtron.fit(place / "a.parquet", columns=spec), DataError)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data import (
-    Manifest,
-    MemorySource,
-    ReaderConfig,
-    find_shards,
-    open_shards,
-    storage,
-)
+from streamtron.data import Manifest, MemorySource, ReaderConfig, find_shards, open_shards, storage
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.readers import open_reader, resolve_reading
@@ -129,8 +122,7 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_t
 
 
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
-    rows = [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)]
-    write_shard(tmp_path / "a.svm", rows)
+    write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
         with pytest.raises(MachineError, match=r"need a cache.*--order sequential"):
             source.chunks([[0]])

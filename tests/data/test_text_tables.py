@@ -45,8 +45,7 @@ def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
     if plain.suffix == ".csv":  # without a last end of line
         sign = b"\t" if ".tsv" in path.name else b","
         text = "\ufeff".encode() + text.removesuffix(b"\r\n").replace(b",", sign)
-    packed = {".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
-    path.write_bytes(packed(text))
+    path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(text))
     return path
 
 
@@ -201,8 +200,7 @@ def test_json_is_not_nested_without_bound(before, tmp_path):
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
 def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
-    place = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64)
-    assert (place < len(text)) == (depth > 63)
+    assert (text_kernels.too_deep(np.frombuffer(text, np.uint8), 64) < len(text)) == (depth > 63)
     assert is_shallow(bytearray(text)) == (depth <= 63)
 
 

@@ -66,8 +66,7 @@ class GrowingSource(ListSource):
     def chunks(self, order=None):
         known, self.labels[:] = list(self.labels), self.labels if self.nonzeros_read else []
         for chunk in super().chunks(order):
-            met = int(chunk.codes.max()) + 1
-            self.labels += known[len(self.labels) : met]
+            self.labels += known[len(self.labels) : int(chunk.codes.max()) + 1]
             yield chunk
 
 

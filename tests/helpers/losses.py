@@ -120,8 +120,7 @@ def loss_at(loss: str, m: Exact) -> tuple[Exact, Exact, Exact]:
     """φ, −φ' and φ'' of a margin."""
     if loss == "log_loss":
         q = mpmath.exp(-abs(m)) if abs(m) < 1e5 else mpmath.mpf(0)
-        slope = (q if m >= 0 else 1) / (1 + q)
-        return max(-m, 0) + mpmath.log1p(q), slope, q / (1 + q) ** 2
+        return max(-m, 0) + mpmath.log1p(q), (q if m >= 0 else 1) / (1 + q), q / (1 + q) ** 2
     slack = max(1 - m, mpmath.mpf(0))
     if loss == "squared_hinge":
         return slack * slack, 2 * slack, mpmath.mpf(2 * (slack > 0))

@@ -110,8 +110,7 @@ def _least_of_shards(
     """``least_primal`` over shards as they are now, which many tests ask for; weights as JSON."""
     parts = load_svmlight_files([path for path, _ in stamps], zero_based=True)
     X = sparse.vstack(parts[::2]).tocsr().astype(np.float32).astype(np.float64)
-    weights = json.loads(class_weight)
-    return least_primal(X, np.concatenate(parts[1::2]), C, rho, weights, loss=loss)
+    return least_primal(X, np.concatenate(parts[1::2]), C, rho, json.loads(class_weight), loss=loss)
 
 
 def of_margins(directional: float, margin: float, upper: float, rows: int = 10) -> Certificate:

@@ -263,8 +263,7 @@ def gamma_d(
         for column, value in row:
             Y[k, column] = label * float(value)
         Y[k, width], Y[k, width + 1 + k] = label * rho, math.sqrt(d2)
-    scale = float(np.sqrt((Y * Y).sum(axis=1).max()))
-    system = np.vstack([Y.T / scale, np.ones(len(Y))])
+    system = np.vstack([Y.T / float(np.sqrt((Y * Y).sum(axis=1).max())), np.ones(len(Y))])
     target = np.zeros(len(system))
     target[-1] = 1.0
     c, _ = nnls(system, target)

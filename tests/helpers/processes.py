@@ -78,8 +78,7 @@ class Process:
             out, err = self._out.fileno(), self._err.fileno()
             if terminal is not None:
                 out = err = terminal
-            files = [out, err, theirs.fileno()]
-            socket.send_fds(_forker(), [request], files)
+            socket.send_fds(_forker(), [request], [out, err, theirs.fileno()])
         self.pid = int(self._news.recv(99))
         self.returncode: int | None = None
 

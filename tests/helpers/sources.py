@@ -29,8 +29,7 @@ def csr(rows: Sequence[Row]) -> Rows:
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     pairs = [pair for row in rows for pair in row]
     columns = np.array([column for column, _ in pairs], dtype=np.uint32)
-    values = np.array([value for _, value in pairs], dtype=np.float32)
-    return make_rows(indptr, columns, values)
+    return make_rows(indptr, columns, np.array([value for _, value in pairs], dtype=np.float32))
 
 
 class RowsInMemory(MemorySource):
@@ -121,8 +120,7 @@ def random_rows(
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(n, columns)) * rng.choice([0.3, 1.0, 3.0], size=columns)
     values = np.where(rng.random((n, columns)) < density, values, 0.0).astype(np.float32)
-    truth = values @ rng.normal(size=columns) + rng.normal(size=n)
-    labels = np.where(truth > 0, 1, -1)
+    labels = np.where(values @ rng.normal(size=columns) + rng.normal(size=n) > 0, 1, -1)
     labels[:2] = (1, -1)
     rows: list[Row] = [[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in values]
     return rows, [int(label) for label in labels]

@@ -39,8 +39,7 @@ class Corpus:
         self.directory = directory
         for suffix in ("svm", "parquet"):
             for k in range(4):
-                path = directory / f"{k}.{suffix}"
-                self.write(path, np.arange(200 * k, 200 * (k + 1)))
+                self.write(directory / f"{k}.{suffix}", np.arange(200 * k, 200 * (k + 1)))
 
     def write(self, path: Path, chosen: NDArray[np.int64]) -> Path:
         write_rows(path, self.rows[chosen], self.labels[chosen], self.users[chosen].tolist())

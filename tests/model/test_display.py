@@ -98,8 +98,7 @@ def test_an_update_begins_a_history_of_its_own(place, tmp_path, tol):
     assert (changed["readings"] < 1, [row["reading"] for row in history] == [0]) == (alone, alone)
     assert history[-1]["proven"]
     assert history[-1]["gap"] == changed["certificate"]["relative_duality_gap"]
-    earlier = model.certificate["history"][-1]["upper"]
-    assert earlier not in [row["upper"] for row in history]
+    assert model.certificate["history"][-1]["upper"] not in [row["upper"] for row in history]
     assert history[-1]["seconds"] <= changed["seconds"]
     again = streamtron.update(tmp_path / "updated.st", place / "more")  # has them already
     assert again.report["history"] == history
@@ -206,8 +205,7 @@ def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
     assert dual <= proven["dual_objective"]
     assert lower <= proven["primal_margin"]
     assert upper >= proven["upper_bound"]
-    classes = tuple(map(float, range(40)))
-    many = make_model(np.zeros((40, 2)), np.zeros(40), classes, certificate={})
+    many = make_model(np.zeros((40, 2)), np.zeros(40), tuple(map(float, range(40))), certificate={})
     assert repr(many) == (
         "LinearModel(classes 0, 1, 2, … (40 in all); kind multiclass; columns 2; no certificate)"
     )

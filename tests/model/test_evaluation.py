@@ -59,8 +59,7 @@ def some_rows(rows, *, seed=0, grid=None):
     decisions = rng.normal(size=rows) + 0.8 * signs
     if grid is not None:
         decisions = np.round(decisions * grid) / grid
-    weights = rng.exponential(size=rows) * (rng.random(rows) > 0.1)
-    return signs, decisions, weights
+    return signs, decisions, rng.exponential(size=rows) * (rng.random(rows) > 0.1)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -114,8 +113,7 @@ def test_a_bracket_is_narrow_and_depends_on_no_order_of_the_rows(order):
 
 def test_the_ends_of_a_bracket_are_the_worst_and_the_best_order_of_joined_rows():
     # 1.0 … 1.9 are one decision where two are held: one negative row between two positive ones
-    decisions = np.array([-1.0, 1.2, 1.5, 1.9])
-    found = scored(np.array([-1, 1, -1, 1]), decisions, limit_rows=2)
+    found = scored(np.array([-1, 1, -1, 1]), np.array([-1.0, 1.2, 1.5, 1.9]), limit_rows=2)
     assert found.roc_auc_bracket == pytest.approx([2 / 4, 4 / 4], **EXACT)
     assert found.roc_auc == pytest.approx(3 / 4, **EXACT)
     low, high = found.average_precision_bracket
@@ -205,8 +203,7 @@ def rows_of_many(*, multilabel, seed=0):
         truth = noise.argmax(axis=1)[:, None] == np.arange(5)
         chosen = decisions.argmax(axis=1)[:, None] == np.arange(5)
     truth[:, 4] = False
-    weights = rng.exponential(size=700) * (rng.random(700) > 0.1)
-    return truth, decisions, chosen, weights
+    return truth, decisions, chosen, rng.exponential(size=700) * (rng.random(700) > 0.1)
 
 
 def scored_many(truth, decisions, chosen, weights=None, **how) -> Evaluation:

@@ -88,8 +88,7 @@ def test_programs_have_our_labels_and_decisions_for_any_classes_and_bias(tmp_pat
 def test_of_equals_the_smaller_class_wins_in_onnx_as_here(tmp_path, weights, classes, rows, labels):
     bias = np.zeros(np.shape(weights)[:-1])
     model, rows = make_model(weights, bias, classes, certificate=None), np.array(rows)
-    labels_there = _onnx(model, tmp_path, rows)[0].tolist()
-    assert labels_there == labels == model.predict(rows).tolist()
+    assert _onnx(model, tmp_path, rows)[0].tolist() == labels == model.predict(rows).tolist()
 
 
 SIGMOID = [{"a": -2.0 - k, "b": 0.5 * k} for k in range(3)]
@@ -259,5 +258,4 @@ def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path)
     assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
     assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
     for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
-        done = here(tmp_path, *words, size, "--format", "json", "-o", "t")
-        one_sentence(done, 2, wanted)
+        one_sentence(here(tmp_path, *words, size, "--format", "json", "-o", "t"), 2, wanted)

@@ -34,8 +34,7 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
         found, _, values = liblinearutil.predict([], X, theirs, "-q")
         values = np.array(values)
         expected = values[:, 0] * (2 * rising[0] - 1) if two else values[:, rising]
-        lead = np.abs(expected) if two else np.diff(np.sort(expected)[:, -2:])[:, 0]
-        sure = lead > 1e-12
+        sure = (np.abs(expected) if two else np.diff(np.sort(expected)[:, -2:])[:, 0]) > 1e-12
         assert np.array_equal(ours.predict(dense)[sure], np.array(found)[sure])
         assert np.count_nonzero(sure) > 70
     assert ours.classes == tuple(sorted(map(float, labels)))

@@ -106,8 +106,7 @@ def test_every_program_predicts_the_numbers_that_we_predict(tmp_path, loss):
     [of_onnx] = session.run(["prediction"], {"X": dense.astype(np.float32)})
     assert (of_onnx.dtype, of_onnx.tolist()) == (np.float64, pytest.approx(wanted, **close))
     theirs = skops.io.load(tmp_path / "sklearn")
-    kinds = {"squared_error": Ridge, "huber": HuberRegressor}
-    assert type(theirs) is kinds.get(loss, LinearSVR)
+    assert type(theirs) is {"squared_error": Ridge, "huber": HuberRegressor}.get(loss, LinearSVR)
     assert {name: getattr(theirs, name) for name in SKLEARN[loss]} == SKLEARN[loss]
     assert theirs.predict(dense) == pytest.approx(wanted, **close)
     [direction] = json.loads((tmp_path / "json").read_text())["directions"]

@@ -194,8 +194,7 @@ def test_moved_shards_are_known_by_their_bytes_and_a_new_run_reads_all_rows(
     shutil.copy2(moved[2], shards[2])
     paths = [*moved[:2], shards[2], moved[3]]
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
-    resumed = streamtron.run(paths, settings, model=tmp_path / "m", resume=True)
-    assert resumed.report["rows"] == 798
+    assert streamtron.run(paths, settings, model=tmp_path / "m", resume=True).report["rows"] == 798
     assert sorted(deletions.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
     anew = streamtron.run(paths, settings, model=tmp_path / "m", overwrite=True)
     assert (anew.report["rows"], "forgotten_rows" in anew.report) == (800, False)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 import streamtron
 from streamtron import Machine, Settings, StreamtronRegressor, certify
@@ -370,8 +369,7 @@ def test_weights_that_newton_s_method_alone_has_made_raise_no_alarm_of_hardware(
     )
     t = X.astype(np.float64) @ [1.0, 1.0, -1.0] + rng.normal(size=9000)
     model = StreamtronRegressor(C=100, tol=1e-6, loss="huber", epsilon=1e9, max_iter=3)
-    with pytest.warns(ConvergenceWarning):
-        model.fit(X, t)
+    model.fit(X, t)
     told = [record for record in caplog.records if "had drifted" in record.message]
     assert {record.levelno for record in told} == {logging.INFO}
 

@@ -211,8 +211,7 @@ def test_columns_are_compared_as_the_shards_number_them_whatever_the_base():
 
 def test_settings_gaps_and_classes_that_differ_are_told(place):
     first = _with((1.0,), settings={"C": 1.0, "rho": 1.0}, certificate={"relative_duality_gap": 1})
-    second = _with((1.0,), settings={"C": 2.0, "rho": 1.0}, certificate=None)
-    found = streamtron.diff(first, second)
+    found = streamtron.diff(first, _with((1.0,), settings={"C": 2.0, "rho": 1.0}, certificate=None))
     assert found["settings"] == {"C": [1.0, 2.0]}
     assert found["directions"][0]["relative_duality_gap"] == [1, None]
     many = streamtron.load(place / "n")

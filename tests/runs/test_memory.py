@@ -104,8 +104,7 @@ def test_a_run_of_two_rows_is_updated_where_it_was_fitted(two, tmp_path):
     (tmp_path / "more.svm").write_text("1 2:1\n-1 2:-1\n")
     updated = streamtron.update(tmp_path / "m", tmp_path / "more.svm", machine=machine)
     assert updated.report["rows"] == 4
-    found = streamtron.StreamtronClassifier().fit_shards(two, machine=machine)
-    assert found.n_features_in_ == 1
+    assert streamtron.StreamtronClassifier().fit_shards(two, machine=machine).n_features_in_ == 1
 
 
 @pytest.mark.parametrize("given", [None, 5_000_000])
@@ -257,8 +256,7 @@ def test_the_plan_says_how_many_classes_train_at_a_time(tmp_path):
     assert plan["learners"] == CLASSES
     assert 1 < plan["learners_at_once"] < CLASSES
     assert sum(plan["items"].values()) == plan["total"] <= MEMORY
-    most = Machine(memory=20 * MEMORY)
-    plan = describe_shards([str(tmp_path / "0.svm")], settings, most)["plan"]
+    plan = describe_shards([str(tmp_path / "0.svm")], settings, Machine(memory=20 * MEMORY))["plan"]
     assert plan["learners_at_once"] == CLASSES
 
 

@@ -106,8 +106,7 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(wor
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"],
+    "name", ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"]
 )
 @pytest.mark.parametrize("change", ["update", "fit"])
 def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(

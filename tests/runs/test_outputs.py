@@ -142,8 +142,7 @@ def test_no_command_writes_over_what_it_reads_or_into_a_run(
     else:
         path = whole / name
     before = _content(whole)
-    ended = here(whole, *words.format(f"{output} {path}").split())
-    one_sentence(ended, 2, "Name another")
+    one_sentence(here(whole, *words.format(f"{output} {path}").split()), 2, "Name another")
     assert _content(whole) == before
 
 
@@ -408,8 +407,7 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(read
 
 def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(ready, disk):
     small = disk("small", size=1 << 20)
-    cache = ready / "wanted.run" / "cache"
-    words = ("fit", "train", "--cache-dir", cache, "--model", small / "m")
+    words = "fit", "train", "--cache-dir", ready / "wanted.run" / "cache", "--model", small / "m"
     assert here(ready, *words).returncode == 0
     old = (small / "m").read_bytes()
     for path in (small / "m.run").iterdir():

@@ -496,8 +496,7 @@ def test_predict_writes_what_is_certain_and_counts_it(run, place):
     assert [line[2] == "1" for line in lines] == table["certain"].to_pylist()
     assert [float(line[1]) for line in lines] == table["decision"].to_pylist()
     assert {line[2] for line in lines} == {"0", "1"}
-    count = sum(line[2] == "1" for line in lines)
-    assert done.stderr == f"700 rows, {count} certain\n"
+    assert done.stderr == f"700 rows, {sum(line[2] == '1' for line in lines)} certain\n"
 
 
 def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused(run, place):

@@ -335,8 +335,7 @@ def test_a_scaled_model_gets_a_true_certificate_and_the_scale_back(data, tmp_pat
 @pytest.mark.parametrize("weights", [[0.0] * COLUMNS, [1e-30] * COLUMNS, [-1.0] * COLUMNS])
 @pytest.mark.parametrize("active_set", [10**9, 3_000, 0])
 def test_bad_weights_get_a_true_certificate_too(data, weights, active_set):
-    problem = Settings(C=2.0, active_set=active_set)
-    proof = certify(foreign(weights), data.path, settings=problem)
+    proof = certify(foreign(weights), data.path, settings=Settings(C=2.0, active_set=active_set))
     sound(proof, best_margin(data, 2.0, 1.0))
     assert proof.certificate.relative_duality_gap > 0.1
 

@@ -105,8 +105,7 @@ def test_features_are_named_as_in_shards_and_an_index_of_pandas_is_none(table):
     for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
         told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}
         model = streamtron.fit(table.replace_schema_metadata(told), label="answer", features="*")
-        left = ("f0", "f2") if index == "f1" else ("f0", "f1", "f2")
-        assert model.feature_names == left
+        assert model.feature_names == (("f0", "f2") if index == "f1" else ("f0", "f1", "f2"))
     frame = table.to_pandas()  # the index of what pandas has filtered
     model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
     assert model.feature_names == ("f0", "f1", "f2")
@@ -120,8 +119,7 @@ def test_categories_may_differ_from_batch_to_batch():
                 "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
             })  # fmt: skip
 
-    model = streamtron.fit(batches(), hash_bits=8)
-    assert model.predict([["x"], ["y"]]).tolist() == ["a", "b"]
+    assert streamtron.fit(batches(), hash_bits=8).predict([["x"], ["y"]]).tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, np.array])

@@ -208,8 +208,7 @@ def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, 
 
 
 def test_deletions_that_are_damaged_or_none_of_ours_are_refused(tmp_path):
-    deletion = Deletions("/data/a.svm", "0" * 32, np.array([1, 5]))
-    deletions.save(tmp_path / "deletions", [deletion])
+    deletions.save(tmp_path / "deletions", [Deletions("/data/a.svm", "0" * 32, np.array([1, 5]))])
     [found] = deletions.load(tmp_path).values()
     assert (found.path, found.fingerprint, found.rows.tolist()) == ("/data/a.svm", "0" * 32, [1, 5])
     written = bytearray((tmp_path / "deletions").read_bytes())

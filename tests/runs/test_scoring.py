@@ -33,8 +33,7 @@ ROWS = 9000  # three blocks
 
 def _model(**changes: object) -> LinearModel:
     weights = np.random.default_rng(0).normal(size=COLUMNS)
-    model = LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1})
-    return model.but(**changes)
+    return LinearModel(weights, 0.25, (-1.0, 1.0), {}, None, {"index_base": 1}).but(**changes)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,7 @@ def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
 
 @pytest.mark.parametrize("multilabel", [False, True])
 @pytest.mark.parametrize(
-    "classes",
-    [("ham", "spam"), (False, True), (0.5, 2.0), ("ant", "bee", "cow"), (0.5, 2.0, 9.0)],
+    "classes", [("ham", "spam"), (False, True), (0.5, 2.0), ("ant", "bee", "cow"), (0.5, 2.0, 9.0)]
 )
 def test_a_line_is_the_label_or_all_above_0_and_every_decision_in_order(
     classes, multilabel, corpus, tmp_path
@@ -166,8 +164,7 @@ def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, s
 
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
-    written = write_predictions(_model(), tmp_path / "wide", tmp_path / "out")
-    assert written == (2, 2, None, ())
+    assert write_predictions(_model(), tmp_path / "wide", tmp_path / "out") == (2, 2, None, ())
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2

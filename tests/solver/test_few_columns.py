@@ -113,8 +113,7 @@ def test_a_tenth_of_the_rows_in_memory_certifies_few_columns_in_few_readings(C, 
     learner = trained(source, Settings(C=C, tol=1e-3, active_set=source.nbytes // 10))
     assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
     assert source.nonzeros_read <= most * len(source.rows.indices)
-    X = source.rows.values.reshape(-1, 50).astype(np.float64)
-    primal = least_primal(X, source.codes, C)
+    primal = least_primal(source.rows.values.reshape(-1, 50).astype(np.float64), source.codes, C)
     assert learner.certificate.dual <= primal * (1 + 1e-9)
     assert primal <= learner.certificate.primal * (1 + 1e-9)
 

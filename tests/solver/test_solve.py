@@ -89,8 +89,7 @@ def scene(
     delta2 = np.full(ROWS, 0.5 / C)
     if weighted:
         delta2 /= np.random.default_rng(seed).choice([0.1, 1.0, 5.0], size=ROWS)
-    radius2 = float((patterns**2).sum(axis=1).max() + delta2.max())
-    chosen_b = 500.0 * radius2 if b is None else b
+    chosen_b = 500.0 * float((patterns**2).sum(axis=1).max() + delta2.max()) if b is None else b
     start = np.zeros(ROWS, dtype=np.int32)
     if counts is not None:
         start[:] = counts
@@ -250,8 +249,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(options, monk
     found, optimum = small.solve(0.5).v, exact.solve(1e-12).v
     assert np.abs(found - optimum).max() <= 1e-11 * np.abs(optimum).max()
     monkeypatch.setattr(ascent, "SMALL", small.problem.active.nonzeros - 1)
-    large = scene(1, **options).solve(0.5).v
-    assert np.abs(large - optimum).max() > 1e-4 * np.abs(optimum).max()
+    assert np.abs(scene(1, **options).solve(0.5).v - optimum).max() > 1e-4 * np.abs(optimum).max()
 
 
 @pytest.mark.parametrize(

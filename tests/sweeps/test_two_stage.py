@@ -207,8 +207,7 @@ def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(row
         return
     least, most = reach.accuracy
     assert Fraction(least) <= weight["right"] / total <= Fraction(least) + Fraction(1, 10**13)
-    sure = 1 - weight["wrong"] / total
-    assert Fraction(most) - Fraction(1, 10**13) <= sure <= Fraction(most)
+    assert Fraction(most) - Fraction(1, 10**13) <= 1 - weight["wrong"] / total <= Fraction(most)
 
 
 @pytest.mark.parametrize("C", [1e-4, 0.01, 1.0])
