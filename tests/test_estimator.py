@@ -560,8 +560,7 @@ def test_callbacks_of_scikit_learn_meet_every_reading():
 
     X, y = _rows(n=900)
     model = StreamtronClassifier().set_callbacks(Told()).fit(X, y)
-    readings = len(model.certificate_["history"])
-    assert told == ["setup", *["reading"] * readings, "fit", "teardown"]
+    assert told == ["setup", *["reading"] * len(model.certificate_["history"]), "fit", "teardown"]
     with pytest.raises(DataError):
         model.fit(X, np.zeros(900))
     assert told[-1] == "teardown"

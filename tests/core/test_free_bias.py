@@ -8,8 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from streamtron import Settings
 from streamtron.core.losses import HINGE, LOSSES, SQUARED_ERROR, Loss, gains, slopes, solved, values
 from streamtron.core.rows import make_rows
+from streamtron.solver.learner import Learner, augment
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets, round_counts
 from tests.helpers.losses import EPSILON, REGRESSION
@@ -49,8 +51,9 @@ class Rows(NamedTuple):
         n, numbers = len(self.y), self.loss.numbers
         signs, t = (np.ones(n), self.y) if numbers else (self.y, np.zeros(0))
         squares, prices = np.square(self.X.astype(float)).sum(axis=1), np.full(n, 0.5 / self.C)
-        at = v[:2] / scale, v[2] / rho / scale, scale, -np.inf
-        frozen = Frozen(*at, self.loss, B, rho, self.r)
+        frozen = Frozen(
+            v[:2] / scale, v[2] / rho / scale, scale, -np.inf, self.loss, B, rho, self.r
+        )
         rows = make_rows(np.arange(0, 2 * n + 1, 2), np.tile([0, 1], n), self.X.ravel())
         targets = Targets(np.arange(n), signs.astype(np.int8), prices, squares, t)
         frozen.scan(rows, targets, counts, rho)
@@ -112,3 +115,12 @@ def test_weights_with_a_small_objective_far_from_those_of_the_dual_point_prove_n
     counts = np.array([0.04 * B, 0.0396 * B], np.int32)
     dual = rows.proven(np.array([-0.1, 0.0, 0.0]), counts, 4.0, 1.0)
     assert 0.9 * rows.balanced(counts) < dual <= rows.balanced(counts)
+
+
+def test_another_feature_changes_neither_the_best_weights_nor_the_counts():
+    learner, at = Learner(Settings(C=1.0, intercept="free")), 4096.0
+    running, best = learner.running, learner.best
+    running.settle(np.ones(2), 3.0 * at, 0.0, 5)  # Σ c_k l_k = 3
+    best.bias, best.candidate = 0.5 / at, np.array([1.0, 2.0, 0.25 / at])
+    augment(learner, 4.0)
+    assert (running.bias, 4.0 * best.bias, 4.0 * best.candidate[-1]) == (12.0, 0.5, 0.25)

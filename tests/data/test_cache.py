@@ -340,8 +340,7 @@ def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache,
 
 
 def test_a_first_reading_uses_its_memory_again(tmp_path, cache, monkeypatch):
-    rows = [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)]
-    write_shard(tmp_path / "long.svm", rows)
+    write_shard(tmp_path / "long.svm", [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)])
     for at_once in (8, 4):  # text has its columns and its values apart
         buffers = Buffers()
         for module in ("blocks", "cache.flat_file"):

@@ -180,8 +180,7 @@ def test_weights_below_zero_or_not_finite_are_refused(weight):
 
 # --- numbers ---
 
-NUMBER = rb"[+-]?(\d+\.?\d*|\.\d+)"
-ONE_ROW = re.compile(rb"1([ \t]+\d+:" + NUMBER + rb")*[ \t]*(#[ -~\t]*)?\r?")
+ONE_ROW = re.compile(rb"1([ \t]+\d+:[+-]?(\d+\.?\d*|\.\d+))*[ \t]*(#[ -~\t]*)?\r?")
 
 
 @pytest.mark.parametrize("at", range(2, 15))
@@ -211,8 +210,7 @@ def hard_tokens(count: int, seed: int) -> list[str]:
 
     def halfway() -> str:
         low = struct.unpack("f", struct.pack("I", rng.randrange(1, 0x7F000000)))[0]
-        high = float(np.nextafter(np.float32(low), np.float32(np.inf)))
-        middle = (low + high) / 2
+        middle = (low + float(np.nextafter(np.float32(low), np.float32(np.inf)))) / 2
         nudge = rng.choice([0.0, math.ulp(middle), -math.ulp(middle)])
         return rng.choice([repr(middle + nudge), f"{middle + nudge:.60e}", f"{middle:.25e}"])
 

@@ -157,8 +157,7 @@ class Objective:
                 (c * self.phi(r + theta * s)[1] * s for c, r, s in rows), NOTHING
             )
 
-        bends = [self.epsilon, -self.epsilon, NOTHING]
-        pairs = product(zip(residuals, slopes, strict=True), bends)
+        pairs = product(zip(residuals, slopes, strict=True), [self.epsilon, -self.epsilon, NOTHING])
         borders = sorted({(b - r) / s for (r, s), b in pairs if s and (b - r) / s > 0})
         low = NOTHING
         for high in [*borders, None]:
@@ -224,8 +223,7 @@ def solution(
 
 def _dual(exact: Objective, v: Vector) -> Decimal:
     """max over θ of D(θ α), α_k = −C_k φ'."""
-    rows = zip(exact.costs, exact.residuals(v), strict=True)
-    alphas = [-c * exact.phi(r)[1] for c, r in rows]
+    alphas = [-c * exact.phi(r)[1] for c, r in zip(exact.costs, exact.residuals(v), strict=True)]
     a = [dot(alphas, column) for column in zip(*exact.X, strict=True)]
     pairs = zip(alphas, exact.costs, strict=True)
     square = dot(a, a) + sum((alpha * alpha / (2 * c) for alpha, c in pairs), NOTHING)

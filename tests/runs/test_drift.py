@@ -387,8 +387,7 @@ def test_of_many_classes_each_has_its_drift_and_the_summary_names_the_largest(wa
     plant(run, 0.02, (0,))
     plant(run, 0.3, (2,))
     drifts = {label: each.certificate.drift for label, each in certify(model).classes}
-    planted = {met[0]: 0.02, met[1]: 0.0, met[2]: 0.3}
-    assert drifts == pytest.approx(planted, rel=1e-9, abs=ROUNDING)
+    assert drifts == pytest.approx({met[0]: 0.02, met[1]: 0.0, met[2]: 0.3}, rel=1e-9, abs=ROUNDING)
     told = succeeded(here(tmp_path, "update", "m", shards[0], "--report", "r.json")).stdout
     report = json.loads((tmp_path / "r.json").read_text())
     found = [each["drift_repaired"] for each in report["learners"]]

@@ -340,12 +340,12 @@ def test_a_free_bias_moves_in_the_blocks_of_parts_and_of_those_that_come_later(t
     proven, told = certify(tmp_path / "alone").certificate, found.report["certificate"]
     assert proven.dual == pytest.approx(told["dual_objective"], rel=1e-8)
     generate(str(tmp_path / "text"), rows=600, columns=2000, seed=1, shards=4)
-    how |= {"loss": "squared_hinge", "intercept": "free", "active_set": 60_000}
+    how |= {"loss": "squared_hinge", "C": 0.5, "intercept": "free", "active_set": 40_000}
     text, alone = (trained([tmp_path / "text"], **how | {"parts": k}).report for k in (4, 1))
     assert sum(reading["newton_steps"] for reading in alone["history"]) <= 1000  # rows are visited
     for report in found.report, update(tmp_path / "alone", last).report, text, alone:
         assert report["certificate"]["relative_duality_gap"] <= 0.02
-        assert report["readings"] <= 8.0
+        assert report["readings"] <= 5.0
     how |= {"loss": "hinge", "C": 20.0, "tol": 0.1, "active_set": 110_000}  # blocks begin later
     assert trained([tmp_path / "text"], **how | {"parts": 2}).report["readings"] <= 9.0
 

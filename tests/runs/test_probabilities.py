@@ -427,8 +427,7 @@ def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds
 
 def test_the_radius_holds_what_rounding_the_offsets_loses():
     w, v = np.array([1.0, 1.0, 1.0]), np.array([1.0 + 1e-3, 1.0 + 1e-3 / 3, 1.0 + 1e-12 / 3])
-    P = 1.0 + np.linalg.norm(w - v) ** 2 / 2
-    proven = {"primal_objective": P, "dual_objective": 1.0}
+    proven = {"primal_objective": 1.0 + np.linalg.norm(w - v) ** 2 / 2, "dual_objective": 1.0}
     offsets, ball = ball_of((w, 0.0), (v, 0.0), 0.0, 0.0, proven)
     off = np.linalg.norm(w + ball["unit"] * offsets.astype(float) - (w + v) / 2)
     half = np.linalg.norm(w - v) / 2
@@ -454,8 +453,7 @@ def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any
     """A model whose optimum lies within ``radius`` of its weights, but for rounding."""
     one = {"primal_objective": 0.5, "dual_objective": 0.5 - radius**2 / 2.0}
     one |= {"relative_duality_gap": 0.1, "rows_scanned": 1}
-    two = np.ndim(weights) == 1
-    proven = one if two else joint_certificate([one] * len(classes))
+    proven = one if np.ndim(weights) == 1 else joint_certificate([one] * len(classes))
     return make_model(weights, bias, classes, settings={"rho": 1.0}, certificate=proven, **reading)
 
 

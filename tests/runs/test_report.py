@@ -167,8 +167,7 @@ def test_the_history_is_drawn_reading_by_reading_from_four_points_on(run, place,
         ("Newton steps by reading", [readings + 1]),
     ):
         drawing = text.partition(f'aria-label="{title}"')[2].partition("</svg>")[0]
-        lines = re.findall(r'points="([^"]*)"', drawing)
-        assert [len(line.split()) for line in lines] == points
+        assert [len(line.split()) for line in re.findall(r'points="([^"]*)"', drawing)] == points
         assert drawing.count("hollow") == (1 if title.startswith("Bounds") else 0)
     assert "by seconds" not in text
 

@@ -202,8 +202,7 @@ class Story:
         before = killed = None
         if self.rng.random() < 0.4:
             before = state(self.place)
-            number = int(self.rng.integers(CALLS))
-            code, _ = killed_at_call(number, change, self.model, words)
+            code, _ = killed_at_call(int(self.rng.integers(CALLS)), change, self.model, words)
             assert code in (0, WAS_KILLED)
             with FinishedRun.to_change(locate(self.model)):
                 pass  # who opens it next puts a whole change in place
