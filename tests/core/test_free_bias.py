@@ -76,8 +76,8 @@ class Rows(NamedTuple):
 def drawn(loss: Loss, rng: np.random.Generator) -> Rows:
     """Rows that are sometimes far from the origin, and sometimes all at it."""
     n = int(rng.integers(2, 9))
-    X = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1) + rng.choice([0.0, 10.0, 10.0, 1e6])
-    X = X.astype(np.float32) * np.float32(rng.random() < 0.9)
+    X = rng.normal(size=(n, 2)) * 10.0 ** rng.uniform(-1, 1) + rng.choice([0.0, 10.0])
+    X = (X + 1e6 * ((u := rng.random()) < 0.1)).astype(np.float32) * np.float32(u < 0.9)
     signs = np.where(np.arange(n) == 0, -1.0, rng.choice([-1.0, 1.0, 1.0], n))
     y = np.round(rng.normal(size=n) + 3.0, 3) if loss.numbers else signs
     return Rows(loss, X, y, 10.0 ** rng.uniform(-2, 0.5), rng.choice([0.0, 0.0, 0.5, 1.0]))
