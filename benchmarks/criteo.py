@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from streamtron import Settings, run
 from streamtron.core.limits import available_memory
-from streamtron.data.row_batch import RowBatch
+from streamtron.data.row_batch import RowBatch, take_rows
 from streamtron.data.writers.shards import ShardStyle, new_shards, write_shards
 
 COLUMNS, GROUP_ROWS, SHARD_ROWS = 10**6, 4096, 1 << 18
@@ -37,25 +37,47 @@ CATEGORIES = [
 FIELDS = np.array(NUMBERS + CATEGORIES, dtype=np.float64)
 ZIPF, INTERCEPT, DEVIATION = 1.1, -1.3, 1.0
 """The exponent; the mean logarithm of the odds, and its deviation from row to row."""
+DAYS, DRIFT = 30, 1.0
+"""Where odds drift: days, and by how much the logarithm of the odds rises over all of them, while
+as much of other effects is added to those of the columns."""
 SCRAMBLE = np.uint64(0x9E3779B97F4A7C15)
 
 
-def click_logs(rows: int) -> Iterator[RowBatch]:
-    """Generate the rows, the same ones in every call."""
+def click_logs(rows: int, skip: int = 0, drift: str | None = None) -> Iterator[RowBatch]:
+    """Generate the rows, the same ones in every call, after those of ``skip`` groups.
+
+    With ``drift`` a row is of one of ``DAYS``, and its odds are that day's: "sorted" by day, or
+    "shuffled".
+    """
     fields = np.arange(1, len(FIELDS) + 1, dtype=np.uint64)
-    effects = np.random.default_rng(0).normal(0.0, DEVIATION / len(FIELDS) ** 0.5, COLUMNS)
-    for number, first in enumerate(range(0, rows, GROUP_ROWS)):
+    effects, later = np.random.default_rng(0).normal(
+        0.0, DEVIATION / len(FIELDS) ** 0.5, (2, COLUMNS)
+    )
+    for number, first in enumerate(range(0, rows, GROUP_ROWS), skip):
         random, size = np.random.default_rng([1, number]), min(GROUP_ROWS, rows - first)
         values = _zipf(random.random((size, len(FIELDS)))).astype(np.uint64)
         hashed = (values * np.uint64(len(FIELDS) + 1) + fields) * SCRAMBLE
         columns = ((hashed >> np.uint64(32)) % np.uint64(COLUMNS)).astype(np.uint32)
         columns.sort(axis=1)
         new = np.append(np.ones((size, 1), bool), columns[:, 1:] != columns[:, :-1], axis=1)
-        odds = np.exp(INTERCEPT + (effects[columns] * new).sum(axis=1))
+        logarithm = INTERCEPT + (effects[columns] * new).sum(axis=1)
+        if drift is not None:
+            day = np.full(size, DAYS * first // rows)
+            if drift == "shuffled":
+                day = np.random.default_rng([2, number]).integers(0, DAYS, size)
+            logarithm += day / DAYS * (DRIFT + (later[columns] * new).sum(axis=1))
+        odds = np.exp(logarithm)
         indptr = np.append(0, np.cumsum(new.sum(axis=1)))
         nonzeros = np.full(indptr[-1], len(FIELDS) ** -0.5, dtype=np.float32)
         missed = (random.random(size) > odds / (1.0 + odds)).astype(np.int32)
         yield RowBatch(indptr, columns[new], nonzeros, missed, [1.0, -1.0], None, str)
+
+
+def by_label(rows: int) -> Iterator[RowBatch]:
+    """The same rows, sorted by label."""
+    for code in (0, 1):
+        for batch in click_logs(rows):
+            yield take_rows(batch, np.flatnonzero(batch.codes == code))
 
 
 def _zipf(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,10 +86,10 @@ def _zipf(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.floor((1.0 + uniform * ((FIELDS + 1.0) ** power - 1.0)) ** (1.0 / power))
 
 
-def write(directory: str, rows: int) -> None:
-    """Write the rows as Parquet."""
+def write(directory: str, batches: Iterable[RowBatch], shard_rows: int = SHARD_ROWS) -> None:
+    """Write rows as Parquet."""
     with new_shards(directory, "parquet", False) as path:
-        write_shards(click_logs(rows), path, ShardStyle("parquet"), SHARD_ROWS)
+        write_shards(batches, path, ShardStyle("parquet"), shard_rows)
 
 
 def fit(directory: str, C: float, tol: float) -> dict[str, Any]:
@@ -105,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         keep = options.keep or stack.enter_context(tempfile.TemporaryDirectory())
         rows = Path(keep) / f"clicks-{options.rows}"
         if not rows.exists():
-            write(str(rows), options.rows)
+            write(str(rows), click_logs(options.rows))
         for C in options.C:
             for tol in options.tol:
                 report, peak = measure.in_fresh_process(fit, str(rows), C, tol)

@@ -6,15 +6,18 @@ import argparse
 import lzma
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+import criteo
+import measure
 import numpy as np
 from problem import Data
 from scipy import sparse
-from shapes import SHAPES, shaped
+from shapes import SHAPES, shaped, wide_rows
 
 from streamtron.data import open_shards
 from streamtron.data.writers.corpus import KINDS, generate
@@ -139,3 +142,62 @@ def write_libsvm(data: Data, path: Path) -> None:
             span = slice(rows.indptr[k], rows.indptr[k + 1])
             pairs = zip(rows.indices[span].tolist(), rows.data[span].tolist(), strict=True)
             file.write(f"{label:+.0f} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in pairs) + "\n")
+
+
+def write_corpus(kind: str, directory: str, rows: int) -> None:
+    """What ``streamtron generate`` writes."""
+    generate(directory, rows=rows, seed=0, kind=kind, format="parquet")
+
+
+def held_out(directory: str, rows: int) -> None:
+    """A tenth as many click logs as there are ``rows``, none of which is among those."""
+    behind = -(-rows // criteo.GROUP_ROWS)
+    criteo.write(directory, criteo.click_logs(max(rows // 10, 1), behind))
+
+
+def write_clicks(drift: str, directory: str, rows: int) -> None:
+    """Click logs of 30 days."""
+    criteo.write(directory, criteo.click_logs(rows, drift=drift))
+
+
+SETS: dict[str, tuple[int, Callable[[str, int], None]]] = {
+    "clicks": (2_000_000, lambda to, rows: criteo.write(to, criteo.click_logs(rows))),
+    "clicks-one": (2_000_000, lambda to, rows: criteo.write(to, criteo.click_logs(rows), rows)),
+    "clicks-by-label": (2_000_000, lambda to, rows: criteo.write(to, criteo.by_label(rows))),
+    "clicks-by-day": (2_000_000, partial(write_clicks, "sorted")),
+    "clicks-any-day": (2_000_000, partial(write_clicks, "shuffled")),
+    "clicks-held-out": (2_000_000, held_out),
+    "text": (40_000, partial(write_corpus, "text")),
+    "dense": (40_000, partial(write_corpus, "dense")),
+    "wide": (100_000, lambda to, rows: criteo.write(to, wide_rows(rows))),
+}
+"""Rows unless told otherwise, and how they are written. ``clicks-one`` is one file,
+``clicks-any-day`` has the odds of ``clicks-by-day`` in any order."""
+
+
+def make(name: str, rows: int, directory: str) -> None:
+    """Write a set, all of it or nothing; in a process of its own, for its memory is not ours."""
+    unfinished = f"{directory}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    SETS[name][1](unfinished, rows)
+    Path(unfinished).rename(directory)
+
+
+def count(path: str) -> tuple[int, int]:
+    """Rows and nonzeros."""
+    with open_shards([path], cache_dir=None) as source:
+        for _ in source.chunks():
+            pass
+        assert source.rows is not None
+        assert source.nonzeros is not None
+        return source.rows, source.nonzeros
+
+
+def made(name: str, rows: int, home: Path) -> str:
+    """The path of a set, which is made once."""
+    path = home / f"{name}-{rows}"
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        measure.note(f"{path} is made")
+        measure.in_fresh_process(make, name, rows, str(path))
+    return str(path)

@@ -9,10 +9,12 @@ import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +25,7 @@ TURN = 0.1
 RESULTS = Path(__file__).resolve().parent / "results"
 LIBRARIES = (
     "streamtron", "numpy", "scipy", "numba", "pyarrow", "scikit-learn", "liblinear-official",
-    "vowpalwabbit", "xgboost-cpu", "matplotlib",
+    "vowpalwabbit", "cyanure", "xgboost-cpu", "matplotlib",
 )  # fmt: skip
 
 
@@ -97,6 +99,35 @@ def peak_memory() -> int:
     raise OSError("/proc/self/status has no line VmHWM: the benchmarks need Linux.")
 
 
+@contextmanager
+def control_group(size: int) -> Iterator[list[str] | None]:
+    """The words before a command that run it in a control group of ``size`` bytes; None where
+    nothing permits one."""
+    scope = ["--scope", "--quiet", "--no-ask-password", "--property=MemorySwapMax=0"]
+    scope.append(f"--property=MemoryMax={size}")
+    ways = [["systemd-run", *scope], ["systemd-run", "--user", *scope]]
+    with ExitStack() as stack:
+        root, own = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup").read_text().splitlines()[-1]
+        if own.startswith("0::/") and (root / "cgroup.controllers").exists():
+            beside = (root / own[4:]).parent if own[4:] else root
+            group = beside / f"streamtron-bench-{os.getpid()}"
+            try:
+                group.mkdir()
+                stack.callback(group.rmdir)
+                (group / "memory.max").write_text(str(size))
+                ways.append(["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"])
+            except OSError as error:
+                note(f"no control group by {group}: {error}")
+        yield next((words for words in ways if _works(words)), None)
+
+
+def _works(words: Sequence[str]) -> bool:
+    """Whether these words before a command run it."""
+    if shutil.which(words[0]) is None:
+        return False
+    return subprocess.run([*words, "true"], capture_output=True).returncode == 0
+
+
 def machine() -> dict[str, Any]:
     """Processor, cores, load and versions: what a figure is worth nothing without."""
     return {
@@ -144,6 +175,12 @@ def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) 
         print("  ".join(cells).rstrip())
 
 
+def print_markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """The same in Markdown."""
+    for line in (head, ["---"] * len(head), *rows):
+        print(f"| {' | '.join(line)} |")
+
+
 def note(text: str) -> None:
     """Progress, to stderr."""
     print(text, file=sys.stderr, flush=True)
@@ -155,6 +192,13 @@ def save(name: str, results: Any, directory: Path) -> Path:
     path = directory / f"{name}.json"
     path.write_text(json.dumps(_finite(results), indent=2, allow_nan=False) + "\n")
     return path
+
+
+def append(result: Mapping[str, Any], path: Path) -> None:
+    """Add a line of JSON to a file; numbers that are not finite become null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        file.write(json.dumps(_finite(result), allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:

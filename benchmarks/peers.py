@@ -51,6 +51,9 @@ class Peer(Protocol):
 SOLVERS = {"squared_hinge": (1, 2), "log_loss": (7, 0), "hinge": (3,)}
 """LIBLINEAR's -s of each loss, the dual one first."""
 
+RATES, MOST_PASSES = (0.1, 0.25, 0.5, 1.0, 2.0), 64
+"""Of Vowpal Wabbit: the learning rates that are tried, and passes at most."""
+
 MOST_FOR_CHOLESKY = 2000
 """Columns at most: newton-cholesky has their square in memory."""
 
@@ -263,6 +266,16 @@ class SklearnSgd:
         return self.problem.primal(v)
 
 
+class HeldOutRun(NamedTuple):
+    """Vowpal Wabbit by its learning rate and passes: seconds, P, and the log loss held out."""
+
+    rate: float
+    passes: int
+    seconds: float
+    primal: float
+    held_out: float
+
+
 class VowpalCache:
     """Rows in Vowpal Wabbit's own cache, in a directory that goes when this does."""
 
@@ -276,17 +289,20 @@ class VowpalCache:
 
 
 class VowpalWabbit:
-    """Vowpal Wabbit from its cache, by its passes.
+    """Vowpal Wabbit from its cache, by its passes; ``rate`` is its --learning_rate.
 
     It has no squared hinge loss: it minimises another, and its weights are judged at their best
-    scale.
+    scale. Its logistic loss is ours, and then they are judged as they are.
     """
 
     library = "vowpalwabbit"
 
-    def __init__(self, problem: Problem, passes: int, loss: str, cache: VowpalCache) -> None:
+    def __init__(
+        self, problem: Problem, passes: int, loss: str, cache: VowpalCache, rate: float = 0.5
+    ) -> None:
         self.name = f"VW {loss}"
         self.problem, self.passes, self.loss, self.cache = problem, passes, loss, cache
+        self.rate = rate
 
     def settings(self) -> Sequence[float]:
         return doublings(self.passes)
@@ -295,17 +311,25 @@ class VowpalWabbit:
         l2 = 1.0 / (self.problem.C * len(self.problem.labels))
         options = (
             f"--cache_file {self.cache.path} --loss_function {self.loss} --l2 {l2!r} "
-            f"--passes {int(setting)} -b {self.cache.bits} --noconstant --holdout_off"
+            f"--passes {int(setting)} -b {self.cache.bits} --noconstant --holdout_off "
+            f"--learning_rate {self.rate!r}"
         )
         start = time.perf_counter()
         trained = vowpal(options)
         seconds = time.perf_counter() - start
-        columns = self.problem.rows.shape[1]
-        v = np.array([trained.get_weight(column) for column in range(columns)])
+        # with --l2 weights lack a common factor until they are saved
+        saved = f"{self.cache.path}.model"
+        trained.save(saved)
         trained.finish()
+        loaded = vowpal(f"-i {saved} -t")
+        columns = self.problem.rows.shape[1]
+        v = np.array([loaded.get_weight(column) for column in range(columns)])
+        loaded.finish()
         return Run(seconds, v, setting)
 
     def primal(self, v: Vector) -> float:
+        if (self.loss, self.problem.loss) == ("logistic", "log_loss"):
+            return self.problem.primal(v)
         return self.problem.least_primal(v)
 
 
@@ -353,6 +377,33 @@ def rivals(problem: Problem, passes: int) -> list[Peer]:
     if available("vowpalwabbit"):
         cache = VowpalCache(Data(problem.rows, problem.labels))
         found += [VowpalWabbit(problem, passes, loss, cache) for loss in ("hinge", "squared")]
+    return found
+
+
+def vowpal_to_loss(problem: Problem, test: Data, wanted: float, repeats: int) -> list[HeldOutRun]:
+    """Vowpal Wabbit's logistic loss: one pass at the best of ``RATES``, then 2, 4, … passes at
+    that rate until the mean log loss of ``test`` is no more than ``wanted``.
+
+    The problem has a constant as its last column, and the rows of ``test`` have not.
+    """
+    width, rows = problem.rows.shape[1] - 1, test.rows.copy()
+    constant = float(problem.rows[0, width])
+    cache = VowpalCache(Data(problem.rows, problem.labels))
+
+    def tried(rate: float, passes: int) -> HeldOutRun:
+        peer = VowpalWabbit(problem, passes, "logistic", cache, rate)
+        runs = [peer.run(passes) for _ in range(repeats)]
+        v = runs[-1].v
+        w = np.zeros(max(width, rows.shape[1]))  # columns of the test alone have no weight
+        w[:width] = v[:width]
+        margins = test.labels * (rows @ w[: rows.shape[1]] + constant * v[width])
+        loss = float(np.logaddexp(0.0, -margins).mean())
+        seconds = float(np.median([run.seconds for run in runs]))
+        return HeldOutRun(rate, passes, seconds, peer.primal(v), loss)
+
+    found = [min((tried(rate, 1) for rate in RATES), key=lambda run: run.held_out)]
+    while found[-1].held_out > wanted and found[-1].passes < MOST_PASSES:
+        found.append(tried(found[0].rate, 2 * found[-1].passes))
     return found
 
 

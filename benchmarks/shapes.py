@@ -1,13 +1,20 @@
-"""Three sets of rows in shapes on which LIBLINEAR is at its best: small ones, with a rare class."""
+"""Three sets of rows in shapes on which LIBLINEAR is at its best: small ones, with a rare class;
+and rows most of whose columns occur once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 from problem import Data
 from scipy import sparse
+
+from streamtron.data.row_batch import RowBatch
+
+GROUP_ROWS = 4096
+SHARED, OWN = 1000, 10
+"""Columns that the wide rows share, and those that each has for itself."""
 
 
 def attributes(rng: np.random.Generator) -> sparse.csr_array:
@@ -50,3 +57,19 @@ def shaped(name: str) -> Data:
     decisions: NDArray[np.float64] = X @ rng.normal(size=X.shape[1])
     decisions = decisions / decisions.std() + rng.normal(scale=0.5, size=len(decisions))
     return Data(X, np.where(decisions > np.quantile(decisions, 1.0 - share), 1.0, -1.0))
+
+
+def wide_rows(rows: int) -> Iterator[RowBatch]:
+    """11 nonzeros a row: one in a column that tells the label, ten in columns that occur once."""
+    random = np.random.default_rng(0)
+    places = random.permutation(SHARED + OWN * rows).astype(np.uint32)
+    effects, nonzeros = random.normal(size=SHARED), OWN + 1
+    for first in range(0, rows, GROUP_ROWS):
+        size = min(GROUP_ROWS, rows - first)
+        shared = random.integers(0, SHARED, size)
+        own = SHARED + OWN * (first + np.arange(size)[:, None]) + np.arange(OWN)
+        columns = np.sort(places[np.column_stack((shared, own))], axis=1).ravel()
+        codes = (effects[shared] + 0.5 * random.normal(size=size) > 0.0).astype(np.int32)
+        indptr = np.arange(0, nonzeros * size + 1, nonzeros)
+        values = np.full(nonzeros * size, nonzeros**-0.5, dtype=np.float32)
+        yield RowBatch(indptr, columns, values, codes, [-1.0, 1.0], None, str)

@@ -133,6 +133,49 @@ def test_a_tiny_run_of_the_others_saves_finite_figures_and_proven_gaps(script, o
     assert all(number <= 0.01 for name, number in saved if name == "gap")
 
 
+def test_out_of_core_fits_with_all_rows_and_with_a_sixth_in_memory_for_each_tree(tmp_path):
+    results = tmp_path / "results.jsonl"
+    command = [sys.executable, BENCHMARKS / "out_of_core.py", "--tiny", "--results", results]
+    tree = BENCHMARKS.parent
+    command += ["--loss", "log_loss", "--trees", tree, tree]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    saved = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["kind"] for line in saved] == [
+        "machine",
+        *["fit", "fit", "medians", "medians"] * 2,
+    ]
+    fits = [line for line in saved if line["kind"] == "fit"]
+    assert [(fit["tree"], fit["held"]) for fit in fits] == [("A", 1), ("B", 1), ("A", 6), ("B", 6)]
+    whole = 8 * 19_500 + 24 * 500
+    assert [fit["active_set"] for fit in fits[1:3]] == [whole * 11 // 10, whole // 6]
+    for fit in fits:
+        assert fit["certified"]
+        assert fit["gap"] <= 1e-3
+        assert fit["seconds"] > fit["fit_seconds"] > 0.0
+        assert fit["processor_seconds"] > 0.0
+        assert fit["peak_bytes"] > 50e6
+    assert fits[0]["readings"] == 2
+    assert "| clicks | 500 | log_loss | 1 | 1/6 | B |" in done.stdout
+    assert "seconds of B / A in 2 cases: median" in done.stdout
+
+
+@pytest.mark.slow
+def test_vowpal_wabbits_weights_have_the_scale_of_its_predictions(load):
+    vowpalwabbit = pytest.importorskip("vowpalwabbit")
+    peers, data = load("peers"), few_rows(load)
+    problem = load("problem").Problem.of(data, 1.0, 1.0, "log_loss")
+    cache = peers.VowpalCache(load("problem").Data(problem.rows, problem.labels))
+    v = peers.VowpalWabbit(problem, 8, "logistic", cache).run(8).v
+    model = vowpalwabbit.Workspace(f"-i {cache.path}.model -t --quiet")
+    row = problem.rows[0]
+    text = " ".join(f"{j}:{x:.9g}" for j, x in zip(row.indices, row.data, strict=True))
+    predicted = model.predict(f"| {text}")
+    model.finish()
+    cache.directory.cleanup()
+    assert float((row @ v)[0]) == pytest.approx(predicted, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reached(tmp_path):
     printed, saved = tiny("certified", tmp_path)
@@ -173,8 +216,10 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["measure", "problem", "data", "peers", "ours", "certified",
-                                  "reading", "rows", "startup", "updating"])  # fmt: skip
+EXAMPLES = "measure problem data peers ours certified out_of_core reading rows startup updating"
+
+
+@pytest.mark.parametrize("name", EXAMPLES.split())
 def test_the_examples_in_the_benchmarks_come_out_as_written(load, name):
     assert doctest.testmod(load(name)).failed == 0
 
