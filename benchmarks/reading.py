@@ -142,7 +142,7 @@ class Epochs:
         self.source = source
         for _ in source.chunks():
             pass
-        self.groups = order.block_groups(0, 1, len(source.blocks))
+        self.groups = order.block_groups(0, 1, source.blocks)
         self.rule_of_targets = TargetRule(DELTA2, source.labels, None, None)
         self.held = list(source.chunks(self.groups))
         self.positions = [self._order(chunk) for chunk in self.held]

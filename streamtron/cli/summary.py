@@ -77,12 +77,16 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
     if verbose:
         facts += [(name.replace("_", " "), report[name]) for name in ("nonzeros", "full_epochs")]
         facts.append(("readings", round(report["readings"], 3)))
+        facts.append(("visits a row", round(report["visits"], 1)))
     if (size := settings["active_set"]) != DEFAULT_ACTIVE_SET:
         facts.append(("active set", format_size(size)))
     if "nonzero_weights" in report:
         facts.append(("weights not 0", f"{report['nonzero_weights']:,}"))
     price = [("C", settings["C"])] if settings["C"] else [("delta", settings["delta"])]
-    yield from aligned([*facts, *price, ("seconds", round(report["seconds"], 2))])
+    seconds = [("seconds", round(report["seconds"], 2))]
+    if verbose:
+        seconds += [(f"  {name}", round(spent, 2)) for name, spent in report["phases"].items()]
+    yield from aligned([*facts, *price, *seconds])
     yield ""
     yield from learned_lines(report, verbose=verbose)
 

@@ -167,9 +167,10 @@ def helper(function):
     return njit(**_OPTIONS, no_cpython_wrapper=True)(function)
 
 
-AHEAD = 4
-"""Rows between the one visited and the one prefetched. In random order the processor's own prefetch
-fails; visits are 1.6 to 2 times faster with this one."""
+AHEAD, WEIGHTS_AHEAD = 8, 2
+"""Rows between the one visited and those of which the nonzeros, and the weights of their columns,
+are prefetched. In random order the processor's own prefetch fails: visits are 2.5 times faster with
+this one (``benchmarks/reading.py``)."""
 
 _LINE = 16
 """Column numbers, or values, in a cache line of 64 bytes."""
@@ -193,20 +194,30 @@ def _fetch(typing_context, array, place):
 
 
 @helper
-def _fetch_ahead(rows, order, n, squares, delta2, counts):
-    """Prefetch the row visited ``AHEAD`` visits after the n-th, and the offsets of later ones. Free
-    of branches, and so inlined: a call would count references with locked instructions."""
+def _fetch_ahead(rows, order, n, squares, delta2, counts, w):
+    """Prefetch the row visited ``AHEAD`` visits after the n-th, the weights of a nearer one, and
+    the offsets of later ones. Free of branches, and so inlined: a call would count references with
+    locked instructions."""
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
     _fetch(delta2, i)
     _fetch(counts, i)
+    _fetch_weights_ahead(rows, order, n, w)
+
+
+@helper
+def _fetch_weights_ahead(rows, order, n, w):
+    """Prefetch the weights of the row visited ``WEIGHTS_AHEAD`` visits after the n-th."""
+    i = np.uintp(order[np.uintp(min(n + WEIGHTS_AHEAD, len(order) - 1))])
+    for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        _fetch(w, rows.indices[j])
 
 
 @helper
 def _fetch_row_ahead(rows, order, n):
     """Prefetch the nonzeros of that row alone; return the row."""
     last = len(order) - 1
-    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 4 * AHEAD, last))]))
+    _fetch(rows.indptr, np.uintp(order[np.uintp(min(n + 2 * AHEAD, last))]))
     i = np.uintp(order[np.uintp(min(n + AHEAD, last))])
     start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
     for j in range(start, stop, np.uintp(_LINE)):
@@ -483,23 +494,27 @@ def _gain_terms(phi, p, target):
 
 @helper
 def _step(phi, count, y_a, q, b, cost, target):
-    """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008). Squared
-    hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the
-    same, c_k + m at most b C. Logistic loss: see ``_logistic_alpha``. Where t is a number, c_k may
-    be negative: see ``_residual_alpha``."""
+    """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008), and for
+    LOG_LOSS what α earns after it, over C. Squared hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m
+    maximises b Σ c_k − ½‖a‖². Hinge: the same, c_k + m at most b C. Logistic loss: see
+    ``_logistic_margin``. Where t is a number, c_k may be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
-        return _ascent_step(count, y_a, q, b)
+        return _ascent_step(count, y_a, q, b), 0.0
+    gain = 0.0
     largest = np.floor(b * _most(phi) * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
     least = 0.0
     if phi.code == HINGE:
         best = count + np.floor((b - y_a) / q + 0.5) if q > 0.0 else np.inf
     elif phi.code == LOG_LOSS:
-        best = np.floor(b * _logistic_alpha(count / b, y_a / b, q, cost) + 0.5)
+        z = _logistic_margin(count / b, y_a / b, q, cost)
+        e = _exp_minus(abs(z))
+        slope = _logistic_slope(z, e)
+        best, gain = np.floor(b * (cost * slope) + 0.5), slope * z + _logistic_value(z, e)
     else:
         largest = min(largest, np.float64(COUNT_MAX))
         best = np.floor(b * _residual_alpha(phi, count / b, y_a / b - target, q, cost) + 0.5)
         least = -largest
-    return min(max(best, least), largest) - count
+    return min(max(best, least), largest) - count, gain
 
 
 @helper
@@ -519,47 +534,47 @@ def _residual_alpha(phi, alpha, residual, q, cost):
 
 
 LOGISTIC_STEPS = 100
-"""Steps of Newton's method for one dual variable at most: three or four are usual, thirty where
+"""Steps of Newton's method for one dual variable at most: two or three are usual, thirty where
 C q is large and most of them halve the bracket."""
+
+NEARLY = 0.03
+"""A step from where the margin is off by this much leaves about its square."""
 
 
 @helper
-def _logistic_alpha(alpha, m, q, cost):
-    """Return the α' that maximises C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
+def _logistic_margin(alpha, m, q, cost):
+    """Return the margin z of a row after the step from α to the α' = C σ(−z) that maximises
+    C H(α'/C) − (α' − α) m − ½ (α' − α)² q (Yu et al., 2011).
 
-    The margin z of the row is then m + (α' − α) q, and α' = C σ(−z): the root of an increasing
-    function of z, by Newton's method within the bracket that m and the z of α make, which is halved
-    where a step leads out of it, or the step before has left more than half of the value."""
-    low = high = m
-    if 0.0 < alpha < cost:
-        z = _log((cost - alpha) / alpha)
-        low, high = min(m, z), max(m, z)
-    elif alpha > 0.0:
-        low = m - alpha * q
-    else:
-        high = m + cost * q
+    As z is m + (α' − α) q, it is the root of an increasing function, by Newton's method from m
+    within the bracket that 0 ≤ α' ≤ C makes, which is halved where a step leads out of it, or the
+    step before has left more than half of the value."""
+    low, high = m - alpha * q, m + (cost - alpha) * q
     z, last = m, math.inf
     for _ in range(LOGISTIC_STEPS):
         slope = _logistic_slope(z, _exp_minus(abs(z)))
         value = z - m - (cost * slope - alpha) * q
         low, high = (z, high) if value < 0.0 else (low, z)
         z -= value / (1.0 + cost * q * slope * (1.0 - slope))
-        if abs(value) <= 1e-3:
-            break  # the step squares what it is off by
+        if abs(value) <= NEARLY:
+            break
         if not low < z < high or abs(value) > 0.5 * last:
             z = 0.5 * (low + high)
         last = abs(value)
-    return cost * _logistic_slope(z, _exp_minus(abs(z)))
+    return z
 
 
 @helper
-def _excess(phi, count, step, b, cost, target):
-    """Return what a step adds to the gains above t/b."""
+def _excess(phi, count, step, b, cost, target, gain):
+    """Return what a step adds to the gains above t/b. ``gain`` : of LOG_LOSS what α earns after it,
+    over C: at p = σ(−z) the entropy is p z + φ(z)."""
     if phi.code == HINGE:
         return 0.0
     p, p_before = (count + step) / b / cost, count / b / cost
     steps = (abs(count + step) - abs(count)) / b
-    return cost * (_gain(phi, p, target) - _gain(phi, p_before, target)) - steps
+    if phi.code != LOG_LOSS:
+        gain = _gain(phi, p, target)
+    return cost * (gain - _gain(phi, p_before, target)) - steps
 
 
 @helper
@@ -604,7 +619,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, s
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     numbers = len(targets) > 0
     for n in range(len(order)):
-        _fetch_ahead(rows, order, n, squares, delta2, counts)
+        _fetch_ahead(rows, order, n, squares, delta2, counts, w)
         i = np.uintp(order[n])
         if signs[i] == 0:
             continue
@@ -616,9 +631,9 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, s
         y_a = margin + price * counts[i]
         q = squares[i] + rho * rho + price
         if ascent:
-            step = _step(phi, counts[i], y_a, q, b, cost, target)
+            step, gain = _step(phi, counts[i], y_a, q, b, cost, target)
         else:
-            step = 1.0 if y_a <= threshold else 0.0
+            step, gain = 1.0 if y_a <= threshold else 0.0, 0.0
         if step > COUNT_MAX - counts[i]:
             step = np.float64(COUNT_MAX - counts[i])
             tallies[CLIPPED] += 1
@@ -629,7 +644,7 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, s
         sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
         extension += price * (step * (2.0 * counts[i] + step))
         if phi.code != SQUARED_HINGE:
-            excess += _excess(phi, counts[i], step, b, cost, target)
+            excess += _excess(phi, counts[i], step, b, cost, target, gain)
         m = np.int64(step)
         t += abs(counts[i] + m) - abs(counts[i])
         counts[i] += m
@@ -770,7 +785,7 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, 
             scalars[LOSS, k] += cost * _value(phi, scale[k] * margin - target)
             y_a = margin + price * count
             q = squares[i] + rho[k] * rho[k] + price
-            step = _step(phi, count, y_a, q, b[k], cost, target)
+            step, gain = _step(phi, count, y_a, q, b[k], cost, target)
             if step > COUNT_MAX - count:
                 step = np.float64(COUNT_MAX - count)
                 tallies[CLIPPED, k] += 1
@@ -783,7 +798,7 @@ def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, 
             scalars[SQ_NORM, k] = max(sq_norm, 0.0)
             scalars[EXTENSION, k] += price * (step * (2.0 * count + step))
             if phi.code != SQUARED_HINGE:
-                scalars[EXCESS, k] += _excess(phi, count, step, b[k], cost, target)
+                scalars[EXCESS, k] += _excess(phi, count, step, b[k], cost, target, gain)
             m = np.int64(step)
             tallies[STEPS, k] += abs(counts[n, k] + m) - abs(counts[n, k])
             counts[n, k] += m
@@ -910,6 +925,8 @@ def add_counts(rows, order, signs, counts, fresh, low, first, stop):
     are, in whatever order a row has them: the sum in one does not depend on others."""
     for n in range(len(order)):
         _fetch_row_ahead(rows, order, n)
+        _fetch_weights_ahead(rows, order, n, fresh)
+        _fetch_weights_ahead(rows, order, n, low)
         i = np.uintp(order[n])
         factor = np.float64(counts[i]) * np.float64(signs[i])
         for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label
-from streamtron.data.blocks import all_ones, block_cutter, make_block, make_chunk, squares_of
+from streamtron.data.blocks import (
+    all_ones,
+    block_borders,
+    chunk_cutter,
+    make_block,
+    make_chunk,
+    squares_of,
+)
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
@@ -60,9 +68,15 @@ class MemorySource:
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.width = self._batch.width  # not the shape's, which may be larger
+        self._chunks = [(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
+        borders = [
+            start + border
+            for number, (start, stop) in enumerate(self._chunks)
+            for border in block_borders(stop - start, number)[:-1]
+        ]
         self.blocks = tuple(
             Block(start, stop - start, int(indptr[stop] - indptr[start]))
-            for start, stop, _ in block_cutter().cuts(indptr)
+            for start, stop in pairwise([*borders, self.rows])
         )
         self.nonzeros_read = 0
 
@@ -74,9 +88,13 @@ class MemorySource:
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
         """Deliver the data once: in data order, a block at a time; or one chunk for each group of
         block numbers in ``order``, their rows concatenated."""
-        for group in order if order is not None else ((k,) for k in range(len(self.blocks))):
-            blocks = [self.blocks[number] for number in group]
-            ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
+        groups = order if order is not None else range(len(self._chunks))
+        for group in groups:
+            if isinstance(group, int):
+                ranges: tuple[tuple[int, int], ...] = (self._chunks[group],)
+            else:
+                blocks = [self.blocks[number] for number in group]
+                ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
             rows = make_block([slice_batch(self._batch, start, stop) for start, stop in ranges])
             if rows.weights is not None and all_ones(rows.weights):
                 rows = rows._replace(weights=None)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from streamtron.core import is_loaded, kernels
 from streamtron.core import rows as chunk
 from streamtron.core.rows import Chunk, freeze, make_rows
-from streamtron.data.row_batch import RowBatch, offsets_of
+from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 _AT_ONCE = 1 << 25
 """Bytes allocated at once, for several buffers: a large array comes in large pages."""
@@ -183,15 +184,46 @@ class RowCutter:
             full = int(indptr[start]) + self._most_nonzeros - self._nonzeros
             by_nonzeros = int(np.searchsorted(indptr, full))
             stop = min(by_nonzeros, start + self._most_rows - self._rows, rows)
-            self._rows += stop - start
-            self._nonzeros += int(indptr[stop] - indptr[start])
-            ends = self._rows >= self._most_rows or self._nonzeros >= self._most_nonzeros
-            if ends:
-                self._rows = self._nonzeros = 0
-            yield start, stop, ends
+            yield start, stop, self.fill(stop - start, int(indptr[stop] - indptr[start]))
             start = stop
 
+    def fill(self, rows: int, nonzeros: int) -> bool:
+        """Add rows to the open group; return whether it ends with them."""
+        self._rows += rows
+        self._nonzeros += nonzeros
+        ends = self._rows >= self._most_rows or self._nonzeros >= self._most_nonzeros
+        if ends:
+            self._rows = self._nonzeros = 0
+        return ends
 
-def block_cutter() -> RowCutter:
-    """Cut a shard into blocks of 4,096 rows or 2²⁰ nonzeros."""
+
+def chunk_cutter() -> RowCutter:
+    """Cut a shard into chunks of 4,096 rows or 2²⁰ nonzeros, in which it is read in its order."""
     return RowCutter(chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS)
+
+
+BLOCKS_OF_A_CHUNK, LEAST_ROWS, AS_MANY = 32, 128, 4
+"""Blocks of each of a shard's first AS_MANY chunks, if they have LEAST_ROWS rows each; half as many
+of each of the next AS_MANY, a quarter of the 2 · AS_MANY after them, and so on: few blocks of a
+long shard are short."""
+
+
+def block_borders(rows: int, number: int) -> list[int]:
+    """Return where the blocks of a shard's chunk begin, and where the last one ends: the units that
+    a later reading mixes. Those of a short shard are short, so that many fit in little memory.
+    ``number`` : of the chunk in its shard.
+
+    >>> [len(block_borders(4096, number)) - 1 for number in (0, 3, 4, 8, 16, 1000)]
+    [32, 32, 16, 8, 4, 1]
+    >>> block_borders(200, 0)
+    [0, 100, 200]
+    """
+    most = BLOCKS_OF_A_CHUNK >> (number // AS_MANY).bit_length()
+    blocks = max(1, min(most, -(-rows // LEAST_ROWS)))
+    return [rows * k // blocks for k in range(blocks + 1)]
+
+
+def cut_blocks(part: RowBatch, number: int) -> list[RowBatch]:
+    """Cut the rows of a shard's chunk into its blocks, as views."""
+    borders = block_borders(part.rows, number)
+    return [slice_batch(part, start, stop) for start, stop in pairwise(borders)]

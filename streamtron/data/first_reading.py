@@ -1,7 +1,7 @@
 """The first reading: shards, or their cache files, to blocks in data order.
 
-The reader's batches are cut where blocks end, which is at the shard's end at the latest; labels get
-their codes, and the cache is written on the way. Without a cache every reading is one of these.
+The reader's batches are cut where chunks end, which is at the shard's end at the latest, and those
+into blocks; labels get their codes, and the cache is written on the way. Without a cache every reading is one of these.
 
 Where bad shards are left out, a shard is verified whole before its first row is delivered: it goes
 into its cache file first and is delivered from there, or, without a cache, it is read twice.
@@ -22,7 +22,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.files import CACHE_REMEDY, check_room
 from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label, are_targets
 from streamtron.core.text import format_size
-from streamtron.data.blocks import block_cutter, make_block, make_chunk
+from streamtron.data.blocks import chunk_cutter, cut_blocks, make_block, make_chunk
 from streamtron.data.cache.directory import Cache
 from streamtron.data.cache.flat_file import CachedShard, CacheSlot, Contents, Entry, FlatWriter
 from streamtron.data.discover import FORMATS, ShardFile
@@ -116,7 +116,7 @@ class ChunkEvent(NamedTuple):
 
 
 def first_reading(plan: Plan, known: Manifest | None) -> Generator[ChunkEvent]:
-    """Yield the blocks of all shards as chunks, and at last an event with what is known of the
+    """Yield the chunks of all shards, and at last an event with what is known of the
     data: the same as an earlier reading found (``known``), if there was one."""
     return _FirstReading(plan, known).events()
 
@@ -167,11 +167,12 @@ class _FirstReading:
         reader = cached or self._plan.open_reader(shard, self._plan.reading)
         labels, first_block = ShardLabels(self._table), len(self._blocks)
         with nullcontext() if cached else self._writer() as writer:
-            for segment in self._segments(reader, labels):
+            for number, part in enumerate(self._parts(reader, labels)):
+                blocks = cut_blocks(part, number)
                 if writer:
-                    writer.write(segment)
+                    writer.write(blocks)
                 fetched = self._bytes + _fetched_by(reader)
-                yield self._event(self._chunk(segment, labels), fetched)
+                yield self._event(self._chunk(part, blocks, labels), fetched)
             check_unchanged(shard)
             self._admit(shard, reader.fingerprint(), self._blocks[first_block:])
             self._bytes += cached.contents.bytes if cached else _fetched(shard)
@@ -187,11 +188,11 @@ class _FirstReading:
         labels = ShardLabels(LabelTable())
         with self._writer() as writer:
             try:
-                for segment in self._segments(reader, labels):
+                for number, part in enumerate(self._parts(reader, labels)):
                     if writer:
-                        writer.write(segment)
+                        writer.write(cut_blocks(part, number))
                     else:
-                        self._nonzeros += segment.nonzeros
+                        self._nonzeros += part.nonzeros
             except DataError:
                 self._bytes += _fetched_by(reader)
                 raise
@@ -224,9 +225,9 @@ class _FirstReading:
             check_room(where, needed, what, CACHE_REMEDY)
         self._has_room = True
 
-    def _segments(self, reader: ShardReader, labels: ShardLabels) -> Iterator[RowBatch]:
+    def _parts(self, reader: ShardReader, labels: ShardLabels) -> Iterator[RowBatch]:
         parts: list[RowBatch] = []
-        cutter = block_cutter()
+        cutter = chunk_cutter()
         for batch in reader.batches():
             if not self._has_room and not isinstance(reader, CachedShard):
                 self._check_room(batch, _fetched_by(reader))
@@ -254,14 +255,15 @@ class _FirstReading:
                 "hash the columns."
             )
 
-    def _chunk(self, segment: RowBatch, labels: ShardLabels) -> Chunk:
-        ranges = ((self._rows, self._rows + segment.rows),)
-        chunk = make_chunk(segment.coded(labels.to_source), ranges)
-        self._blocks.append(Block(self._rows, segment.rows, segment.nonzeros))
-        self._nonzeros += segment.nonzeros
-        self._width = max(self._width, segment.width)
-        if segment.nonzeros:
-            lowest = int(segment.indices.min())
+    def _chunk(self, part: RowBatch, blocks: Sequence[RowBatch], labels: ShardLabels) -> Chunk:
+        ranges = ((self._rows, self._rows + part.rows),)
+        chunk = make_chunk(part.coded(labels.to_source), ranges)
+        for block in blocks:
+            self._blocks.append(Block(self._rows, block.rows, block.nonzeros))
+        self._nonzeros += part.nonzeros
+        self._width = max(self._width, part.width)
+        if part.nonzeros:
+            lowest = int(part.indices.min())
             self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
         self._met.update(_codes_that_count(chunk))
         return chunk

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Block, Chunk, Label
 from streamtron.data import readers
+from streamtron.data.blocks import chunk_cutter
 from streamtron.data.cache.flat_file import GroupReader
 from streamtron.data.deletions import Deletions
 from streamtron.data.discover import ShardFile, find_shards
@@ -253,7 +255,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         if self.info is None or self._plan.cache_dir is None:
             events = partial(first_reading, replace(self._plan, shards=self.shards), self.manifest)
         else:
-            groups = order if order is not None else ((k,) for k in range(len(self.blocks)))
+            groups = order if order is not None else _in_data_order(self.info)
             events = partial(self._cached, self.info, groups)
         running = self._deliver(events)
         self._running.add(running)
@@ -320,6 +322,18 @@ class ShardSource(AbstractContextManager["ShardSource"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _in_data_order(info: DatasetInfo) -> Iterator[list[int]]:
+    """Yield the numbers of the blocks of each chunk of the first reading."""
+    cutter, group = chunk_cutter(), list[int]()
+    for number, (slot, following) in enumerate(pairwise([*info.slots, None])):
+        assert slot is not None
+        group.append(number)
+        full = cutter.fill(slot.entry.rows, slot.entry.nonzeros)
+        if full or following is None or following.shard is not slot.shard:
+            yield group
+            cutter, group = chunk_cutter(), []
 
 
 def _resolve_by_first(plan: Plan) -> ReaderConfig:

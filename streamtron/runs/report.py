@@ -31,6 +31,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
+from streamtron.solver.progress import PHASES
 from streamtron.solver.vectors import dense
 
 STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
@@ -129,6 +130,8 @@ def outcome_of(
         **read,
         "columns": model.columns,
         "full_epochs": max(entry["full_epochs"] for entry in reports),
+        "visits": sum(k.progress.visited for k in learners) / max(manifest.nonzeros, 1),
+        "phases": {name: sum(k.progress.phases[name] for k in learners) for name in PHASES},
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,

@@ -164,6 +164,30 @@ def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[Step, 
     return mini_epochs
 
 
+PAYS = 0.3
+"""Another pass over a buffer pays as long as the dual that a visited nonzero gains is at least this
+part of what the first visits of fresh rows gain, for a nonzero visited or read."""
+
+
+def visit_while_it_pays(
+    problem: Subproblem, fresh: float
+) -> Generator[Step, None, tuple[int, bool]]:
+    """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
+    would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
+    the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
+    lengths = np.diff(problem.active.rows.indptr) + 1
+    columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.counts != 0
+    most = max(1, math.floor(of_newton(lengths, columns, inside)))
+    for number in range(1, most + 1):
+        before = problem.objective_at_b
+        yield problem.mini_epoch()
+        gain = (problem.objective_at_b - before) / max(problem.active.nonzeros, 1)
+        fresh = fresh or 0.5 * gain
+        if gain <= PAYS * fresh:
+            return number, False
+    return most, True
+
+
 class _Ascent:
     """Rounds of visits with Newton's method between them, and what they have found so far.
     ``known`` : whether weights are known already, and so the live rows."""
@@ -228,7 +252,7 @@ class _Ascent:
         if math.isfinite(solution.primal):
             self._measure()
         solution.b, solution.mini_epochs = problem.rule.b, math.ceil(self.visited)
-        solution.newton_steps = problem.newton_steps
+        solution.newton_steps, solution.visited = problem.newton_steps, problem.visited
 
     def consider(self, v: Vector, rounding: float = 0.0) -> Generator[Step, None, None]:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""

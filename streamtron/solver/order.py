@@ -1,7 +1,7 @@
 """The order of blocks and rows: a function of (seed, reading), so that nothing is stored.
 
-Later readings interleave GROUP blocks drawn at random from the whole data, with their rows
-permuted. In files sorted by label or day a group mixes GROUP distant places.
+Later readings interleave blocks drawn at random from the whole data, in groups that are read and
+visited together with their rows permuted: other rows share memory in each reading.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk, ChunkSource
 from streamtron.core.splitmix import draw
 
 GROUP = 8
-"""Blocks interleaved at a time in ``block_groups``: more mix a sorted file better and take more
-memory (``benchmarks/reading.py``)."""
+"""A group has the rows or nonzeros of so many of the largest blocks at most, about: more mix a
+sorted file better and take more memory (``benchmarks/reading.py``)."""
 
 _BLOCKS, _ROWS, _ACTIVE, _DRAWN, _SOME = 0, 1, 2, 3, 4
 
@@ -41,26 +41,29 @@ def _start(*key: int) -> int:
     return xxhash.xxh3_64_intdigest(" ".join(map(str, key)).encode())
 
 
-def block_groups(seed: int, reading: int, blocks: int) -> list[Sequence[int]]:
-    """The blocks of a later reading, in groups that are read and visited together: as few of at
-    most ``GROUP`` as there can be, all of about a size. But three at least, for one is read while
+def block_groups(seed: int, reading: int, blocks: Sequence[Block]) -> list[list[int]]:
+    """The numbers of the blocks of a later reading, in groups that are read and visited together:
+    as few as ``GROUP`` allows, all of about as many rows. But three at least, for one is read while
     another is visited, if that leaves two blocks to mix in each."""
-    if blocks == 1:
-        return [[0]]  # to make a generator takes longer than to read a short block
-    shuffled = _generator(seed, reading, _BLOCKS).permutation(blocks).tolist()
-    groups = max(-(-blocks // GROUP), min(3, blocks // 2), min(2, blocks))
-    borders = np.rint(np.linspace(0, blocks, groups + 1)).astype(np.int64).tolist()
-    return [shuffled[start:stop] for start, stop in pairwise(borders)]
+    number = len(blocks)
+    if number <= 1:
+        return [[0]][:number]  # to make a generator takes longer than to read a short block
+    shuffled = _generator(seed, reading, _BLOCKS).permutation(number)
+    rows = np.cumsum(np.array([block.rows for block in blocks], dtype=np.int64)[shuffled])
+    nonzeros = sum(block.nonzeros for block in blocks)
+    by_size = -(-int(rows[-1]) // (GROUP * BLOCK_ROWS)), -(-nonzeros // (GROUP * BLOCK_NONZEROS))
+    groups = max(*by_size, min(3, number // 2), min(2, number))
+    inner = 1 + np.searchsorted(rows, rows[-1] * np.arange(1, groups) // groups)
+    borders = sorted({0, *inner.tolist(), number})
+    return [shuffled[start:stop].tolist() for start, stop in pairwise(borders)]
 
 
-def reading_order(
-    settings: Settings, reading: int, source: ChunkSource
-) -> list[Sequence[int]] | None:
+def reading_order(settings: Settings, reading: int, source: ChunkSource) -> list[list[int]] | None:
     """Groups of blocks in the order of a reading; None: as they come (the first reading, for text
     has no random access, and ``--order sequential``)."""
     if not settings.random or reading == 0:
         return None
-    return block_groups(settings.seed, reading, len(source.blocks))
+    return block_groups(settings.seed, reading, source.blocks)
 
 
 def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +25,10 @@ Vector = NDArray[np.float64]
 
 CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
+
+PHASES = ("preparing", "waiting", "scanning", "solving")
+"""What the seconds of a fit are spent on: the first reading of the shards, as far as it is waited
+for; later ones; scans; visits and Newton's method."""
 
 PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
 
@@ -160,6 +166,17 @@ class Progress:
     """of every reading, in order"""
     seconds: float = 0.0
     """since training began, when the clock was last read"""
+    phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """seconds spent in each of PHASES"""
+    visited: int = 0
+    """nonzeros of the rows visited"""
+    gained: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """the dual that the first visits of rows in this reading have gained, and the nonzeros that
+    were visited and read for it"""
+    passes_paid: bool = False
+    """whether a second pass over the last buffer paid"""
+    crawls: bool = False
+    """whether a buffer of this reading was left to Newton's method"""
     mode: str = "train"
     """what the current reading does"""
     told: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -213,13 +230,14 @@ class Progress:
 
     def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
         """Begin the stage at ``stage_number`` with this b, after so many updates."""
-        self.b = b
+        self.b, self.gained = b, [0.0, 0.0]
         name = "ascent" if self.stage.ascent else self.stage.epsilon
         self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
 
     def begin_reading(self, number: int, mode: str) -> None:
         """Begin a reading."""
         self.reading, self.mode, self.concluded = number, mode, False
+        self.gained, self.crawls = [0.0, 0.0], False
 
     def done_since(self, updates: int) -> tuple[list[StageReport], int, int]:
         """Return the stages, the updates and the mini-epochs since this was last asked, ``updates``
@@ -242,11 +260,33 @@ class Progress:
         self.full_epochs += 1
         self.reports[-1].full_epochs += 1
 
-    def count_work(self, *, mini_epochs: int = 0, newton_steps: int = 0) -> None:
-        """Count mini-epochs and steps of Newton's method."""
+    def count_first_visits(self, gain: float, nonzeros: int) -> None:
+        """Count the dual that rows have gained as they were read."""
+        self.visited += nonzeros
+        self.gained[0] += gain
+        self.gained[1] += 2.0 * nonzeros
+
+    @property
+    def fresh_gain(self) -> float:
+        """The dual that first visits have gained, for a nonzero visited or read; 0 without any."""
+        gain, cost = self.gained
+        return gain / cost if cost else 0.0
+
+    def count_work(self, *, mini_epochs: int = 0, newton_steps: int = 0, visited: int = 0) -> None:
+        """Count mini-epochs, steps of Newton's method, and nonzeros visited."""
+        self.visited += visited
         self.mini_epochs += mini_epochs
         self.reports[-1].mini_epochs += mini_epochs
         self.reports[-1].newton_steps += newton_steps
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds spent inside."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.phases[name] += time.perf_counter() - began
 
     def refine(self, b: float) -> None:
         """Take a resolution b that a solve has chosen."""
@@ -255,7 +295,8 @@ class Progress:
     def begin_again(self, settings: Settings, updates: int) -> None:
         """Forget what was done before the rows changed, and why the run had ended."""
         self.finished, self.primal, self.from_zero = None, math.inf, False
-        self.full_epochs = self.readings = self.mini_epochs = 0
+        self.full_epochs = self.readings = self.mini_epochs = self.visited = 0
+        self.phases = dict.fromkeys(PHASES, 0.0)
         self.reports, self.history, self.told = [], [], [0, updates, 0]
         self.begin_stage(self.b, settings, updates)
         self.restart_clock(0.0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import batched, few_columns, order, proximal
-from streamtron.solver.ascent import solve, solve_hard, visit_until_still
+from streamtron.solver.ascent import solve, solve_hard, visit_until_still, visit_while_it_pays
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -35,6 +36,7 @@ from streamtron.solver.stopping import (
     conclude,
     leave_brief_stage,
     leave_brief_stages,
+    promises_tolerance,
     stop_at_limit,
     worthwhile_gap,
 )
@@ -122,8 +124,11 @@ def show_chunk(
 def solve_blocks(take: Take) -> None:
     """Have a learner take a chunk, and solve the rows held wherever memory is full."""
     learner, begin = take
-    for _ in begin():
-        run_mini_epochs(solve_block(learner))
+    with learner.progress.phase("scanning"):
+        buffers = begin()
+    with learner.progress.phase("solving"):
+        for _ in buffers:
+            run_mini_epochs(solve_block(learner))
 
 
 def take_chunk(
@@ -183,7 +188,10 @@ def visit_rows(
             yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
+    before = learner.running.objective_at(learner.rule.b)
     visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
+    gain = learner.running.objective_at(learner.rule.b) - before
+    learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
@@ -209,7 +217,8 @@ def finish_reading(learner: Learner) -> Solve:
         conclude(learner, learner.frozen)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
-        yield from continue_training(learner)
+        with learner.progress.phase("solving"):
+            yield from continue_training(learner)
     learner.progress.record(proven, learner.upper_bound, learner.rows_held)
 
 
@@ -238,7 +247,8 @@ def continue_training(learner: Learner) -> Solve:
     leave_brief_stage(learner)
     few_columns.leave_if_stalled(learner)
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
-    choose_mode(learner, "train" if blocks else "scan")
+    trains = blocks and not (learner.frozen is not None and promises_tolerance(learner))
+    choose_mode(learner, "train" if trains else "scan")
     yield from solve_in_memory(learner)
     few_columns.follow_blocks(learner)
 
@@ -257,6 +267,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     if not len(active):
         return
     mini_epochs, blocks = mini_epoch_limit(settings), regime == Regime.BLOCKS
+    if blocks and (yield from _visit_buffer(learner)):
+        return
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
         learner.running.widen(len(known.w))  # by columns that only forgotten rows had
@@ -285,11 +297,32 @@ def solve_in_memory(learner: Learner) -> Solve:
         )
     narrowed.settle()
     learner.counts.put(active.numbers, counts)
-    learner.progress.count_work(mini_epochs=solution.mini_epochs)
+    learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
     take_solution(
         learner, solution.b, None if solution.v is None else narrowed.subset.widen(solution.v),
         newton_steps=solution.newton_steps, primal=solution.primal,
     )  # fmt: skip
+
+
+def _visit_buffer(learner: Learner) -> Generator[Any, None, bool]:
+    """Visit the rows in memory again while it pays; return whether that is all that is to be done
+    with them, and Newton's method has not to go on."""
+    active, progress, settings = learner.active, learner.progress, learner.settings
+    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+    if not progress.stage.ascent or settings.ratio or settings.hard or large or progress.crawls:
+        return False
+    counts = learner.counts.take(active.numbers)
+    problem = Subproblem(
+        active, counts, learner.running, learner.rule, learner.next_turn, whole=True
+    )
+    passes, crawls = yield from visit_while_it_pays(problem, progress.fresh_gain)
+    learner.counts.put(active.numbers, counts)
+    progress.count_work(mini_epochs=passes, visited=problem.visited)
+    progress.passes_paid, progress.crawls = passes > 1, crawls
+    if not crawls and learner.best.candidate is not None:
+        weights = learner.running.augmented(1.0 / progress.b)
+        learner.best.candidate = learner.best.average.add(weights)
+    return not crawls
 
 
 def begin_search(learner: Learner) -> None:

@@ -85,7 +85,13 @@ class RowStore:
         stop, last = start + fits, first + int(lengths[:fits].sum())
         self._reserve(stop, last, budget)
         indices, values = self._indices[first:last], self._values[first:last]
-        kernels.copy_rows(rows, chosen, self._indptr[start : stop + 1], indices, values)
+        if fits and (np.diff(chosen[:fits]) == 1).all():
+            copied = slice(*rows.indptr[[chosen[0], chosen[fits - 1] + 1]].tolist())
+            indices[:], values[:] = rows.indices[copied], rows.values[copied]
+            np.cumsum(lengths[:fits], out=self._indptr[start + 1 : stop + 1])
+            self._indptr[start + 1 : stop + 1] += first
+        else:
+            kernels.copy_rows(rows, chosen, self._indptr[start : stop + 1], indices, values)
         self._numbers[start:stop] = numbers[:fits]
         self._squares[start:stop] = squares[:fits]
         self._rows = stop

@@ -64,6 +64,20 @@ def _next_stage(learner: Learner, stop_reason: str) -> None:
         begin_stage(learner)
 
 
+PROMISED = 0.5
+"""The part of the tolerance below which an expected gap is scanned for, without training beside."""
+
+
+def promises_tolerance(learner: Learner) -> bool:
+    """Whether the gap is expected to meet the tolerance: the reading that was certified last has
+    been followed by another, which is expected to lower the gap by as much as the one before it."""
+    best = learner.best
+    if best.certificate is None or not math.isfinite(best.gap_before) or not best.gap_before:
+        return False
+    gap = best.certificate.relative_duality_gap
+    return gap * gap / best.gap_before <= PROMISED * learner.settings.tolerance
+
+
 def leave_brief_stage(learner: Learner) -> None:
     """Begin the next stage of the automatic plan, if the current one lasts one reading only."""
     progress = learner.progress

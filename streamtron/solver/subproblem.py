@@ -52,6 +52,8 @@ class Solution:
     newton: int = 0
     """calls of Newton's method"""
     newton_steps: int = 0
+    visited: int = 0
+    """nonzeros of the rows visited"""
 
 
 class Subproblem:
@@ -73,7 +75,7 @@ class Subproblem:
     ) -> None:
         self.active, self.counts, self.running, self.rule = active, counts, running, rule
         self.moved = np.zeros(len(active), dtype=np.uint8)
-        self.newton_steps = 0
+        self.newton_steps = self.visited = 0
         self.loss, self._turns = HeldLoss(rule.loss, active, rule.rho), turns
         self.targets = active.targets
         self.remainder: DualPoint | None = None  # of the rows outside memory
@@ -197,6 +199,8 @@ class MiniEpoch:
         """Visit them."""
         problem, active = self.problem, self.problem.active
         order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
+        lengths = np.diff(active.rows.indptr)
+        problem.visited += int((lengths if self.live is None else lengths[self.live]).sum())
         visit(
             problem.running, problem.rule, active.rows, order, problem.targets, problem.counts,
             problem.moved,

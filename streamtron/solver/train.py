@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -275,8 +275,13 @@ class OnePart(Data):
         placeholders = self.placeholders(reading)
         number = 0 if resumed is None or resumed.chunks == NOT_BEGUN else resumed.chunks
         rows = nonzeros = 0
+        phase = "waiting" if reading else "preparing"
         with closing(self._chunks(reading, resumed)) as chunks:
-            for number, chunk in chunks:
+            while True:
+                with learners[0].progress.phase(phase) if learners else nullcontext():
+                    number, chunk = next(chunks, (number, None))
+                if chunk is None:
+                    break
                 if reading == 0:
                     waiting = self._new_classes.waiting if self._new_classes else 0
                     crowd = len(learners) + waiting + len(placeholders)

@@ -23,12 +23,9 @@ NEAR = 1.25
 """Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
 cost memory, fewer come back as violators of the next scan."""
 
-KEPT = 0.8
-"""The part of the memory budget that rows keep after a block has been solved."""
-
-KEPT_OF_NUMBERS = 0.5
-"""The same where labels are numbers: every row has a count then, and comes into a block again in
-each reading."""
+KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
+"""The part of the memory budget that rows keep after their buffer was solved by Newton's method,
+and after it was visited more than once more. Else all rows make room for others."""
 
 
 def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
@@ -100,9 +97,13 @@ def release_rows(learner: Learner) -> None:
 
 
 def _keep_some(learner: Learner) -> None:
-    """Keep up to KEPT of the budget of the block just solved: drawn by c_k to the byte; or, where
-    every row has a count, by the curvature there, α (1 − α/C)."""
-    kept = KEPT_OF_NUMBERS if learner.loss.numbers else KEPT
+    """Keep a part of the buffer just solved: drawn by c_k to the byte; or, where every row has a
+    count, by the curvature there, α (1 − α/C)."""
+    progress = learner.progress
+    if not (progress.crawls or progress.passes_paid):
+        learner.active.clear()
+        return
+    kept = KEPT_BY_NEWTON if progress.crawls else KEPT_BY_VISITS
     active, rows_before = learner.active, len(learner.active)
     counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:

@@ -45,7 +45,7 @@ from streamtron.core.rows import Chunk, Label, are_targets
 from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
 from streamtron.data.row_batch import RowBatch, offsets_of
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 TEMPORARY = re.compile(r"\.[a-z0-9_]{8}\.streamtron-cache")
 """Names of files that are being written."""
 
@@ -136,8 +136,12 @@ class FlatWriter:
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
 
-    def write(self, block: RowBatch) -> None:
-        """Append a block as a segment."""
+    def write(self, blocks: Iterable[RowBatch]) -> None:
+        """Append blocks, a segment each."""
+        for block in blocks:
+            self._write(block)
+
+    def _write(self, block: RowBatch) -> None:
         entry = Entry.of(block, self._end)
         counts = None if block.code_offsets is None else np.diff(block.code_offsets)
         arrays = [
