@@ -35,7 +35,8 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
     from streamtron.core.events import Event, ReadingDone, ReadingStarted
-    from streamtron.solver import batched, reading, working_set
+    from streamtron.solver import reading, working_set
+    from streamtron.solver import train as training
     from streamtron.solver.learner import Learner
     from streamtron.solver.train import OnePart, train
 
@@ -46,9 +47,10 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         learner = Learner(chosen, source.labels)
         solved = _timed(reading, "take_solution")
         parts = [
-            _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
-            _timed(batched, "_step"),
-        ]  # fmt: skip
+            _timed(reading, "run_mini_epochs"),
+            _timed(training, "run_mini_epochs"),
+            _timed(working_set, "_keep_some"),
+        ]
         start = 0.0
 
         def note(event: Event) -> None:

@@ -617,7 +617,7 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     (tmp_path / "a.svm").write_text("1,2 1:1\n2 2:1\n1 3:1\n")
     (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
     several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
-    hard = streamtron.fit(tmp_path / "b.svm", delta=0)
+    hard = streamtron.fit(tmp_path / "b.svm", delta=0, stage="1")
     for model, sentence in ((several, "a multilabel model"), (hard, "the hard margin")):
         with pytest.raises(SettingsError, match=sentence):
             StreamtronClassifier.from_model(model)

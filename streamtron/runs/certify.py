@@ -195,6 +195,10 @@ def certify(
             )  # fmt: skip
             if known is not None and (known.counted or problem.loss != SQUARED_ERROR.name):
                 return _prove(model, problem, machine, scans, known, run)
+            if problem.hard:
+                raise SettingsError(
+                    "the counts prove a hard margin (delta 0): give its run, or --witness."
+                )
             certificates, scales = list[Certificate](), _trained_scales(model)
             for group, learners in _groups(problem, machine, source, model):
                 certificates += find_upper_bounds(scans, learners, scales[group], readings)
@@ -255,9 +259,12 @@ def _groups(
     for each, with the counts of a witness."""
     directions, scales = model.directions(), _trained_scales(model)
     exact = problem.but(
-        stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
+        stage="1" if problem.hard else "ascent",
+        b=None,
+        tol=SEARCH_TOLERANCE,
+        faithful=False,
         active_set=problem.active_set_bytes // len(scales),
-    )  # fmt: skip
+    )
 
     def needed(number: int) -> list[Need]:
         rows = 0 if known is None else sum(known.shard_rows)

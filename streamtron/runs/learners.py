@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
@@ -141,9 +140,7 @@ class Training(Generic[Source]):
         for learner in learners:
             hold_in(learner, pool)
         with open_threads(self.machine.thread_count) as threads:
-            resources = Resources(threads, guard, guard.can_batch)
-            if group is not None:
-                resources = Resources(threads, can_batch=lambda _: False)
+            resources = Resources(threads, guard) if group is None else Resources(threads)
             data = OnePart(
                 self.source, learners, self.settings, self.listen, resources,
                 new_classes=classes, checkpointer=self.checkpointer, group=group,
@@ -299,21 +296,14 @@ class MemoryGuard:
         self.at_once = max(1, fit) if max(1, fit) < learners else None
         return self.at_once is None
 
-    def can_batch(self, learners: Sequence[Learner]) -> bool:
-        """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
-        rows = max(learner.extent.rows for learner in learners)
-        columns = max(len(learner.running.w) for learner in learners)
-        held, width = max(learner.active.nbytes for learner in learners), kernels.BATCH_WIDTH
-        needed = self._needed(DataSize(rows, columns), len(learners), width, active_set=held)
-        return sum(need.size for need in needed) <= self.machine.memory_limit
-
-    def _needed(
-        self, size: DataSize, learners: int, batch_width: int = 1, active_set: int | None = None
-    ) -> list[Need]:
+    def _needed(self, size: DataSize, learners: int) -> list[Need]:
         return memory_needed(
-            self.settings, size, learners=learners, shared=self.shared, active_set=active_set,
-            threads=self.machine.thread_count, batch_width=batch_width,
-        )  # fmt: skip
+            self.settings,
+            size,
+            learners=learners,
+            shared=self.shared,
+            threads=self.machine.thread_count,
+        )
 
 
 def class_weights_of(

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.kernels import BATCH_WIDTH
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
@@ -96,11 +95,10 @@ class DataSize(NamedTuple):
 
 def memory_needed(
     settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1,
-    shared: bool = True, batch_width: int = 1, active_set: int | None = None,
+    shared: bool = True,
 ) -> list[Need]:  # fmt: skip
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
-    the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
-    a copy of BATCH_WIDTH weight vectors. ``active_set`` : bytes; None = the setting.
+    the same rows.
 
     Examples
     --------
@@ -110,15 +108,13 @@ def memory_needed(
     [40000000]
     """
     rows, columns, nonzeros, occurring = size
-    solving = min(learners, threads * batch_width)
+    solving = min(learners, threads)
     weights = max(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
         IDLE_BYTES * learners * columns
         + SOLVER_BYTES * solving * (columns if occurring is None else occurring),
     )
-    if batch_width > 1:
-        weights += 8 * BATCH_WIDTH * threads * columns
-    most = settings.active_set_bytes if active_set is None else active_set
+    most = settings.active_set_bytes
     rows_held, chunk = most, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)

@@ -33,7 +33,7 @@ from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.vectors import dense
 
-STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
+STOP_REASONS = ("certified", "converged", "epoch limit")
 """Of a learner; of several learners the last one here is the run's."""
 
 NOT_CERTIFIED = 4
@@ -48,8 +48,7 @@ class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
     is the counts of every learner; the manifest of the shards, and their forgotten rows.
 
-    ``stop_reason`` : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"``: Δ =
-    0, and the upper bound of the margin is at most 10⁻⁴ of the rows' length.
+    ``stop_reason`` : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
     """
 
     model: LinearModel

@@ -51,7 +51,7 @@ def find_upper_bounds(
     certificates, spent = _certify(scans, learners, scales, readings)
     gaps = [proof.relative_duality_gap for proof in certificates]
     searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
-    if learners[0].settings.hard or spent >= readings:
+    if spent >= readings:
         searching = []
     if searching:
         scans.end()
@@ -91,11 +91,11 @@ def _certify(
     then the second scan is at 1 / (‖w‖ R), at which no margin is above 1. Of a loss that is not
     quadratic P is known at the scanned scale alone, which stays; but rows may weigh so much that
     their counts were cut."""
-    around, hard = list(scales), learners[0].settings.hard
-    best = scan_weights(scans, learners, around, from_slacks=not hard, first=True)
+    around = list(scales)
+    best = scan_weights(scans, learners, around, from_slacks=True, first=True)
     for learner in learners:
         begin_search(learner)
-    most = 0 if hard else max(readings - 2, min(readings, 1))
+    most = max(readings - 2, min(readings, 1))
     for spent in range(most):
         ratios = [proof.scale / scale for proof, scale in zip(best, around, strict=True)]
         far = [

@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.hessian import head_size, multiplications, solved_directly
-from streamtron.solver.row_store import HeldRows, NarrowRows
-from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Turns, Vector
+from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Vector
 from streamtron.solver.targets import largest_counts, relax_counts
-from streamtron.solver.weights import Rule, WeightState
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
@@ -90,10 +88,6 @@ SMALL = 1 << 12
 REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
 
-SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
-"""Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
-
-
 def solve(
     problem: Subproblem,
     target: float,
@@ -126,32 +120,6 @@ def solve(
     if problem.remainder is not None:
         _over_relax(problem, counts, objective)
     return ascent.solution
-
-
-def solve_hard(
-    active: HeldRows,
-    counts: NDArray[np.int32],
-    running: WeightState,
-    rule: Rule,
-    turns: Turns,
-    target: float,
-    mini_epochs: int,
-    hardest: float,
-) -> Generator[Step, None, Solution]:
-    """Solve the hard margin through ever smaller Δ², down to ``hardest``, which costs a tenth of
-    what is wanted: at the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0
-    all the same. Every row with a count is held."""
-    best, spent, steps = None, 0, 0
-    for softness in SOFTNESS:
-        soft = NarrowRows.softened(active, softness * hardest)
-        problem = Subproblem(soft, counts, running, rule, turns, whole=True)
-        problem.sum_afresh()  # the running ‖a‖ is of another Δ
-        of_each = max(1, mini_epochs // len(SOFTNESS))
-        solution = yield from solve(problem, target, of_each, best=best, exact=True)
-        rule, best, spent = problem.rule, solution.v, spent + solution.mini_epochs
-        steps += solution.newton_steps
-    running.settle(running.w, running.bias, 0.0, running.steps)
-    return Solution(rule.b, v=best, mini_epochs=spent, newton_steps=steps)
 
 
 def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[Step, None, int]:

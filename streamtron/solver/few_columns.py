@@ -127,7 +127,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard or learner.loss.zone:
+    if learner.loss.zone:
         return False
     if settings.ratio and settings.parts:
         return False  # where a scan proves the dual point of the quadratic of all rows

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,8 +13,8 @@ from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
-from streamtron.solver import batched, few_columns, order, proximal
-from streamtron.solver.ascent import solve, solve_hard, visit_until_still
+from streamtron.solver import few_columns, order, proximal
+from streamtron.solver.ascent import solve, visit_until_still
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -100,23 +99,12 @@ Take = tuple[Learner, Callable[[], Iterator[None]]]
 """What a learner is to do with a chunk; see ``take_chunk``."""
 
 
-def show_chunk(
-    chunk: Chunk,
-    learners: Sequence[Learner],
-    dots_of: Callable[[Chunk, Sequence[Learner]], Mapping[Learner, Vector]] = batched.dots,
-) -> list[Take]:
-    """Show a chunk to all learners of a reading; return what each of them is to do with it.
-    ``dots_of`` : see ``batched.dots``."""
-    positions, dots = None, dict[Learner, Vector]()
+def show_chunk(chunk: Chunk, learners: Sequence[Learner]) -> list[Take]:
+    """Show a chunk to all learners of a reading; return what each of them is to do with it."""
+    positions = None
     if any(learner.mode == "train" for learner in learners):
         positions = order.visiting_order(learners[0].settings, learners[0].progress.reading, chunk)
-    scanning = [learner for learner in learners if learner.frozen is not None]
-    if len(scanning) >= batched.LEAST:
-        dots |= dots_of(chunk, scanning)
-    return [
-        (k, partial(take_chunk, k, chunk, positions, dots.get(k, kernels.NO_DOTS)))
-        for k in learners
-    ]
+    return [(learner, partial(take_chunk, learner, chunk, positions)) for learner in learners]
 
 
 def solve_blocks(take: Take) -> None:
@@ -127,13 +115,11 @@ def solve_blocks(take: Take) -> None:
 
 
 def take_chunk(
-    learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None,
-    dots: Vector = kernels.NO_DOTS,
-) -> Iterator[None]:  # fmt: skip
+    learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None
+) -> Iterator[None]:
     """Scan a chunk; return what visits its rows, where that is wanted, and keeps those that matter
     in memory: with a count, or at most at the threshold. It yields where memory is full, for the
-    rows held to be solved; most are dropped then. ``positions`` : the order of visits. ``dots`` :
-    see ``Frozen.scan``."""
+    rows held to be solved; most are dropped then. ``positions`` : the order of visits."""
     targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
@@ -145,7 +131,7 @@ def take_chunk(
         return iter(())
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
-        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation, dots)
+        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if len(learner.keepers):
                 marks[_positions(learner.keepers, chunk)] = 1
@@ -263,7 +249,7 @@ def solve_in_memory(learner: Learner) -> Solve:
     counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
-    if not learner.progress.stage.ascent or (settings.hard and blocks):
+    if not learner.progress.stage.ascent:
         spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
         narrowed.settle()
         learner.counts.put(active.numbers, counts)
@@ -273,9 +259,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     if settings.ratio:
         problem = Subproblem(*of_rows, whole=not blocks)
         solution = proximal.solve_held(learner, problem, narrowed, known)
-    elif settings.hard:
-        gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
-        solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
         best = None if known is None else narrowed.narrow(known)
         problem = Subproblem(*of_rows, whole=not blocks)

@@ -77,10 +77,9 @@ class Frozen:
         targets: Targets,
         counts: NDArray[np.int32],
         rho: float,
-        dots: NDArray[np.float64] = kernels.NO_DOTS,
     ) -> NDArray[np.uint8]:
         """Scan rows; 1 for those with y·a ≤ threshold or a count. ``counts``: as they were when the
-        reading began. ``dots``: x_k·w of each row, where they are known already."""
+        reading began."""
         marked = np.zeros(len(counts), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
@@ -89,7 +88,7 @@ class Frozen:
             rho, self.bias, self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
             scan_sums.scale, scan_sums.center(self.bias), targets.center,
             0.0 if scan_sums.free else rho, scan_sums.bins, scan_sums.sums, scan_sums.totals,
-            marked, dots,
+            marked,
         )  # fmt: skip
         counted = counts != 0 if len(targets.t) else counts > 0
         counted &= targets.signs != 0

@@ -8,7 +8,6 @@ import math
 from streamtron.core import kernels
 from streamtron.core.config import epoch_limit
 from streamtron.core.scan_sums import ScanSums
-from streamtron.core.text import up
 from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
@@ -28,11 +27,6 @@ STALLED = (1e-6, 0.9)
 """Below a gap of 1e-6, a scan that leaves more than 0.9 of the gap before it has met rounding:
 otherwise it leaves about a quarter (``benchmarks/certified.py --active-set 10%``)."""
 
-NO_MARGIN = 1e-4
-"""Hard margin: a run ends once ‖a‖/t ≥ γ_d is below this part of the mean length of y_k. The rows
-may still be separable by a smaller margin. No benchmark chose it: where rows are not separable
-‖a‖/t falls like 1/t for ever."""
-
 
 def conclude(learner: Learner, frozen: Frozen) -> None:
     """End the run or the stage if the certificate just made allows it."""
@@ -47,9 +41,6 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         spent = progress.full_epochs >= epoch_limit(settings)
         if not frozen.has_violators and (progress.last_stage or not spent):
             _next_stage(learner, CONVERGED)
-    elif settings.hard and _has_no_margin(learner):
-        reason = f"no margin above {up(best.certificate.upper_bound, 3)} exists"
-        end_stage(learner, "no margin", reason)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
     elif _fits_but_for_rounding(learner):
@@ -100,18 +91,6 @@ def reopen(learner: Learner) -> bool:
     if progress.finished == "epoch limit":
         return progress.full_epochs < epoch_limit(settings)
     return progress.finished == "certified" and not reached
-
-
-def _has_no_margin(learner: Learner) -> bool:
-    """Hard margin: whether the upper bound is below NO_MARGIN of the rows' mean length."""
-    certificate = learner.best.certificate
-    if (
-        certificate is None
-        or certificate.upper_bound is None
-        or certificate.directional_margin > 0.0
-    ):
-        return False
-    return certificate.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
 
 
 def _fits_but_for_rounding(learner: Learner) -> bool:

@@ -17,7 +17,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
 from streamtron.solver.stages import finer_resolution
-from streamtron.solver.targets import less_t, round_counts
+from streamtron.solver.targets import round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 RELAXATION = 1.25
@@ -215,14 +215,9 @@ class Look:
         """Find them."""
         self.margins = self.problem.loss.margins_of(self.v)
 
-    def take(self, products: Vector) -> None:
-        """Take them from x_i·w of each row, with the bits of ``make``."""
-        targets, bias = self.problem.targets, self.problem.rule.rho * self.v[-1]
-        self.margins = less_t(targets.signs * (products + bias), targets.t)
-
 
 Step = MiniEpoch | Look
-"""What a solve yields: its caller makes it, so that several learners can share a pass over rows."""
+"""What a solve yields: its caller makes it."""
 
 
 def run_mini_epochs(solve: Generator[Step, None, T]) -> T:
@@ -232,8 +227,7 @@ def run_mini_epochs(solve: Generator[Step, None, T]) -> T:
 
 FEW = 4
 """Nonzeros a column, below which columns are left out of a solve: it has a dozen vectors, and the
-rows' column numbers are copied once (``benchmarks/wide.py``). Learners that batches serve have
-more."""
+rows' column numbers are copied once (``benchmarks/wide.py``)."""
 
 
 class Narrowed:

@@ -57,9 +57,8 @@ extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 
 
 @st.composite
-def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
-    if rows is None:
-        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+def cases(draw: st.DrawFn, started: bool = True) -> Case:
+    rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
     n = len(rows)
 
     def each(element: st.SearchStrategy[float]) -> list[float]:

@@ -159,7 +159,7 @@ def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(how, corpus, tm
 
 @pytest.mark.parametrize(
     "settings",
-    [{"stage": "1,0.1", "max_epochs": 9}, {"delta": 0.0, "C": None}],
+    [{"stage": "1,0.1", "max_epochs": 9}, {"delta": 0.0, "C": None, "stage": "1,0.1", "tol": 0.3}],
     ids=["stages", "hard margin"],
 )
 @pytest.mark.parametrize("touched", [1, 4])  # shards

@@ -397,7 +397,7 @@ def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(loss, tmp_path
     assert proven["primal_objective"] >= known["dual_objective"]
 
 
-@pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0}, {"faithful": True}])
+@pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0, "stage": "1"}, {"faithful": True}])
 def test_a_free_bias_is_refused_where_nothing_could_bound_it(names):
     with pytest.raises(SettingsError, match="intercept free"):
         Settings(intercept="free", **names)
