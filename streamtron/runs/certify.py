@@ -18,7 +18,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.names import ProblemNames, checks_keywords, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
@@ -141,8 +140,7 @@ def certify(
     """Bound how far a model is from the optimum on these rows.
 
     One reading, with the dual variables of a witness, or those that belong to the slacks of the
-    weights. Without a witness, or with one of ridge that moments have proven, which has no counts,
-    at most ``readings`` more follow, which bring the dual objective nearer to the optimum unless
+    weights. Without a witness at most ``readings`` more follow, which bring the dual objective nearer to the optimum unless
     the gap is below 1e-4 already; if the working set does not fit in the active set, the last of
     these train. With the squared hinge the certificate is of the direction of the weights, at its
     best scale, and ``as_given`` of the weights as they are: those whose best scale is far from 1 (a
@@ -193,7 +191,7 @@ def certify(
             scans = Scans(
                 source, executor, cache, machine.threads, problem.allow_duplicate, listen
             )  # fmt: skip
-            if known is not None and (known.counted or problem.loss != SQUARED_ERROR.name):
+            if known is not None:
                 return _prove(model, problem, machine, scans, known, run)
             if problem.hard:
                 raise SettingsError(

@@ -286,7 +286,7 @@ class MemoryGuard:
         """Return whether ``learners`` learners fit once they see a chunk; one always does."""
         self.columns = max(self.columns, chunk.width)
         [(_, self.rows)] = chunk.ranges
-        if self.shared and self.pool.moments is None:
+        if self.shared:
             self.shared = self.pool.offer(
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )

@@ -105,11 +105,6 @@ class Witness(NamedTuple):
         """Rows of every shard."""
         return tuple(shard.rows for shard in self.shards)
 
-    @property
-    def counted(self) -> bool:
-        """Whether any row has a count: ridge that moments have proven has none."""
-        return any(len(counts) for learner in self.counts for _, counts in learner.nonzero())
-
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards
         with one fingerprint the first given is the first written. Other shards are a DataError."""

@@ -29,7 +29,6 @@ from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.learner import Learner, enter
-from streamtron.solver.moments import Moments
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
@@ -38,7 +37,7 @@ from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, sm
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Moments, Outside, Progress,
+    Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Outside, Progress,
     ReadingBounds, ScanSums, Stage, StageReport, WeightState,
 )  # fmt: skip
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}

@@ -261,17 +261,6 @@ def take_solution(
         best.candidate = best.average.add(candidate)
 
 
-def take_proof(learner: Learner, frozen: Frozen, proof: Certificate) -> None:
-    """Take weights that are proven without dual variables of the rows; these are 0."""
-    learner.frozen = frozen
-    learner.best.take(frozen.w, frozen.bias, proof)
-    learner.running.w = np.zeros(len(learner.running.w))  # the array may be that of the best
-    restart(learner.running)
-    learner.counts.clear()
-    learner.unsummed = False
-    learner.progress.count_work(newton_steps=1)
-
-
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
     """Begin the quadratic of rows outside memory. In a scan their counts are about to change."""
     learner.outside = outside

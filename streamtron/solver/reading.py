@@ -127,8 +127,6 @@ def take_chunk(
             begin_stage(learner)  # fix b
             if learner.regime == Regime.FEW_COLUMNS:
                 leave_brief_stages(learner)
-    if few_columns.take_chunk(learner, chunk, targets):
-        return iter(())
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
@@ -189,9 +187,6 @@ def finish_reading(learner: Learner) -> Solve:
     learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
-        conclude(learner, learner.frozen)
-    elif few_columns.prove(learner):
-        assert learner.frozen is not None
         conclude(learner, learner.frozen)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:

@@ -126,7 +126,6 @@ class Pool(RowStore):
     def __init__(self) -> None:
         super().__init__()
         self.lock = Lock()
-        self.moments: object = None  # of the same rows, see ``few_columns.take_chunk``
         self._sharers = 0
 
     def offer(

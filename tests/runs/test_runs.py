@@ -523,7 +523,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "several labels": {"multilabel": True, "active_set": 10_000, "max_epochs": 3},
     "logistic": {"C": 5.0, "loss": "log_loss", "active_set": 20_000, "tol": 1e-3},
     "hinge": {"loss": "hinge", "active_set": 20_000, "tol": 1e-2},
-    "moments": {"loss": "squared_error", "C": 5.0, "tol": 1e-3},
+    "ridge": {"loss": "squared_error", "C": 5.0, "active_set": 20_000, "tol": 1e-3},
     "elastic net": {"penalty": "elasticnet", "l1_ratio": 0.3, "tol": 1e-3},
     "lasso, few rows held": {"penalty": "l1", "C": 0.2, "active_set": 8_000, "tol": 1e-3},
     "wide lasso": {"penalty": "l1", "active_set": 9_000, "max_epochs": 2},
