@@ -45,8 +45,8 @@ def certify(
 
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
     --C (and --rho), and take --label, --features and the like, as fit does. Without SHARDS, MODEL
-    is a run, which is certified in one reading with its own shards and witness; -v prints the drift
-    of its running weights from its counts too. --run-dir says where its run is, if not beside it.
+    is a run, which is certified in one reading with its own shards and witness; --run-dir says
+    where it is, if not beside MODEL.
 
     What is printed is true of the weights as they are; a last line says what is proven of them at
     their best scale, if that is more.
@@ -119,17 +119,14 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
 
 
 def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
-    """Yield scale and decision radius of one learner; the largest distances of the weights from
+    """Yield scale and decision radius of one learner; the largest distance of the weights from
     those that the counts give, where known."""
     if len(proofs) == 1:
         yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"
         radius = proofs[0]["decision_radius"]
         shown = "none proven" if radius == math.inf else up(radius)
         yield f"{'decision radius':<18} {shown:>13}  at that scale"
-    for name, whose, values in (
-        ("distance", "the model's", [proof["distance"] for proof in proofs]),
-        ("drift", "the running", [proof["certificate"]["drift"] for proof in proofs]),
-    ):
-        if None not in values:
-            what = f"of {whose} weights from those that the counts give"
-            yield f"{name:<18} {number(max(values)):>13}  {what}"
+    distances = [proof["distance"] for proof in proofs]
+    if None not in distances:
+        what = "of the model's weights from those that the counts give"
+        yield f"{'distance':<18} {number(max(distances)):>13}  {what}"

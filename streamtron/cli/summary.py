@@ -95,11 +95,6 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
         yield from (*_stages(report["stages"]), "")
     if clipped := sum(learner["clipped_updates"] for learner in learners):
         yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
-    if drift := max(learner["drift_repaired"] for learner in learners):
-        yield (
-            f"while training, the weights had drifted by {drift:.1g} of their length: they were "
-            "summed anew, the model and its proof are right, and there is nothing to do"
-        )
     skipped = {"skipped": report["skipped"]} if many else {}
     certificate = {**report["certificate"], **skipped}
     yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)

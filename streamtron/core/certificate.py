@@ -66,8 +66,6 @@ class Certificate:
     """rows that the bounds cover (without rows of weight 0)"""
     scale: float
     """s, near the one at which P(s w) is least: the model's weights are s times the scanned ones"""
-    drift: float | None = None
-    """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running w; None without it or counts"""
     rounding_bound: float = 0.0
     """what was added to ‖a‖ / t for its rounding, or taken from D of other losses"""
     has_margins: bool = True
@@ -120,7 +118,6 @@ class Certificate:
             "upper_bound": self.upper_bound,
             "rows_scanned": self.rows_scanned,
             "scale": self.scale,
-            "drift": self.drift,
             "rounding_bound": self.rounding_bound,
             "relative_duality_gap": self.relative_duality_gap,
             "primal_objective": None if self.primal == math.inf else self.primal,
@@ -129,13 +126,10 @@ class Certificate:
         }
 
 
-def certificate_of(
-    scan: ScanSums, w: Vector, bias: float, *, hard: bool, running: Vector | None = None
-) -> Certificate:
+def certificate_of(scan: ScanSums, w: Vector, bias: float, *, hard: bool) -> Certificate:
     """Return the certificate of scanned weights, without ``zero_columns``.
 
-    ``hard``: Δ = 0 for every row. ``running``: the running weights of training, if other
-    weights were scanned.
+    ``hard``: Δ = 0 for every row.
     """
     scan.fold()
     sq_weights, lasso = _sizes(scan, w, bias)
@@ -150,9 +144,8 @@ def certificate_of(
         primal, scale = primal_of(scan, sq_weights, lasso)
         given = _primal_at_scale(scan, sq_weights, lasso)
     dual, rounding = dual_of(scan, primal, abs(bias) * scan.free * scale)
-    drift = scan.distance(w if running is None else running)
     rows = int(scan.totals[kernels.ROWS])
-    return Certificate(directional, primal, dual, rows, scale, drift, rounding, has_margins, given)
+    return Certificate(directional, primal, dual, rows, scale, rounding, has_margins, given)
 
 
 def _sizes(scan: ScanSums, w: Vector, bias: float) -> tuple[float, float]:

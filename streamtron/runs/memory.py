@@ -149,7 +149,7 @@ def certificate_memory_needed(
 ) -> list[Need]:
     """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
     hold rows, a search for upper bounds does, each in the active set of ``settings``.
-    ``nonzeros`` : weights of the model, and of the run that is beside it.
+    ``nonzeros`` : weights of the model.
 
     Examples
     --------

@@ -300,7 +300,6 @@ def _report_of(
         "stop_reason": learner.progress.finished,
         "radius": math.sqrt(learner.extent.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
-        "drift_repaired": learner.best.drift_repaired,
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": {**_certificate(learner, skipped), **excluded},

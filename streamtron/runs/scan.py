@@ -194,7 +194,7 @@ def scan_weights(
         assert learner.frozen is not None
         proof = learner.frozen.certificate(hard=learner.settings.hard)
         zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
-        proof = replace(proof, drift=None, zero_columns=int(np.count_nonzero(zeros)))
+        proof = replace(proof, zero_columns=int(np.count_nonzero(zeros)))
         if not proof.rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "

@@ -97,7 +97,6 @@ def add_rows(
             frozen.scan(chunk.rows, learner.targets(chunk), counts, learner.augmentation)
     for learner, frozen in scans:
         learner.progress.begin_reading(1, learner.mode)
-        frozen.running = learner.running.w  # that scan and this one are one of all rows
         certify(learner, frozen)
         conclude(learner, frozen)
         tell_done(1, rows, learner, listen)
@@ -170,4 +169,3 @@ def narrow(learner: Learner, columns: int) -> None:
         sums = frozen.scan_sums
         frozen.w, sums.fresh = narrowed(frozen.w), narrowed(sums.fresh)
         sums.sq_columns = None if sums.sq_columns is None else narrowed(sums.sq_columns)
-        frozen.running = None if frozen.running is None else narrowed(frozen.running)

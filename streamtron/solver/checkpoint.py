@@ -47,7 +47,7 @@ _NOT_STATE = ("settings", "targets", "pool", "active", "keepers")
 
 _PLACES = (
     ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
-    ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
+    ("frozen", "w"), ("frozen.scan_sums", "fresh"),
     ("frozen.scan_sums", "low"), ("frozen.scan_sums", "sq_columns"), ("outside", "v"),
     ("expansion", "v"),
 )  # fmt: skip
@@ -170,8 +170,8 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     if frozen is not None:
         scan_sums = frozen.scan_sums
         alike += [(getattr(scan_sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
-        known = (frozen.running, scan_sums.sq_columns)
-        wide += [frozen.w, scan_sums.fresh, *(vector for vector in known if vector is not None)]
+        wide += [frozen.w, scan_sums.fresh]
+        wide += [] if scan_sums.sq_columns is None else [scan_sums.sq_columns]
     lengths = [(vector, len(running.w)) for vector in wide]
     if outside is not None:
         size, columns = len(outside.linear), outside.columns

@@ -230,18 +230,12 @@ def leave_scan(learner: Learner) -> None:
     learner.frozen = None
 
 
-def take_scan(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
-    """Set the running weights to what a complete scan has summed from the counts. Where the counts
-    have changed since, correct the running weights by their error then, if they had ``drifted``."""
-    running, scan_sums = learner.running, frozen.scan_sums
+def take_scan(learner: Learner, frozen: Frozen) -> None:
+    """Set the running weights to what a complete scan has summed from the counts, unless these have
+    changed since."""
     learner.unsummed = False
     if not frozen.beside_training:
-        running.settle_scanned(scan_sums)
-    elif drifted:
-        scanned = frozen.w if frozen.running is None else frozen.running
-        w = running.w + (scan_sums.fresh - scanned)
-        running.settle(w, running.bias, running.extension, running.steps)
-    frozen.running = None  # its drift has been measured
+        learner.running.settle_scanned(frozen.scan_sums)
 
 
 def take_solution(
@@ -320,7 +314,6 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best = learner.best
     best.forget_proof()
     best.take_candidate()
-    best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
     learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
@@ -382,5 +375,4 @@ def discard_weights(learner: Learner) -> None:
     )
     replace_counts(learner, learner.counts)
     learner.best.discard()
-    learner.best.drift_repaired = 1.0
     learner.mode = "scan"

@@ -238,8 +238,6 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
         learner.running.widen(columns)
     frozen.scan_sums = scan_sums
     hold_elsewhere(learner, reading_sums.held)
-    if not frozen.beside_training:
-        frozen.running = scan_sums.fresh
     enter(learner, _worst([learner.regime, *reading_sums.regimes]))
     if learner.outside is not None and learner.regime == Regime.BLOCKS:
         end_quadratic(learner)  # a part has met other columns

@@ -68,20 +68,18 @@ def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool
     ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
     running, best, b = learner.running, learner.best, learner.progress.b
     candidate = best.take_candidate()
-    running_w = running.w.copy() if beside_training else running.w
     if candidate is None and learner.settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
-        w, bias, scale = running_w, running.bias, scale or learner.scale
+        w = running.w.copy() if beside_training else running.w
+        bias, scale = running.bias, scale or learner.scale
     else:
         candidate *= b
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
     frozen = freeze(learner, w, bias, scale, learner.rule.threshold(running))
-    if candidate is not None:
-        frozen.running = running_w
-    if len(w) < len(running_w):
-        frozen.widen(len(running_w))
+    if len(w) < len(running.w):
+        frozen.widen(len(running.w))
     frozen.beside_training = beside_training
     return frozen
 

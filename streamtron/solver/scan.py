@@ -54,8 +54,6 @@ class Frozen:
         ratio: float = 0.0,
     ) -> None:
         self.w, self.bias, self.threshold = w, bias, threshold
-        # the running weights at the begin of the reading, where they are not w
-        self.running: NDArray[np.float64] | None = None
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
@@ -104,7 +102,7 @@ class Frozen:
 
     def certificate(self, *, hard: bool) -> Certificate:
         """The certificate of a complete reading, see ``certificate_of``."""
-        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard, running=self.running)
+        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard)
 
 
 def length_of(w: NDArray[np.float64], bias: float) -> float:

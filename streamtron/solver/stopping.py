@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import math
-
-from streamtron.core import kernels
 from streamtron.core.config import epoch_limit
-from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
@@ -116,57 +111,10 @@ def worthwhile_gap(learner: Learner) -> float:
     return max(target, (0.1 if learner.loss.quadratic else 0.01) * left)
 
 
-LARGE_DRIFT = 1e-9
-"""Drift of the running weights, as a part of ‖Σ c_k y_k‖, above which they are replaced and a
-message is logged. Where nothing cancels, rounding stays far below (see ``drift_by_rounding``)."""
-
-_log = logging.getLogger(__name__)
-
-
 def certify(learner: Learner, frozen: Frozen) -> None:
-    """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
+    """Certify a complete scan; keep the weights of the least primal."""
     proof = frozen.certificate(hard=learner.settings.hard)
     learner.best.take(frozen.w, frozen.bias, proof)
     if learner.settings.ratio:
         learner.best.take_zeros(frozen.scan_sums)
-    drift = proof.drift or 0.0
-    drifted = drift > LARGE_DRIFT and not learner.unsummed
-    if drifted:
-        _log_drift(learner, drift, frozen.scan_sums)
-    take_scan(learner, frozen, drifted=drifted)
-
-
-def _log_drift(learner: Learner, drift: float, scan_sums: ScanSums) -> None:
-    """Log a drift that is repaired: as a warning if rounding does not explain it, for then memory
-    or disk may have changed the weights."""
-    explained = drift <= drift_by_rounding(learner.running.updates, scan_sums, _longest(learner))
-    larger = learner.best.note_drift(drift)
-    _log.log(
-        logging.WARNING if larger and not explained else logging.INFO,
-        "the running weights of reading %d had drifted by %.1g of their length from those "
-        "that the counts make, %s. They are made afresh from the counts.",
-        learner.progress.reading + 1,
-        drift,
-        "by rounding" if explained else "more than rounding explains: check memory and disk",
-    )
-
-
-def _longest(learner: Learner) -> float:
-    """The most, about, that a row has added to ‖a‖: R times b/Δ², the count at a slack of 1. Of
-    losses with α ≤ C visits move many rows far from where they end: that of all rows."""
-    extent = learner.extent
-    count = learner.progress.b / extent.least_delta2
-    longest = math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
-    return longest if learner.loss.quadratic else longest * extent.rows
-
-
-def drift_by_rounding(updates: int, scan_sums: ScanSums, longest: float) -> float:
-    """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains, and of a sum over
-    the rows with a count, with which Newton's method begins: each rounds the coordinates of its row
-    by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that they move w by at most
-    N u (Σ c_k ‖y_k‖ + ``longest``), the latter for a row whose count has fallen since. Where values
-    differ by orders of magnitude, that may be all of w."""
-    updates += int(scan_sums.totals[kernels.SUPPORT])
-    length = math.sqrt(kernels.square_sum(scan_sums.fresh))
-    lengths = float(scan_sums.sums[kernels.LENGTHS]) + longest
-    return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
+    take_scan(learner, frozen)

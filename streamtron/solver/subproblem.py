@@ -95,7 +95,7 @@ class Subproblem:
     @property
     def objective(self) -> float:
         """D: at its best scale, t² / (2 ‖a‖²), or at 1/b where rows outside memory have a count, or
-        the loss is not quadratic. An estimate: a drifts by rounding."""
+        the loss is not quadratic. An estimate: updates round."""
         at_best = self.remainder is None and self.loss.loss.quadratic
         return 0.5 * self.running.steps * self.running.scale if at_best else self.objective_at_b
 

@@ -116,7 +116,7 @@ class WeightState:
 
     @property
     def upper_bound(self) -> float | None:
-        """‖a‖ / t: an estimate, for a drifts by rounding; None if t or ‖a‖ is 0."""
+        """‖a‖ / t: an estimate, for updates round; None if t or ‖a‖ is 0."""
         return math.sqrt(self.sq_norm) / self.steps if self.steps and self.sq_norm > 0.0 else None
 
     def objective_at(self, b: float) -> float:

@@ -237,20 +237,3 @@ def test_after_every_reading_the_running_weights_are_those_that_the_counts_make(
     train(source, [learner], settings, listen)
     assert len(errors) == learner.progress.readings > 1
     assert max(errors) < 1e-12
-
-
-def test_weights_that_drift_between_readings_that_visit_blocks_are_repaired():
-    source = MANY_COLUMNS()
-    learner = Learner(Settings(active_set=20_000, tol=1e-5, max_epochs=20), source.labels)
-    drifts: list[float] = []
-
-    def spoil(event: Event) -> None:
-        if isinstance(event, ReadingDone) and event.certificate:
-            drifts.append(event.certificate.drift)
-            if event.reading == 2:
-                learner.running.w[0] += 1e-3 * float(np.linalg.norm(learner.running.w))
-
-    train(source, [learner], learner.settings, spoil)
-    assert len(drifts) > 4
-    assert sum(drift > 1e-9 for drift in drifts) == 1
-    assert max(drifts) == learner.best.drift_repaired > 1e-4
