@@ -47,8 +47,8 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         learner = Learner(chosen, source.labels)
         solved = _timed(reading, "take_solution")
         parts = [
-            _timed(reading, "run_mini_epochs"),
-            _timed(training, "run_mini_epochs"),
+            _timed(reading, "drive"),
+            _timed(training, "drive"),
             _timed(working_set, "_keep_some"),
         ]
         start = 0.0

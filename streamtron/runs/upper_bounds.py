@@ -18,6 +18,7 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, set_resolution
 from streamtron.solver.reading import (
     begin_reading,
@@ -29,7 +30,6 @@ from streamtron.solver.reading import (
 )
 from streamtron.solver.scan import ScanRequest, scan_blocks
 from streamtron.solver.stages import COUNT_OF_C, resolution_of_c
-from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.working_set import NEAR, room
 
 SEARCH_TOLERANCE = 1e-4
@@ -63,7 +63,7 @@ def find_upper_bounds(
             _read(scans, [learners[k] for k in searching], reading)
         for k in searching:
             learner = learners[k]
-            run_mini_epochs(finish_reading(learner))
+            drive(finish_reading(learner))
             if (bound := learner.certificate) is not None and bound.dual:
                 certificates[k] = _with_bound(certificates[k], bound)
             _, _, mini_epochs = learner.progress.done_since(learner.running.updates)

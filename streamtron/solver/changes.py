@@ -17,6 +17,7 @@ from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.duals import Counts, Pieces
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
     begin_again,
@@ -30,7 +31,6 @@ from streamtron.solver.learner import (
 from streamtron.solver.reading import solve_block, solve_in_memory, tell_done, visit_rows
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
-from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
@@ -123,13 +123,13 @@ def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]
     if learner.progress.stage_number < 0:
         begin_stage(learner)
     for _ in visit_rows(learner, chunk, positions, targets):
-        run_mini_epochs(solve_block(learner))
+        drive(solve_block(learner))
 
 
 def _solve_new_rows(learner: Learner) -> None:
     """Solve the new rows in memory. The next reading scans the weights that were best before: the
     running ones suit the new rows until the counts of the others have been solved again."""
-    run_mini_epochs(solve_in_memory(learner))
+    drive(solve_in_memory(learner))
     scan_next(learner)
     learner.best.take_candidate()
     if learner.frozen is None:  # else its scan goes on, and certifies them with the rows before

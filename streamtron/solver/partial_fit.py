@@ -24,7 +24,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
-from streamtron.solver.subproblem import Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Subproblem
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState
 
@@ -107,7 +107,7 @@ class EarlierData:
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
         limit = mini_epoch_limit(settings)
-        best = run_mini_epochs(solve(problem, target, limit, newton_only=settings.free)).v
+        best = solve(problem, target, limit, newton_only=settings.free).v
         assert best is not None
         self._add(active, counts, rho)
         self.average += len(active) / self.rows * (best - self.average)

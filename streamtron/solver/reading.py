@@ -15,6 +15,7 @@ from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns, order, proximal
 from streamtron.solver.ascent import solve, visit_until_still
+from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -37,7 +38,7 @@ from streamtron.solver.stopping import (
     stop_at_limit,
     worthwhile_gap,
 )
-from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Narrowed, Solve, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import restart, visit
@@ -109,7 +110,7 @@ def solve_blocks(take: Take) -> None:
     """Have a learner take a chunk, and solve the rows held wherever memory is full."""
     learner, begin = take
     for _ in begin():
-        run_mini_epochs(solve_block(learner))
+        drive(solve_block(learner))
 
 
 def take_chunk(
@@ -243,7 +244,7 @@ def solve_in_memory(learner: Learner) -> Solve:
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
     if not learner.progress.stage.ascent:
-        spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
+        spent = visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
         narrowed.settle()
         learner.counts.put(active.numbers, counts)
         learner.progress.count_work(mini_epochs=spent)
@@ -256,7 +257,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         best = None if known is None else narrowed.narrow(known)
         problem = Subproblem(*of_rows, whole=not blocks)
         large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-        solution = yield from solve(
+        solution = solve(
             problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
         )
     narrowed.settle()
@@ -284,7 +285,7 @@ def start_from_slacks(learner: Learner) -> None:
     learner.running.settle_scanned(learner.frozen.scan_sums)
     if learner.running.steps and learner.loss.quadratic:
         learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
-    run_mini_epochs(solve_in_memory(learner))
+    drive(solve_in_memory(learner))
 
 
 def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:

@@ -27,6 +27,7 @@ from streamtron.core.rows import Block, Chunk, ChunkSource
 from streamtron.core.threads import ONE_THREAD, Threads
 from streamtron.solver import order
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, discard_weights
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.reading import (
@@ -37,7 +38,7 @@ from streamtron.solver.reading import (
     solve_blocks,
     tell_done,
 )
-from streamtron.solver.subproblem import Solve, run_mini_epochs
+from streamtron.solver.subproblem import Solve
 from streamtron.solver.working_set import release_rows
 
 
@@ -322,7 +323,7 @@ class OnePart(Data):
             def run(learner: Learner, begun: list[Learner] = begun) -> None:
                 if not (begun and self._due()):
                     begun.append(learner)
-                    run_mini_epochs(begin(learner))
+                    drive(begin(learner))
 
             self._threads.work(run, left)
             left = [learner for learner in left if learner not in begun]

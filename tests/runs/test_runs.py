@@ -454,10 +454,12 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "settings", "number"),
     [
-        pytest.param("subproblem.MiniEpoch make", "--active-set 100000B", "SIGTERM", marks=slow),
+        pytest.param(
+            "subproblem.Subproblem mini_epoch", "--active-set 100000B", "SIGTERM", marks=slow
+        ),
         ("kernels combine", "", "SIGINT"),
         pytest.param("kernels gram_product", "--multiclass", "SIGTERM", marks=slow),
-        ("subproblem.MiniEpoch make", "--active-set 100000B", "SIGKILL"),
+        ("subproblem.Subproblem mini_epoch", "--active-set 100000B", "SIGKILL"),
     ],
     ids=["visits", "conjugate gradients", "two threads", "killed"],
 )

@@ -19,7 +19,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import Average
 from streamtron.solver.row_store import ActiveSet
-from streamtron.solver.subproblem import Solution, Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import Rule, WeightState
 from tests.helpers.learners import drawn_source
@@ -46,7 +46,7 @@ class Scene:
     problem: Subproblem
 
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
-        found = run_mini_epochs(ascent.solve(self.problem, target, mini_epochs))
+        found = ascent.solve(self.problem, target, mini_epochs)
         self.counts[: self.held] = self.problem.counts
         return found
 
@@ -239,7 +239,7 @@ def test_weights_known_before_are_returned_where_visits_find_no_better_ones(monk
     optimum = scene(0, C=50.0).solve(1e-12).v
     monkeypatch.setattr(ascent, "SMALL", 0)  # no finish to rounding
     here = scene(0, C=50.0)
-    found = run_mini_epochs(ascent.solve(here.problem, 0.3, 50, best=optimum))
+    found = ascent.solve(here.problem, 0.3, 50, best=optimum)
     assert found.primal <= here.primal(optimum) * (1 + 1e-12)
 
 
