@@ -18,16 +18,28 @@ _CLASSES = 3
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--row", type=options.whole_number(0),
-              help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
-@click.option("--most", type=options.whole_number(1), default=20, show_default=True,
-              help="Number of features shown of each class.")  # fmt: skip
+@click.option(
+    "--row",
+    type=options.whole_number(0),
+    help="Number of a row of SHARDS, from 0, to be explained.",
+)
+@click.option(
+    "--most",
+    type=options.whole_number(1),
+    default=20,
+    show_default=True,
+    help="Number of features shown of each class.",
+)
 @options.names_option
 @options.json_option
 def explain(
-    model: str, shards: tuple[str, ...], row: int | None, most: int, names: tuple[str, ...],
+    model: str,
+    shards: tuple[str, ...],
+    row: int | None,
+    most: int,
+    names: tuple[str, ...],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Show the features with the heaviest weights of MODEL, by name where they have names.
 
     With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
@@ -61,11 +73,14 @@ def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _row(facts: Mapping[str, Any]) -> Lines:
     labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
-    yield from aligned([
-        ("shard", facts["shard"]), ("row", facts["row"]),
-        *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
-        *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            ("shard", facts["shard"]),
+            ("row", facts["row"]),
+            *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
+            *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
+        ]
+    )
     ranked = sorted(facts["directions"], key=lambda direction: -direction["decision"])
     for direction in ranked[:_CLASSES]:
         yield ""

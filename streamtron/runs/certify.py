@@ -106,9 +106,12 @@ class Proof:
             gap = max(learner["as_given"]["relative_duality_gap"] for learner in learners)
             given = {"relative_duality_gap": gap}
             return {
-                "certificate": joint, "as_given": given, "problem": dict(self.problem),
-                "readings": self.readings, "learners": learners,
-            }  # fmt: skip
+                "certificate": joint,
+                "as_given": given,
+                "problem": dict(self.problem),
+                "readings": self.readings,
+                "learners": learners,
+            }
         given = self.as_given.to_dict()
         return {
             "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
@@ -123,12 +126,19 @@ class Proof:
 
 @checks_keywords(ProblemNames)
 def certify(
-    model: LinearModel | str | os.PathLike[str], shards: Paths | None = None, *,
-    witness: str | os.PathLike[str] | None = None, run: str | os.PathLike[str] | None = None,
-    accept_exclusions: bool = False, settings: Settings | None = None, readings: int = 4,
-    machine: Machine | None = None, executor: Executor = serial, listen: Listener = ignore,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths | None = None,
+    *,
+    witness: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    accept_exclusions: bool = False,
+    settings: Settings | None = None,
+    readings: int = 4,
+    machine: Machine | None = None,
+    executor: Executor = serial,
+    listen: Listener = ignore,
     **names: Unpack[ProblemNames],
-) -> Proof:  # fmt: skip
+) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
     One reading, with the dual variables of a witness, or those that belong to the slacks of the
@@ -172,15 +182,16 @@ def certify(
     with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir
         with open_shards(
-            as_paths(shards), reading_from_model(model), cache_dir=cache,
-            classes=model.classes or None, allow_duplicate=problem.allow_duplicate,
+            as_paths(shards),
+            reading_from_model(model),
+            cache_dir=cache,
+            classes=model.classes or None,
+            allow_duplicate=problem.allow_duplicate,
             threads=machine.threads,
-        ) as source:  # fmt: skip
+        ) as source:
             if known is not None:
                 source.exclude(known.deletions)
-            scans = Scans(
-                source, executor, cache, machine.threads, problem.allow_duplicate, listen
-            )  # fmt: skip
+            scans = Scans(source, executor, cache, machine.threads, problem.allow_duplicate, listen)
             if known is not None:
                 return _prove(model, problem, machine, scans, known)
             if problem.hard:
@@ -213,9 +224,12 @@ def _prove(
 
 
 def _proof(
-    model: LinearModel, problem: Settings, certificates: Sequence[Certificate], scans: Scans,
+    model: LinearModel,
+    problem: Settings,
+    certificates: Sequence[Certificate],
+    scans: Scans,
     distances: Iterable[float | None] = repeat(None),
-) -> Proof:  # fmt: skip
+) -> Proof:
     excluded = deletions.total(deletions_of(scans.source.shards))
     solved = problem_of(problem.to_dict())
     proofs = []
@@ -233,9 +247,12 @@ def _proof(
 
 
 def _groups(
-    problem: Settings, machine: Machine, source: ShardSource, model: LinearModel,
+    problem: Settings,
+    machine: Machine,
+    source: ShardSource,
+    model: LinearModel,
     known: Witness | None = None,
-) -> Iterator[tuple[slice, list[Learner]]]:  # fmt: skip
+) -> Iterator[tuple[slice, list[Learner]]]:
     """Yield the places of as many directions of the model as fit in memory together, and a learner
     for each, with the counts of a witness."""
     directions, scales = model.directions(), _trained_scales(model)
@@ -250,9 +267,13 @@ def _groups(
     def needed(number: int) -> list[Need]:
         rows = 0 if known is None else sum(known.shard_rows)
         return certificate_memory_needed(
-            exact, rows=rows, columns=model.columns, learners=number, held=known is None,
+            exact,
+            rows=rows,
+            columns=model.columns,
+            learners=number,
+            held=known is None,
             nonzeros=model.sparse_weights.nnz,
-        )  # fmt: skip
+        )
 
     at_once = max(1, most_that_fit(machine.memory_limit, len(scales), needed))
     [weights] = class_weights_of(source, [problem])
@@ -266,9 +287,13 @@ def _groups(
 
 
 def _learners(
-    problem: Settings, source: ShardSource, model: LinearModel, weights: ClassWeights | None,
-    directions: Iterable[tuple[Direction, float]], counts: Sequence[Counts] | None,
-) -> list[Learner]:  # fmt: skip
+    problem: Settings,
+    source: ShardSource,
+    model: LinearModel,
+    weights: ClassWeights | None,
+    directions: Iterable[tuple[Direction, float]],
+    counts: Sequence[Counts] | None,
+) -> list[Learner]:
     """Return a learner for each direction, with its weights as training left them at its scale,
     numbered as the shards number columns, and its counts."""
     learners = []

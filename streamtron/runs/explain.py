@@ -52,9 +52,13 @@ class Explanation(Tabled, dict[str, Any]):
 
 @checks_keywords()
 def explain(
-    model: LinearModel | str | os.PathLike[str], shards: Paths = (), *,
-    row: int | None = None, most: int = MOST, names: Paths = (),
-) -> Explanation:  # fmt: skip
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    row: int | None = None,
+    most: int = MOST,
+    names: Paths = (),
+) -> Explanation:
     """List the heaviest features of a model, or why a row has its decisions.
 
     Parameters
@@ -194,15 +198,23 @@ def _explain_row(
             | {"contribution": float(added[k])}
             for k in shown
         ]
-        directions.append({
-            "positive": direction.positive, "decision": decision, "bias": direction.bias,
-            "features": features, "other_features": len(columns) - len(shown),
-            "other_contributions": float(np.delete(added, shown).sum()),
-        })  # fmt: skip
+        directions.append(
+            {
+                "positive": direction.positive,
+                "decision": decision,
+                "bias": direction.bias,
+                "features": features,
+                "other_features": len(columns) - len(shown),
+                "other_contributions": float(np.delete(added, shown).sum()),
+            }
+        )
     return Explanation(
-        shard=shard, row=number, label=list(label) if isinstance(label, tuple) else label,
-        out_of_range=out_of_range, directions=directions,
-    )  # fmt: skip
+        shard=shard,
+        row=number,
+        label=list(label) if isinstance(label, tuple) else label,
+        out_of_range=out_of_range,
+        directions=directions,
+    )
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:

@@ -100,9 +100,11 @@ class FinishedRun(NamedTuple):
             yield cls(directory, Settings.from_dict(record.settings), checkpoint)
 
     def learners(
-        self, settings: Settings | None = None, labels: Sequence[Label] | None = None,
+        self,
+        settings: Settings | None = None,
+        labels: Sequence[Label] | None = None,
         weights: ClassWeights | None = None,
-    ) -> list[Learner]:  # fmt: skip
+    ) -> list[Learner]:
         """Restore the learners, with the run's settings and labels if no others are given; of
         several parts, their counts are read from the parts' states when they are used."""
         labels = self.checkpoint.labels if labels is None else labels
@@ -129,9 +131,10 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
 
 
 def inputs_of_run(
-    model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | LinearModel,
+    run: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-) -> tuple[str | LinearModel, list[str], str]:  # fmt: skip
+) -> tuple[str | LinearModel, list[str], str]:
     """Return the model of a run, and the paths of its shards and its witness, given its model, or
     its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if there is no such
     run, or a change of it was interrupted."""

@@ -89,9 +89,12 @@ def train_candidates(
 
 
 def train_learners(
-    source: ChunkSource, make: Callable[[], list[Learner]], settings: Settings, machine: Machine,
+    source: ChunkSource,
+    make: Callable[[], list[Learner]],
+    settings: Settings,
+    machine: Machine,
     listen: Listener = ignore,
-) -> list[Learner]:  # fmt: skip
+) -> list[Learner]:
     """Train learners whose classes are known; ``make`` returns them new each time."""
     training, learners = Training(source, settings, machine, listen), make()
     with training.opened(learners, Pool()) as (data, guard):
@@ -128,9 +131,13 @@ class Training(Generic[Source]):
 
     @contextmanager
     def opened(
-        self, learners: Sequence[Learner], pool: Pool, resumed: Resumed | None = None,
-        classes: Classes | None = None, group: Group | None = None,
-    ) -> Iterator[tuple[OnePart, MemoryGuard]]:  # fmt: skip
+        self,
+        learners: Sequence[Learner],
+        pool: Pool,
+        resumed: Resumed | None = None,
+        classes: Classes | None = None,
+        group: Group | None = None,
+    ) -> Iterator[tuple[OnePart, MemoryGuard]]:
         """Open the rows to learners that are to share ``pool`` and their readings. Unless they are
         a ``group``, the guard tells after training how many memory has room for, if not for all:
         they are of no use then. ``classes`` : makes more of them, see ``OnePart``."""
@@ -142,15 +149,24 @@ class Training(Generic[Source]):
         with open_threads(self.machine.thread_count) as threads:
             resources = Resources(threads, guard) if group is None else Resources(threads)
             data = OnePart(
-                self.source, learners, self.settings, self.listen, resources,
-                new_classes=classes, checkpointer=self.checkpointer, group=group,
-            )  # fmt: skip
+                self.source,
+                learners,
+                self.settings,
+                self.listen,
+                resources,
+                new_classes=classes,
+                checkpointer=self.checkpointer,
+                group=group,
+            )
             yield data, guard
 
     def in_groups(
-        self, learners: Sequence[Learner], at_once: int | None = None, state: State | None = None,
+        self,
+        learners: Sequence[Learner],
+        at_once: int | None = None,
+        state: State | None = None,
         begin: Callable[[Sequence[Learner]], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Train learners one group after another, of ``at_once`` at most, or fewer where memory
         does not take them. What a group held is released when it is done, and its vectors are held
         by their nonzeros. MachineError: not even one has room beside the others.
@@ -204,12 +220,15 @@ class Training(Generic[Source]):
             idle = sum(held) - sum(held[start : start + number])
             return [
                 *memory_needed(
-                    self.settings, DataSize(rows, columns, nonzeros or None), learners=number,
-                    threads=machine.thread_count, shared=rows_shared,
+                    self.settings,
+                    DataSize(rows, columns, nonzeros or None),
+                    learners=number,
+                    threads=machine.thread_count,
+                    shared=rows_shared,
                 ),
                 Need("learners that are not in training", idle),
                 Need("model before the change", WEIGHT_BYTES * known.weights),
-            ]  # fmt: skip
+            ]
 
         size = most_that_fit(machine.memory_limit, len(learners) - start, needed)
         if not size and nonzeros and len(learners) > 1:  # one alone was let in by its columns

@@ -94,9 +94,13 @@ class DataSize(NamedTuple):
 
 
 def memory_needed(
-    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1,
+    settings: Settings,
+    size: DataSize,
+    *,
+    learners: int = 1,
+    threads: int = 1,
     shared: bool = True,
-) -> list[Need]:  # fmt: skip
+) -> list[Need]:
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
     the same rows.
 
@@ -210,9 +214,14 @@ def worker_memory_needed(
 
 
 def check_worker(
-    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int,
+    settings: Settings,
+    worker: str,
+    limit: int | None,
+    *,
+    parts: int,
+    at_once: int,
     nonzeros: int = 1 << 62,
-) -> int:  # fmt: skip
+) -> int:
     """Return how many columns the parts of a worker may have, of so many ``nonzeros`` each at most,
     whose ``limit`` is so many bytes (None = it has none); raise a MachineError, with the sum item
     by item, if they do not fit."""

@@ -99,9 +99,10 @@ def _certify(
     for spent in range(most):
         ratios = [proof.scale / scale for proof, scale in zip(best, around, strict=True)]
         far = [
-            k for k, ratio in enumerate(ratios)
+            k
+            for k, ratio in enumerate(ratios)
             if not SCALED <= ratio <= 1.0 / SCALED or _were_cut(learners[k])
-        ]  # fmt: skip
+        ]
         if not far:
             return best, spent
         for k in far:

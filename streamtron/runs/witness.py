@@ -131,9 +131,11 @@ class Witness(NamedTuple):
 
 
 def save(
-    path: str | os.PathLike[str], counts: Sequence[Counts], manifest: Manifest,
+    path: str | os.PathLike[str],
+    counts: Sequence[Counts],
+    manifest: Manifest,
     left_out: Sequence[Deletions] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}

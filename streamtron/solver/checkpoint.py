@@ -37,20 +37,38 @@ from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, sm
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Outside, Progress,
-    ReadingBounds, ScanSums, Stage, StageReport, WeightState,
-)  # fmt: skip
+    Average,
+    BestWeights,
+    Certificate,
+    Expansion,
+    Extent,
+    Frozen,
+    Loss,
+    Outside,
+    Progress,
+    ReadingBounds,
+    ScanSums,
+    Stage,
+    StageReport,
+    WeightState,
+)
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 _NOT_STATE = ("settings", "targets", "pool", "active", "keepers")
 """What a learner is made from, and rows, which are read again."""
 
 _PLACES = (
-    ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
-    ("frozen", "w"), ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"), ("frozen.scan_sums", "sq_columns"), ("outside", "v"),
+    ("running", "w"),
+    ("best", "w"),
+    ("best", "candidate"),
+    ("best.average", "total"),
+    ("frozen", "w"),
+    ("frozen.scan_sums", "fresh"),
+    ("frozen.scan_sums", "low"),
+    ("frozen.scan_sums", "sq_columns"),
+    ("outside", "v"),
     ("expansion", "v"),
-)  # fmt: skip
+)
 """Where a learner holds vectors of one number a column; the last four may be None."""
 
 IN_FIELDS = frozenset(name for _, name in _PLACES)

@@ -219,11 +219,14 @@ class PartLoss(HeldLoss):
         self._hessian = self._sums(self.factors)
         self._hessian.add(kernels.gram_diagonal, self.rho, diagonal)
         return LossTerms(
-            self.sum_of(-alpha, len(v) - 1), self.value(self.margins),
+            self.sum_of(-alpha, len(v) - 1),
+            self.value(self.margins),
             np.minimum(diagonal, LARGEST).astype(np.float32),
-            self._gram(head, len(v))[np.tril_indices(len(head))], self.sq_lengths(alpha),
-            [float(np.abs(alpha).max(initial=0.0))], self.smoothing(self.margins),
-        )  # fmt: skip
+            self._gram(head, len(v))[np.tril_indices(len(head))],
+            self.sq_lengths(alpha),
+            [float(np.abs(alpha).max(initial=0.0))],
+            self.smoothing(self.margins),
+        )
 
     def product(self, v: Vector) -> Vector:
         """Return the rows' part of H v, H at the v that was last looked at."""

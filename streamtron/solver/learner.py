@@ -239,9 +239,13 @@ def take_scan(learner: Learner, frozen: Frozen) -> None:
 
 
 def take_solution(
-    learner: Learner, b: float, candidate: Vector | None, *, newton_steps: int,
+    learner: Learner,
+    b: float,
+    candidate: Vector | None,
+    *,
+    newton_steps: int,
     primal: float = math.inf,
-) -> None:  # fmt: skip
+) -> None:
     """Take what a solve has found: its resolution b, and the augmented weights that the next scan
     certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best

@@ -221,10 +221,15 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     frozen = learner.frozen
     assert frozen is not None
     return ReadingPlan(
-        number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
-        learner.augmentation, few=learner.regime == Regime.FEW_COLUMNS,
+        number,
+        frozen.w,
+        frozen.bias,
+        frozen.scan_sums.scale,
+        learner.progress.b,
+        learner.augmentation,
+        few=learner.regime == Regime.FEW_COLUMNS,
         start=learner.running.dual_point if learner.mode == "train" else None,
-    )  # fmt: skip
+    )
 
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:

@@ -82,12 +82,29 @@ class Frozen:
         scan_sums = self.scan_sums
         scan_sums.unfold()
         scan = partial(
-            kernels.scan, rows, targets.signs, targets.delta2, targets.squares, targets.t, counts,
-            rho, self.bias, self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
-            scan_sums.scale, scan_sums.center(self.bias), targets.center,
-            0.0 if scan_sums.free else rho, scan_sums.bins, scan_sums.sums, scan_sums.totals,
+            kernels.scan,
+            rows,
+            targets.signs,
+            targets.delta2,
+            targets.squares,
+            targets.t,
+            counts,
+            rho,
+            self.bias,
+            self.threshold,
+            scan_sums.loss.sharp,
+            scan_sums.b,
+            self.w,
+            self.length,
+            scan_sums.scale,
+            scan_sums.center(self.bias),
+            targets.center,
+            0.0 if scan_sums.free else rho,
+            scan_sums.bins,
+            scan_sums.sums,
+            scan_sums.totals,
             marked,
-        )  # fmt: skip
+        )
         counted = counts != 0 if len(targets.t) else counts > 0
         counted &= targets.signs != 0
         arguments = targets.signs, counts, scan_sums.fresh, scan_sums.low
@@ -204,9 +221,13 @@ def scan_blocks(
             if len(positions):
                 held.add(chunk.rows, positions, positions, chunk.squares[positions], sys.maxsize)
             yield BlockScan(
-                len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions,
+                len(chunk),
+                chunk.nonzeros,
+                chunk.width,
+                tuple(sums),
+                positions,
                 held.first(len(held)),
-            )  # fmt: skip
+            )
 
 
 class _Scanner:
@@ -215,9 +236,15 @@ class _Scanner:
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
-            request.w, request.bias, request.scale, request.threshold, request.loss, request.b,
-            request.free, request.ratio,
-        )  # fmt: skip
+            request.w,
+            request.bias,
+            request.scale,
+            request.threshold,
+            request.loss,
+            request.b,
+            request.free,
+            request.ratio,
+        )
 
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen

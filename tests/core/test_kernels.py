@@ -60,9 +60,14 @@ def cost(delta2: float) -> float:
 
 
 def equals_plain_visits(
-    case: Case, oracle: Oracle, state: State, *, ascent: bool = True,
-    loss: str = "squared_hinge", numbers: Sequence[float] = (),
-) -> None:  # fmt: skip
+    case: Case,
+    oracle: Oracle,
+    state: State,
+    *,
+    ascent: bool = True,
+    loss: str = "squared_hinge",
+    numbers: Sequence[float] = (),
+) -> None:
     """A state is what the oracle's visits of the case's rows in its order lead to."""
     lost, extension, moved, total = 0.0, 0.0, [], oracle.t
     for k in case.order:
@@ -92,10 +97,21 @@ def run_visit(
 ) -> None:
     rows, signs = csr(case.rows), frozen(case.signs, np.int8)
     kernels.visit(
-        rows, frozen(case.order, np.int64), signs, frozen(case.delta2, np.float64), case.rho,
-        case.b, case.epsilon, case.by_length, ascent, phi, case.scale, t, squares_of(*rows),
+        rows,
+        frozen(case.order, np.int64),
+        signs,
+        frozen(case.delta2, np.float64),
+        case.rho,
+        case.b,
+        case.epsilon,
+        case.by_length,
+        ascent,
+        phi,
+        case.scale,
+        t,
+        squares_of(*rows),
         *state.arrays,
-    )  # fmt: skip
+    )
 
 
 PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
@@ -114,7 +130,8 @@ EDGES = {
         f"a step beyond the largest count from {count}, x = 2^{power}": replace(
             PLAIN, rows=[[(0, 2.0**power)]], b=1e9, counts=[count]
         )
-        for power in (-10, -30, -60) for count in (0, 5)
+        for power in (-10, -30, -60)
+        for count in (0, 5)
     },
     **{
         f"one count more than there are is asked back, and {value} in place of 1": replace(
@@ -122,7 +139,7 @@ EDGES = {
         )
         for value in (1.0, 1e12)
     },
-}  # fmt: skip
+}
 
 
 def visit_alone(case: Case, *, ascent: bool) -> None:
@@ -201,9 +218,11 @@ def of_numbers(case: Case, counts: list[int]) -> Case:
     """The case with a price of every row, all positive, and these counts, in turn."""
     turn = itertools.cycle(counts)
     return replace(
-        case, signs=[abs(sign) for sign in case.signs], delta2=[d2 or 0.5 for d2 in case.delta2],
+        case,
+        signs=[abs(sign) for sign in case.signs],
+        delta2=[d2 or 0.5 for d2 in case.delta2],
         counts=[next(turn) if sign else 0 for sign in case.signs],
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -251,9 +270,13 @@ def plain_scan(scan: Scan) -> PartialSums:
     case, oracle, threshold, length, loss, t, penalised = scan
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
-        [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
-        no_sums().tolist(), [0, 0, 0, 0], [0] * n,
-    )  # fmt: skip
+        [0.0] * (kernels.BINS * kernels.BIN_SUMS),
+        [0.0] * COLUMNS,
+        [0.0] * COLUMNS,
+        no_sums().tolist(),
+        [0, 0, 0, 0],
+        [0] * n,
+    )
     for k, row in enumerate(case.rows):
         if case.signs[k] == 0:
             continue
@@ -311,14 +334,15 @@ def plain_scan(scan: Scan) -> PartialSums:
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
-    case=cases(), threshold=st.floats(-1e3, 1e6), free=st.booleans(),
-    numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7), cut=st.integers(0, 7),
+    case=cases(),
+    threshold=st.floats(-1e3, 1e6),
+    free=st.booleans(),
+    numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7),
+    cut=st.integers(0, 7),
     cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
-)  # fmt: skip
+)
 @example(replace(PLAIN, counts=[-5]), 0.0, False, [1.0], 0, [])  # from a file: no dual variable
-def test_scan_equals_its_oracle_wherever_it_is_cut(
-    loss, case, threshold, free, numbers, cut, cuts
-):
+def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, free, numbers, cut, cuts):
     if loss != "squared_hinge":  # which has no hard margin
         case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
     if loss in REGRESSION:
@@ -343,11 +367,28 @@ def scanned(scan: Scan, borders: list[int], cuts: Sequence[int] = ()) -> Partial
         rows, signs = csr(case.rows[part]), frozen(case.signs[part], np.int8)
         counts = frozen(oracle.counts[part], np.int32)
         kernels.scan(
-            rows, signs, frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
-            frozen([*t[part]], np.float64), counts, case.rho,
-            oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
-            length, case.scale, CENTER, ORIGIN, penalised, bins, sums, totals, called[part],
-        )  # fmt: skip
+            rows,
+            signs,
+            frozen(case.delta2[part], np.float64),
+            frozen(squares[part], np.float64),
+            frozen([*t[part]], np.float64),
+            counts,
+            case.rho,
+            oracle.bias,
+            threshold,
+            of_epsilon(loss),
+            case.b,
+            frozen(oracle.w, np.float64),
+            length,
+            case.scale,
+            CENTER,
+            ORIGIN,
+            penalised,
+            bins,
+            sums,
+            totals,
+            called[part],
+        )
         counted = np.flatnonzero(called[part] & (counts != 0 if t else counts > 0))
         for columns in itertools.pairwise([0, *cuts, 1 << 32]):
             kernels.add_counts(rows, counted, signs, counts, fresh, low, *columns)
@@ -368,9 +409,12 @@ def test_hash_words_equals_its_plain_oracle_bit_for_bit(words, bits):
     columns, negative = np.full(len(words), -7), np.zeros(len(words), bool)
     word_kernels.hash_words(
         np.frombuffer(b"".join(word + b" " for word in words), np.uint8),
-        frozen([0, *stops][: len(words)], np.int64), frozen([*(stops - 1)], np.int64),
-        mask, columns, negative,
-    )  # fmt: skip
+        frozen([0, *stops][: len(words)], np.int64),
+        frozen([*(stops - 1)], np.int64),
+        mask,
+        columns,
+        negative,
+    )
     hashes = [murmurhash3_32(word) for word in words]
     assert columns.tolist() == [abs(h) & mask for h in hashes]
     assert negative.tolist() == [h < 0 for h in hashes]
@@ -450,8 +494,10 @@ def test_kernels_work_where_compiled_ones_cannot_be_kept(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **{name: str(place) for name, place in places.items()}},
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("NUMBA_CACHE_DIR") == 1
     assert done.stdout == "2.0\n"

@@ -34,9 +34,15 @@ class Case:
         labels = [sign or 1 for sign in self.signs]
         variant = "length" if self.by_length else "steps"
         oracle = Oracle(
-            self.rows, labels, self.delta2, self.rho,
-            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
-        )  # fmt: skip
+            self.rows,
+            labels,
+            self.delta2,
+            self.rho,
+            b=self.b,
+            epsilon=self.epsilon,
+            variant=variant,
+            width=COLUMNS,
+        )
         for k, count in enumerate(self.counts):
             if count and self.signs[k]:
                 oracle._add(k, count, oracle.extended_margin(k), oracle.sq_length(k))

@@ -94,9 +94,15 @@ class ListSource(RowsInMemory):
 
 
 def train(
-    source: Any, learners: Sequence[Learner], settings: Settings, listen: Listener = ignore, *,
-    threads: int = 1, has_room: Any = lambda *_: True, **options: Any,
-) -> None:  # fmt: skip
+    source: Any,
+    learners: Sequence[Learner],
+    settings: Settings,
+    listen: Listener = ignore,
+    *,
+    threads: int = 1,
+    has_room: Any = lambda *_: True,
+    **options: Any,
+) -> None:
     """Train learners on a source; see ``Resources``, and for ``options`` ``OnePart``."""
     with open_threads(threads) as opened:
         resources = Resources(opened, has_room)

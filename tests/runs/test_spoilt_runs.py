@@ -109,18 +109,26 @@ def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
 REPAIRS: dict[str, tuple[slice, dict[str, Any], Callable[..., Outcome], slice]] = {
     # shards at first, settings, the change, shards in the end
     "update by few rows": (
-        slice(9), {}, lambda m, corpus: streamtron.update(m, corpus[9]), slice(10)
+        slice(9),
+        {},
+        lambda m, corpus: streamtron.update(m, corpus[9]),
+        slice(10),
     ),
     "update by many rows": (
-        slice(5), {}, lambda m, corpus: streamtron.update(m, corpus[5:]), slice(10)
+        slice(5),
+        {},
+        lambda m, corpus: streamtron.update(m, corpus[5:]),
+        slice(10),
     ),
     "update, few rows held": (
-        slice(9), {"active_set": 60_000}, lambda m, corpus: streamtron.update(m, corpus[9]),
+        slice(9),
+        {"active_set": 60_000},
+        lambda m, corpus: streamtron.update(m, corpus[9]),
         slice(10),
     ),
     "forget": (slice(10), {}, lambda m, corpus: streamtron.forget(m, corpus[9]), slice(9)),
     "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-3), slice(10)),
-}  # fmt: skip
+}
 
 SPOILT: dict[str, Callable[[Path], None]] = {
     "no number": lambda run: change_last(run, "running.w", put(np.nan)),
@@ -131,9 +139,11 @@ SPOILT: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize(
     ("spoilt", "repair"),
-    [*((spoilt, "update by few rows") for spoilt in SPOILT),
-     *(("no number", repair) for repair in [*REPAIRS][1:])],
-)  # fmt: skip
+    [
+        *((spoilt, "update by few rows") for spoilt in SPOILT),
+        *(("no number", repair) for repair in [*REPAIRS][1:]),
+    ],
+)
 def test_what_goes_on_with_spoilt_weights_makes_them_afresh(
     spoilt, repair, corpus, tmp_path, caplog
 ):

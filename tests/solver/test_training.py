@@ -31,9 +31,11 @@ STAGES: list[dict[str, object]] = [
     {"stage": "1,0.1", **PAPER},
     {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
     {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
-    *({"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
-      for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))),
-]  # fmt: skip
+    *(
+        {"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
+        for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))
+    ),
+]
 
 
 @pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
@@ -56,9 +58,14 @@ def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, p
     report = learner.progress.reports[-1]
     delta2 = settings.delta**2 if settings.delta else 0.5 / settings.C
     oracle = Oracle(
-        rows, labels, [delta2] * len(rows), settings.rho,
-        b=report.b, epsilon=float(report.epsilon), variant=settings.variant,
-    )  # fmt: skip
+        rows,
+        labels,
+        [delta2] * len(rows),
+        settings.rho,
+        b=report.b,
+        epsilon=float(report.epsilon),
+        variant=settings.variant,
+    )
     run = oracle.run(n_ep=mini_epoch_limit(settings))
     assert learner.counts.dense(len(rows)).tolist() == oracle.counts
     assert learner.running.steps == report.updates == oracle.t == run.updates
