@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, penalty
 from streamtron.core.errors import InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.scan_sums import ScanSums, cost_of
+from streamtron.core.scan_sums import ScanSums
 
 FEW = 16.0 * UNIT_ROUNDOFF
 """Bound on the relative rounding of a formula of a dozen operations, including the four by which
@@ -349,7 +349,7 @@ def _price_of_ridge(scan: ScanSums, primal: float, dual: float) -> float:
     (ΣC)²/(u·M u) for M = C⁻¹ + XXᵀ, u = C1, and min over w of the Hessian is 1·M⁻¹1. So with
     s = |Σ α l| and e = P − P* it is s √(2e/μ) at most, and e ≤ P − D + s √(2e/μ).
     """
-    if not (cost := cost_of(scan)) > 0.0:
+    if not (cost := scan.sum_at(kernels.COSTS)) > 0.0:
         return math.inf
     length = scan.sum_at(kernels.NORMS) / cost
     root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)

@@ -43,13 +43,12 @@ loss is not quadratic."""
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 16
-EARLIER_COSTS, MAGNITUDES, SUMS = 12, 18, 20
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 12
+MAGNITUDES, SUMS = 14, 16
 """Places in a scan's ``sums``: a lower bound of min y_k·a, Σ |c_k| ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
 of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); Σ C_k; and where t_k are
 numbers Σ C_k ‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two
-are compensated: the next place sums the rounding errors. Earlier versions summed the C_k of the
-positive class elsewhere. And how many places there are."""
+are compensated: the next place sums the rounding errors. And how many places there are."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ |c_k|, rows with c_k ≠ 0, rows with y_k·a ≤ threshold."""

@@ -7,10 +7,9 @@ executed."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -151,8 +150,7 @@ class State:
 
     def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
         learner = make(encoded["positive"])
-        earlier = {"expansion": None, "augmentation": learner.augmentation}  # have none
-        fields = earlier | decode(encoded["fields"], self.arrays)
+        fields = decode(encoded["fields"], self.arrays)
         held = encoded["held"]
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
@@ -337,19 +335,13 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     if "dict" in encoded:
         return {decode(key, arrays): _field(key, item, arrays) for key, item in encoded["dict"]}
     known = _CLASSES[encoded["class"]]
-    fields = _defaults(known) | decode(encoded["fields"], arrays)
+    fields = decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
         raise ValueError(f"other fields than {known.__name__} has")
     record: Any = object.__new__(known)
     for name, value in fields.items():
         object.__setattr__(record, name, value)
     return record
-
-
-def _defaults(known: type) -> dict[str, Any]:
-    """Return what fields have that an earlier version did not write."""
-    fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
-    return {field.name: field.default for field in fields if field.default is not MISSING}
 
 
 def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:

@@ -16,7 +16,7 @@ from streamtron.core.certificate import FEW, dual_of
 from streamtron.core.config import mini_epoch_limit
 from streamtron.core.losses import values
 from streamtron.core.rows import ChunkSource
-from streamtron.core.scan_sums import ScanSums, cost_of, no_bins
+from streamtron.core.scan_sums import ScanSums, no_bins
 from streamtron.solver.ascent import solve
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.learner import Learner
@@ -69,7 +69,7 @@ class EarlierData:
     def dual(self) -> float:
         """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
         scan_sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
-        cost = cost_of(scan_sums) * (1.0 + rounding)
+        cost = scan_sums.sum_at(kernels.COSTS) * (1.0 + rounding)
         return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost, 0.0)[0]
 
     @property
