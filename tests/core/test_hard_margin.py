@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.solver.learner import Learner
 from tests.helpers.oracle import Oracle, Row, gamma_d
-from tests.helpers.sources import ListSource, csr, random_rows, trained
+from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 6
 ROWS = 120
@@ -68,3 +70,14 @@ def test_of_inseparable_rows_no_margin_is_proven():
 def test_a_hard_margin_is_refused_outside_the_procedure_of_the_paper(stage):
     with pytest.raises(SettingsError, match="delta 0, the hard margin, is for the paper's"):
         Settings(delta=0, stage=stage)
+
+
+def test_a_hard_margin_is_proven_again_by_its_counts_alone(tmp_path):
+    rows, labels = separable(0, 2.0)
+    shard, model = tmp_path / "rows.svm", tmp_path / "m"
+    shard.write_text("".join(svm_lines(dense(rows, COLUMNS + 1), labels)))
+    fitted = streamtron.fit(shard, delta=0, stage="1,0.1", tol=0.3, model=model)
+    proof = streamtron.certify(model).certificate
+    assert proof.relative_duality_gap == fitted.certificate["relative_duality_gap"] <= 0.3
+    with pytest.raises(SettingsError, match="the counts prove a hard margin"):
+        streamtron.certify(model, shard)
