@@ -35,7 +35,8 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The task of a fresh process: train, and what every epoch but the first took and did. (The
     first reading alone holds rows as they come, in their order.)"""
     from streamtron.core.events import Event, ReadingDone, ReadingStarted
-    from streamtron.solver import batched, reading, working_set
+    from streamtron.solver import reading, working_set
+    from streamtron.solver import train as training
     from streamtron.solver.learner import Learner
     from streamtron.solver.train import OnePart, train
 
@@ -46,9 +47,10 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
         learner = Learner(chosen, source.labels)
         solved = _timed(reading, "take_solution")
         parts = [
-            _timed(reading, "run_mini_epochs"), _timed(working_set, "_keep_some"),
-            _timed(batched, "_step"),
-        ]  # fmt: skip
+            _timed(reading, "drive"),
+            _timed(training, "drive"),
+            _timed(working_set, "_keep_some"),
+        ]
         start = 0.0
 
         def note(event: Event) -> None:
@@ -61,11 +63,15 @@ def epochs(path: str, cache: str, settings: dict[str, Any]) -> dict[str, Any]:
             elif isinstance(event, ReadingDone):
                 seconds = time.perf_counter() - start
                 of_parts = sum(map(sum, parts))
-                found.append({
-                    "seconds": seconds - of_parts, "parts_seconds": of_parts,
-                    "parts": len(solved), "mini_epochs": event.mini_epochs,
-                    "updates": event.updates,
-                })  # fmt: skip
+                found.append(
+                    {
+                        "seconds": seconds - of_parts,
+                        "parts_seconds": of_parts,
+                        "parts": len(solved),
+                        "mini_epochs": event.mini_epochs,
+                        "updates": event.updates,
+                    }
+                )
 
         train(OnePart(source, [learner], chosen, note))
         return {
@@ -121,9 +127,12 @@ def corpus(rows: int, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
 def size_up_all(options: argparse.Namespace, budget: int) -> list[dict[str, Any]]:
     """Every size: generated, cached, trained on in fresh processes."""
     settings = Settings(
-        C=options.C, tol=options.tol, active_set=budget, max_epochs=options.epochs,
+        C=options.C,
+        tol=options.tol,
+        active_set=budget,
+        max_epochs=options.epochs,
         mini_epochs=options.mini_epochs,
-    )  # fmt: skip
+    )
     alone = replace(settings, mini_epochs=0).to_dict()
     with ExitStack() as stack:
         places, found = {}, dict[int, list[dict[str, Any]]]()
@@ -171,10 +180,14 @@ def show(sizes: Sequence[dict[str, Any]], budget: int) -> None:
     lines = []
     for one in sizes:
         peak, peak_first = one["peak_bytes_less_counts"], first["peak_bytes_less_counts"]
-        lines.append([
-            f"{one['rows']:,}", f"{one['peak_bytes'] / 1e6:.1f}", f"{peak / 1e6:.1f}",
-            f"{peak / peak_first:.3f}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{one['rows']:,}",
+                f"{one['peak_bytes'] / 1e6:.1f}",
+                f"{peak / 1e6:.1f}",
+                f"{peak / peak_first:.3f}",
+            ]
+        )
     measure.print_table("memory", head, lines)
 
 
@@ -193,31 +206,51 @@ def _show_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]]) -> None
     begun = first["without_mini_epochs"]["median"]["seconds"]
     for one in sizes:
         seconds, rows = one["without_mini_epochs"]["median"]["seconds"], one["rows"] / first["rows"]
-        lines.append([
-            f"{one['rows']:,}", f"{one['nonzeros']:,}", f"{seconds:.3f}",
-            f"{one['nonzeros'] / seconds / 1e6:.1f}", f"{seconds / begun:.2f}", f"{rows:g}",
-            f"{seconds / begun / rows:.3f}",
-            f"{one['without_mini_epochs']['median']['parts_seconds']:.3f}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{one['rows']:,}",
+                f"{one['nonzeros']:,}",
+                f"{seconds:.3f}",
+                f"{one['nonzeros'] / seconds / 1e6:.1f}",
+                f"{seconds / begun:.2f}",
+                f"{rows:g}",
+                f"{seconds / begun / rows:.3f}",
+                f"{one['without_mini_epochs']['median']['parts_seconds']:.3f}",
+            ]
+        )
     measure.print_table("a full epoch: rows read, checked, scanned, visited, held", head, lines)
 
 
 def _show_mini_epochs(first: dict[str, Any], sizes: Sequence[dict[str, Any]], budget: int) -> None:
     head = [
-        "rows", "epoch s", "parts s", "parts", "mini-epochs", "updates", "both / 1×", "active set",
+        "rows",
+        "epoch s",
+        "parts s",
+        "parts",
+        "mini-epochs",
+        "updates",
+        "both / 1×",
+        "active set",
         "readings",
-    ]  # fmt: skip
+    ]
     lines = []
     for one in sizes:
         found = one["with_mini_epochs"]
         now, begun = found["median"], first["with_mini_epochs"]["median"]
         both = now["seconds"] + now["parts_seconds"]
-        lines.append([
-            f"{one['rows']:,}", f"{now['seconds']:.3f}", f"{now['parts_seconds']:.2f}",
-            f"{now['parts']:g}", f"{now['mini_epochs']:g}", f"{now['updates']:,.0f}",
-            f"{both / (begun['seconds'] + begun['parts_seconds']):.2f}",
-            format_size(found["active_bytes"]), f"{found['readings']:g}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{one['rows']:,}",
+                f"{now['seconds']:.3f}",
+                f"{now['parts_seconds']:.2f}",
+                f"{now['parts']:g}",
+                f"{now['mini_epochs']:g}",
+                f"{now['updates']:,.0f}",
+                f"{both / (begun['seconds'] + begun['parts_seconds']):.2f}",
+                format_size(found["active_bytes"]),
+                f"{found['readings']:g}",
+            ]
+        )
     title = f"with the mini-epochs of a training run, active set at most {format_size(budget)}"
     measure.print_table(title, head, lines)
 

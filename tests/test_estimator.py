@@ -617,7 +617,7 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     (tmp_path / "a.svm").write_text("1,2 1:1\n2 2:1\n1 3:1\n")
     (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
     several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
-    hard = streamtron.fit(tmp_path / "b.svm", delta=0)
+    hard = streamtron.fit(tmp_path / "b.svm", delta=0, stage="1")
     for model, sentence in ((several, "a multilabel model"), (hard, "the hard margin")):
         with pytest.raises(SettingsError, match=sentence):
             StreamtronClassifier.from_model(model)
@@ -694,7 +694,7 @@ def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(
 
 
 @pytest.mark.filterwarnings("ignore:max_iter=5")
-def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_prove_it():
+def test_the_proven_objective_is_that_of_the_intercept():
     X = 1e6 * np.array([[6.0, -9.0, 9.0], [-238.0, 44.0, -140.0]])
     t = np.array([-2200.0, 1400.0])
     fitted = StreamtronRegressor(loss="squared_error", C=1e7, tol=0.3, max_iter=5).fit(X, t)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,20 +18,28 @@ _CLASSES = 3
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--row", type=options.whole_number(0),
-              help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
-@click.option("--most", type=options.whole_number(1), default=20, show_default=True,
-              help="Number of features shown of each class.")  # fmt: skip
-@click.option("--path", is_flag=True,
-              help="List the features in the order in which they come in as C grows, each with the "
-              "least C of the sweep that gave it a weight, and that weight. MODEL is the best of a "
-              "sweep over C with --valid, and --penalty l1 or elasticnet.")  # fmt: skip
+@click.option(
+    "--row",
+    type=options.whole_number(0),
+    help="Number of a row of SHARDS, from 0, to be explained.",
+)
+@click.option(
+    "--most",
+    type=options.whole_number(1),
+    default=20,
+    show_default=True,
+    help="Number of features shown of each class.",
+)
 @options.names_option
 @options.json_option
 def explain(
-    model: str, shards: tuple[str, ...], row: int | None, most: int, path: bool,
-    names: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    model: str,
+    shards: tuple[str, ...],
+    row: int | None,
+    most: int,
+    names: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Show the features with the heaviest weights of MODEL, by name where they have names.
 
     With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
@@ -40,16 +47,13 @@ def explain(
     is that of the column's first name, and opposite: is before one that counts the other way.
     """
     from streamtron.model.import_model import load_any
-    from streamtron.runs.directory import run_directory
     from streamtron.runs.explain import explain as explain_model
     from streamtron.runs.explain import names_of_run
-    from streamtron.runs.report import REPORT
 
     loaded = load_any(model)
     names = names or tuple(names_of_run(loaded, model))
-    report = os.path.join(run_directory(model), REPORT) if path else None
-    facts = explain_model(loaded, shards, row=row, most=most, names=names, path=report)
-    print_values(facts, _path if path else _model if row is None else _row, as_json)
+    facts = explain_model(loaded, shards, row=row, most=most, names=names)
+    print_values(facts, _model if row is None else _row, as_json)
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
@@ -61,15 +65,6 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         yield ""
 
 
-def _path(facts: Mapping[str, Any]) -> Lines:
-    for direction in facts["directions"]:
-        yield from aligned(class_facts(direction))
-        yield f"{'C':>14} {'weight':>14}  feature"
-        for entry in direction["features"]:
-            yield f"{entry['C']:>14.6g} {entry['weight']:>+14.6g}  {feature_text(entry)}"
-        yield f"{'':>29}  {direction['other_features']:,} other features come in later\n"
-
-
 def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the class of a direction as a line; none of regression."""
     positive = direction["positive"]
@@ -78,11 +73,14 @@ def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _row(facts: Mapping[str, Any]) -> Lines:
     labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
-    yield from aligned([
-        ("shard", facts["shard"]), ("row", facts["row"]),
-        *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
-        *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            ("shard", facts["shard"]),
+            ("row", facts["row"]),
+            *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
+            *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
+        ]
+    )
     ranked = sorted(facts["directions"], key=lambda direction: -direction["decision"])
     for direction in ranked[:_CLASSES]:
         yield ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -100,11 +99,6 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
         yield from (*_stages(report["stages"]), "")
     if clipped := sum(learner["clipped_updates"] for learner in learners):
         yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
-    if drift := max(learner["drift_repaired"] for learner in learners):
-        yield (
-            f"while training, the weights had drifted by {drift:.1g} of their length: they were "
-            "summed anew, the model and its proof are right, and there is nothing to do"
-        )
     skipped = {"skipped": report["skipped"]} if many else {}
     certificate = {**report["certificate"], **skipped}
     yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)
@@ -177,10 +171,6 @@ def _gap(report: Report) -> float:
     return float(report["certificate"]["relative_duality_gap"])
 
 
-def _upper(report: Report) -> float:
-    return float(report["certificate"]["upper_bound"] or math.inf)
-
-
 def _failed(report: Report) -> list[Report]:
     """Return the learners that did not do what the tolerance asks, the worst first."""
     failed = (
@@ -197,8 +187,6 @@ def _verdict(report: Report) -> str:
     if failed := _failed(report):
         if learners:
             gap = f"{len(failed):,} of {len(learners):,} classes; {gap}"
-        elif report["stop_reason"] == "no margin":
-            return f"NOT certified: no margin above {up(_upper(report))} exists"
         return f"NOT certified: {gap}, the tolerance {tol:g}"
     which = f"each of the {len(learners):,} classes is " if learners else ""
     converged = "nothing is left to update; " if _gap(report) > tol else ""
@@ -208,8 +196,6 @@ def _verdict(report: Report) -> str:
 def not_certified(report: Report, model: str) -> str:
     """Return the message of a fit that did not meet its tolerance."""
     settings, reason = report["settings"], report["stop_reason"]
-    if reason == "no margin":
-        return _no_margin(report, model)
     stage = settings["stage"]
     limited, no_ascent = reason == "epoch limit", stage != "auto" and not stage.endswith("ascent")
     helps = (
@@ -233,15 +219,3 @@ def _which(report: Report, most: int = 5) -> str:
     names = ", ".join(label_text(learner["label"]) for learner in failed[:most])
     dots = ", …" if failed[most:] else ""
     return f"{len(failed):,} of {len(report['learners']):,} classes ({names}{dots}) "
-
-
-def _no_margin(report: Report, model: str) -> str:
-    worst = next(learner for learner in _learners(report) if learner["stop_reason"] == "no margin")
-    which = f", class {label_text(worst['label'])} from the rest," if "label" in worst else ""
-    upper = _upper(worst)
-    return (
-        f"no classifier separates the rows{which} by a margin above {up(upper)}, which is "
-        f"{up(upper / worst['radius'], 1)} of R, the longest row, and none was found that "
-        f"separates them at all. {model} holds the model so far. Give a soft margin, --C 1 "
-        "say, instead of --delta 0."
-    )

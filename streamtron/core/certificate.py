@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, penalty
 from streamtron.core.errors import InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
-from streamtron.core.scan_sums import ScanSums, cost_of
+from streamtron.core.scan_sums import ScanSums
 
 FEW = 16.0 * UNIT_ROUNDOFF
 """Bound on the relative rounding of a formula of a dozen operations, including the four by which
@@ -66,8 +66,6 @@ class Certificate:
     """rows that the bounds cover (without rows of weight 0)"""
     scale: float
     """s, near the one at which P(s w) is least: the model's weights are s times the scanned ones"""
-    drift: float | None = None
-    """‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of the running w; None without it or counts"""
     rounding_bound: float = 0.0
     """what was added to ‖a‖ / t for its rounding, or taken from D of other losses"""
     has_margins: bool = True
@@ -120,7 +118,6 @@ class Certificate:
             "upper_bound": self.upper_bound,
             "rows_scanned": self.rows_scanned,
             "scale": self.scale,
-            "drift": self.drift,
             "rounding_bound": self.rounding_bound,
             "relative_duality_gap": self.relative_duality_gap,
             "primal_objective": None if self.primal == math.inf else self.primal,
@@ -129,13 +126,10 @@ class Certificate:
         }
 
 
-def certificate_of(
-    scan: ScanSums, w: Vector, bias: float, *, hard: bool, running: Vector | None = None
-) -> Certificate:
+def certificate_of(scan: ScanSums, w: Vector, bias: float, *, hard: bool) -> Certificate:
     """Return the certificate of scanned weights, without ``zero_columns``.
 
-    ``hard``: Δ = 0 for every row. ``running``: the running weights of training, if other
-    weights were scanned.
+    ``hard``: Δ = 0 for every row.
     """
     scan.fold()
     sq_weights, lasso = _sizes(scan, w, bias)
@@ -150,9 +144,8 @@ def certificate_of(
         primal, scale = primal_of(scan, sq_weights, lasso)
         given = _primal_at_scale(scan, sq_weights, lasso)
     dual, rounding = dual_of(scan, primal, abs(bias) * scan.free * scale)
-    drift = scan.distance(w if running is None else running)
     rows = int(scan.totals[kernels.ROWS])
-    return Certificate(directional, primal, dual, rows, scale, drift, rounding, has_margins, given)
+    return Certificate(directional, primal, dual, rows, scale, rounding, has_margins, given)
 
 
 def _sizes(scan: ScanSums, w: Vector, bias: float) -> tuple[float, float]:
@@ -356,7 +349,7 @@ def _price_of_ridge(scan: ScanSums, primal: float, dual: float) -> float:
     (ΣC)²/(u·M u) for M = C⁻¹ + XXᵀ, u = C1, and min over w of the Hessian is 1·M⁻¹1. So with
     s = |Σ α l| and e = P − P* it is s √(2e/μ) at most, and e ≤ P − D + s √(2e/μ).
     """
-    if not (cost := cost_of(scan)) > 0.0:
+    if not (cost := scan.sum_at(kernels.COSTS)) > 0.0:
         return math.inf
     length = scan.sum_at(kernels.NORMS) / cost
     root = math.sqrt(2.0 * (1.0 / cost + length * length)) * (1.0 + FEW)

@@ -80,7 +80,7 @@ class Settings:
     l1_ratio: float | None = setting(None, "number", kinds.RATIO,
         "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].", sklearn="l1_ratio")
     delta: float | None = setting(None, "number", kinds.DELTA,
-        "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows.")
+        "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows, with stages of the paper.")
     rho: float = setting(1.0, "number", kinds.RHO,
         "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.",
         sklearn="intercept_scaling")
@@ -186,6 +186,9 @@ class Settings:
              f"b has {len(self.b or ())} numbers for the stages {self.stage}: give one a stage."),
             (self.faithful and "ascent" in stages,
              "faithful is the paper's procedure, which has no ascent stage."),
+            (self.hard and not self.faithful and (not stages or "ascent" in stages),
+             "delta 0, the hard margin, is for the paper's procedure alone: give --C, or add "
+             "--faithful or --stage 1,0.1."),
             (self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful),
              "intercept free needs a price of the loss and a feature of the bias: give --C and "
              "--rho above 0, and leave faithful out."),
@@ -215,7 +218,7 @@ class Settings:
         """Name a setting given that only the squared hinge has; None if there is none."""
         settings = {
             "faithful": self.faithful, "stage": self.stage not in ("auto", "ascent"),
-            "b": self.b is not None, "variant": self.variant != "length", "delta 0": self.hard,
+            "b": self.b is not None, "variant": self.variant != "length",
         }  # fmt: skip
         return next((name for name, is_given in settings.items() if is_given), None)
 

@@ -11,7 +11,6 @@ The part of a that all rows share is ``w`` (columns) and ``scalars[BIAS]`` (its 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -30,7 +29,6 @@ from streamtron.core.splitmix import SPLITMIX64
 try:
     from numba import config, njit
     from numba import types as types
-    from numba.core import cgutils
     from numba.extending import intrinsic
 except ValueError as error:  # of an environment variable
     raise SettingsError(f"numba: {error} Correct NUMBA_NUM_THREADS, or unset it.") from error
@@ -45,13 +43,12 @@ loss is not quadratic."""
 STEPS, UPDATES, CLIPPED = 0, 1, 2
 """Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 16
-EARLIER_COSTS, MAGNITUDES, SUMS = 12, 18, 20
+LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 12
+MAGNITUDES, SUMS = 14, 16
 """Places in a scan's ``sums``: a lower bound of min y_k·a, Σ |c_k| ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
 of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); Σ C_k; and where t_k are
 numbers Σ C_k ‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two
-are compensated: the next place sums the rounding errors. Earlier versions summed the C_k of the
-positive class elsewhere. And how many places there are."""
+are compensated: the next place sums the rounding errors. And how many places there are."""
 
 ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
 """Places in a scan's ``totals``: rows, Σ |c_k|, rows with c_k ≠ 0, rows with y_k·a ≤ threshold."""
@@ -76,9 +73,6 @@ rest allows for weights that are divided by a scale and multiplied by another, w
 
 COUNT_MAX = 2**31 - 1
 
-NO_DOTS = np.zeros(0)
-"""``dots`` of a scan that computes them itself."""
-
 
 class Phi(NamedTuple):
     """A loss φ as kernels take it: its ``code``, η of one that is smoothed, and ε of one that has
@@ -87,10 +81,6 @@ class Phi(NamedTuple):
     code: int
     zone: float = 0.0
     epsilon: float = 0.0
-
-
-BATCH_WIDTH = 8
-"""Learners in a batch: their weights of one column fill a cache line."""
 
 
 def readonly(dtype: types.Type) -> types.Array:
@@ -495,8 +485,8 @@ def _gain_terms(phi, p, target):
 @helper
 def _step(phi, count, y_a, q, b, cost, target):
     """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008), and for
-    LOG_LOSS what α earns after it, over C. Squared hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for c_k + m
-    maximises b Σ c_k − ½‖a‖². Hinge: the same, c_k + m at most b C. Logistic loss: see
+    LOG_LOSS what α earns after it, over C. Squared hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for
+    c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the same, c_k + m at most b C. Logistic loss: see
     ``_logistic_margin``. Where t is a number, c_k may be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
         return _ascent_step(count, y_a, q, b), 0.0
@@ -657,157 +647,6 @@ def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, s
     tallies[STEPS], tallies[UPDATES] = t, updates
 
 
-# --- batches of BATCH_WIDTH learners ---
-#
-# numba has no vector types, so operations on all learners at once are written in LLVM's terms.
-
-_VECTOR = ir.VectorType(ir.DoubleType(), BATCH_WIDTH)
-_NOTHING = ir.Constant(_VECTOR, [0.0] * BATCH_WIDTH)
-
-
-def _splat(builder, number):
-    """Return a vector with the number in every place."""
-    undefined, first = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BATCH_WIDTH), [0] * BATCH_WIDTH)
-    return builder.shuffle_vector(
-        builder.insert_element(undefined, number, first), undefined, everywhere
-    )
-
-
-def _vector_at(builder, data, place):
-    """Return the address of row ``place`` of an array with BATCH_WIDTH columns."""
-    first = builder.mul(place, ir.Constant(place.type, BATCH_WIDTH))
-    return builder.bitcast(builder.gep(data, [first]), _VECTOR.as_pointer())
-
-
-@contextlib.contextmanager
-def _each_nonzero(builder, indices, values, start, stop):
-    """Loop over a row's nonzeros; the body has the column and the value as a double."""
-    step = ir.Constant(start.type, 1)
-    with cgutils.for_range_slice(builder, start, stop, step, start.type) as (j, _):
-        column = builder.zext(builder.load(builder.gep(indices, [j])), start.type)
-        value = builder.load(builder.gep(values, [j]))
-        yield column, builder.fpext(value, ir.DoubleType())
-
-
-def _data_of(context, builder, signature, arguments, places):
-    """Return the data pointers of the arguments at these places."""
-    made = (context.make_array(signature.args[k])(context, builder, arguments[k]) for k in places)
-    return [array.data for array in made]
-
-
-@intrinsic
-def _dot_batch(typing_context, indices, values, start, stop, w, found, place):
-    """Compute ``_dot`` of nonzeros ``start`` … ``stop - 1`` with every learner's w into
-    ``found[place]``; w is float64, shape (columns, BATCH_WIDTH)."""
-
-    def generate(context, builder, signature, arguments):
-        columns, reals, weights, sums = _data_of(
-            context, builder, signature, arguments, (0, 1, 4, 5)
-        )
-        total = cgutils.alloca_once(builder, _VECTOR)
-        builder.store(_NOTHING, total)
-        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
-        with row as (column, value):
-            weights_of = builder.load(_vector_at(builder, weights, column), align=8)
-            product = builder.fmul(_splat(builder, value), weights_of)
-            builder.store(builder.fadd(builder.load(total), product), total)
-        builder.store(builder.load(total), _vector_at(builder, sums, arguments[6]), align=8)
-        return context.get_dummy_value()
-
-    return types.void(indices, values, start, stop, w, found, place), generate
-
-
-@intrinsic
-def _plus_batch(typing_context, indices, values, start, stop, factors, w):
-    """Apply ``_plus`` to every learner's w with its own factor; a factor of 0 changes no bit."""
-
-    def generate(context, builder, signature, arguments):
-        columns, reals, steps, weights = _data_of(
-            context, builder, signature, arguments, (0, 1, 4, 5)
-        )
-        factor = builder.load(builder.bitcast(steps, _VECTOR.as_pointer()), align=8)
-        moves = builder.fcmp_unordered("!=", factor, _NOTHING)
-        row = _each_nonzero(builder, columns, reals, arguments[2], arguments[3])
-        with row as (column, value):
-            place = _vector_at(builder, weights, column)
-            old = builder.load(place, align=8)
-            new = builder.fadd(old, builder.fmul(factor, _splat(builder, value)))
-            builder.store(builder.select(moves, new, old), place, align=8)
-        return context.get_dummy_value()
-
-    return types.void(indices, values, start, stop, factors, w), generate
-
-
-_BATCH_F8, _BATCH_I8 = types.float64[:, ::1], types.int64[:, ::1]
-_BATCH_I4, _BATCH_I1 = types.int32[:, ::1], types.int8[:, ::1]
-_BATCH_U1 = types.uint8[:, ::1]
-
-
-@kernel(types.void(_ROWS, _BATCH_F8, _BATCH_F8))
-def dot_batch(rows, w, found):
-    """x_i · w of every row and learner into ``found`` (float64, shape (rows, BATCH_WIDTH)), with
-    the bits of ``scan``; w is float64, shape (columns, BATCH_WIDTH)."""
-    for i in range(np.uintp(len(found))):
-        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
-        _dot_batch(rows.indices, rows.values, start, stop, w, found, i)
-
-
-@kernel(
-    types.void(_ROWS, _ORDER, _BATCH_I1, _BATCH_F8, _F8, _F8, _F8, _PHI, _REALS, _REALS,
-               _BATCH_I4, _BATCH_F8, _BATCH_F8, _BATCH_I8, _BATCH_U1, _BATCH_F8)
-)  # fmt: skip
-def visit_ascent_batch(rows, order, signs, delta2, rho, b, scale, phi, targets, squares,
-                        counts, w, scalars, tallies, moved, room):  # fmt: skip
-    """Run ``visit`` with ``ascent`` for BATCH_WIDTH learners in the same order of rows, each of
-    which comes once. Each learner visits the rows that have a sign in its column, and ends with the
-    same bits as alone. A row, and all learners' weights of its columns, are fetched once.
-
-    Arguments are as in ``visit`` with an axis more, (…, BATCH_WIDTH); ``signs``, ``delta2``,
-    ``counts`` and ``moved`` are of the rows in the order of visits. ``w`` is best at a multiple of
-    64 bytes; ``room`` is float64, shape (2, BATCH_WIDTH).
-    """
-    products, factors, numbers = room[:1], room[1], len(targets) > 0
-    for n in range(len(order)):
-        _fetch_row_ahead(rows, order, n)
-        i = np.uintp(order[n])
-        target = targets[i] if numbers else 0.0
-        start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
-        _dot_batch(rows.indices, rows.values, start, stop, w, products, np.uintp(0))
-        moves = False
-        for k in range(BATCH_WIDTH):
-            factors[k] = 0.0
-            if signs[n, k] == 0:
-                continue
-            l, count, cost = np.float64(signs[n, k]), counts[n, k], _cost(delta2[n, k])
-            price = delta2[n, k] if phi.code == SQUARED_HINGE else 0.0
-            margin = l * (products[0, k] + rho[k] * scalars[BIAS, k])
-            scalars[LOSS, k] += cost * _value(phi, scale[k] * margin - target)
-            y_a = margin + price * count
-            q = squares[i] + rho[k] * rho[k] + price
-            step, gain = _step(phi, count, y_a, q, b[k], cost, target)
-            if step > COUNT_MAX - count:
-                step = np.float64(COUNT_MAX - count)
-                tallies[CLIPPED, k] += 1
-            if step == 0.0:
-                continue
-            factors[k] = step * l
-            moves = True
-            scalars[BIAS, k] += (step * l) * rho[k]
-            sq_norm = scalars[SQ_NORM, k] + (2.0 * step * y_a + step * step * q)
-            scalars[SQ_NORM, k] = max(sq_norm, 0.0)
-            scalars[EXTENSION, k] += price * (step * (2.0 * count + step))
-            if phi.code != SQUARED_HINGE:
-                scalars[EXCESS, k] += _excess(phi, count, step, b[k], cost, target, gain)
-            m = np.int64(step)
-            tallies[STEPS, k] += abs(counts[n, k] + m) - abs(counts[n, k])
-            counts[n, k] += m
-            tallies[UPDATES, k] += 1
-            moved[n, k] = 1
-        if moves:
-            _plus_batch(rows.indices, rows.values, start, stop, factors, w)
-
-
 @helper
 def _add_to_bin(bins, place, cost, margin, slack):
     """Add a row to the bin of its margin, a place below 0 to the first one."""
@@ -839,10 +678,10 @@ def _add_gain(sums, phi, cost, p, target, numbers):
 @kernel(
     types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
                types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
-               types.float64, types.float64, types.float64, _F8, _F8, _I8, _U1, _REALS)
+               types.float64, types.float64, types.float64, _F8, _F8, _I8, _U1)
 )  # fmt: skip
 def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
-         scale, center, origin, penalised, bins, sums, totals, marks, dots):  # fmt: skip
+         scale, center, origin, penalised, bins, sums, totals, marks):  # fmt: skip
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
@@ -865,9 +704,8 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
     marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS, and where
         t_k are numbers, always 1, but for rows that are left out.
-    dots : float64, shape (rows,): x_i · w if computed by ``dot_batch``; else empty.
     """
-    summed, numbers, quadratic = len(dots) > 0, len(targets) > 0, phi.code == SQUARED_HINGE
+    numbers, quadratic = len(targets) > 0, phi.code == SQUARED_HINGE
     target = 0.0
     rows_scanned, violators = totals[ROWS], totals[VIOLATORS]
     least = sums[LEAST]
@@ -877,8 +715,7 @@ def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, ph
             continue
         rows_scanned += 1
         l = np.float64(signs[i])
-        product = dots[i] if summed else _dot(rows, i, w)
-        margin = l * (product + rho * bias)
+        margin = l * (_dot(rows, i, w) + rho * bias)
         roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
         most = math.sqrt(squares[i]) * length + rho * abs(bias)
         sure = margin - roundings * UNIT_ROUNDOFF * most

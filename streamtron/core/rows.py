@@ -118,6 +118,19 @@ class Block(NamedTuple):
     nonzeros: int
 
 
+def ranges_of(blocks: Iterable[Block]) -> tuple[tuple[int, int], ...]:
+    """Return the rows of blocks as half-open ranges, those that follow one another as one.
+
+    >>> ranges_of([Block(0, 5, 9), Block(5, 2, 1), Block(9, 1, 1)])
+    ((0, 7), (9, 10))
+    """
+    ranges: list[tuple[int, int]] = []
+    for block in blocks:
+        first = ranges.pop()[0] if ranges and ranges[-1][1] == block.first_row else block.first_row
+        ranges.append((first, block.first_row + block.rows))
+    return tuple(ranges)
+
+
 class ChunkSource(Protocol):
     """Data that can be read any number of times, giving the same chunks each time.
 

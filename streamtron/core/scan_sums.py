@@ -193,7 +193,7 @@ class ScanSums:
             return self.sum_at(kernels.LOSSES)
         sums = np.empty((round(1.0 / kernels.BIN_WIDTH), 3))
         kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
-        hidden = 2.0 * kernels.UNIT_ROUNDOFF * math.sqrt(cost_of(self))
+        hidden = 2.0 * kernels.UNIT_ROUNDOFF * math.sqrt(self.sum_at(kernels.COSTS))
         return (math.sqrt(max(sums[-1, 0], 0.0)) + hidden) ** 2
 
     def sum_at(self, place: int) -> float:
@@ -208,11 +208,6 @@ class ScanSums:
         off = float(kernels.square_distance(w[:common], self.fresh[:common]))
         off += kernels.square_sum(w[common:]) + kernels.square_sum(self.fresh[common:])
         return math.sqrt(off) / length if length else 0.0
-
-
-def cost_of(scan_sums: ScanSums) -> float:
-    """Return Σ C_k of the scanned rows."""
-    return scan_sums.sum_at(kernels.COSTS) + scan_sums.sum_at(kernels.EARLIER_COSTS)
 
 
 def no_sums() -> Vector:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label
+from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label, ranges_of
 from streamtron.data.blocks import (
     all_ones,
     block_borders,
@@ -68,16 +68,17 @@ class MemorySource:
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.width = self._batch.width  # not the shape's, which may be larger
-        self._chunks = [(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
+
+        def block(start: int, stop: int) -> Block:
+            return Block(start, stop - start, int(indptr[stop] - indptr[start]))
+
+        self._chunks = [block(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
         borders = [
-            start + border
-            for number, (start, stop) in enumerate(self._chunks)
-            for border in block_borders(stop - start, number)[:-1]
+            chunk.first_row + border
+            for number, chunk in enumerate(self._chunks)
+            for border in block_borders(chunk.rows, number)[:-1]
         ]
-        self.blocks = tuple(
-            Block(start, stop - start, int(indptr[stop] - indptr[start]))
-            for start, stop in pairwise([*borders, self.rows])
-        )
+        self.blocks = tuple(block(*pair) for pair in pairwise([*borders, self.rows]))
         self.nonzeros_read = 0
 
     @property
@@ -88,13 +89,8 @@ class MemorySource:
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
         """Deliver the data once: in data order, a block at a time; or one chunk for each group of
         block numbers in ``order``, their rows concatenated."""
-        groups = order if order is not None else range(len(self._chunks))
-        for group in groups:
-            if isinstance(group, int):
-                ranges: tuple[tuple[int, int], ...] = (self._chunks[group],)
-            else:
-                blocks = [self.blocks[number] for number in group]
-                ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
+        for group in order if order is not None else ((k,) for k in range(len(self._chunks))):
+            ranges = ranges_of((self._chunks if order is None else self.blocks)[k] for k in group)
             rows = make_block([slice_batch(self._batch, start, stop) for start, stop in ranges])
             if rows.weights is not None and all_ones(rows.weights):
                 rows = rows._replace(weights=None)

@@ -1,7 +1,8 @@
 """The first reading: shards, or their cache files, to blocks in data order.
 
 The reader's batches are cut where chunks end, which is at the shard's end at the latest, and those
-into blocks; labels get their codes, and the cache is written on the way. Without a cache every reading is one of these.
+into blocks; labels get their codes, and the cache is written on the way. Without a cache every
+reading is one of these.
 
 Where bad shards are left out, a shard is verified whole before its first row is delivered: it goes
 into its cache file first and is delivered from there, or, without a cache, it is read twice.

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.limits import available_processors
-from streamtron.core.rows import Block, Chunk, Label
+from streamtron.core.rows import Block, Chunk, Label, ranges_of
 from streamtron.data import readers
 from streamtron.data.blocks import chunk_cutter
 from streamtron.data.cache.flat_file import GroupReader
@@ -299,11 +299,10 @@ class ShardSource(AbstractContextManager["ShardSource"]):
             for group in groups:
                 slots = [info.slots[number] for number in group]
                 blocks = [info.blocks[number] for number in group]
-                ranges = tuple((block.first_row, block.first_row + block.rows) for block in blocks)
                 fetched += sum(slot.entry.bytes for slot in slots)
                 nonzeros += sum(block.nonzeros for block in blocks)
                 # The chunk gets no name here: a name would keep its buffer from being used again.
-                yield ChunkEvent(reader.chunk(slots, ranges), fetched, nonzeros)
+                yield ChunkEvent(reader.chunk(slots, ranges_of(blocks)), fetched, nonzeros)
         finally:
             if self._keep_buffers:
                 self._idle.append(reader)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,10 +14,9 @@ import numpy as np
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.losses import SQUARED_ERROR
 from streamtron.core.names import ProblemNames, checks_keywords, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
@@ -27,7 +25,7 @@ from streamtron.data import ShardSource, deletions, open_shards
 from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.finished_run import FinishedRun, inputs_of_run
+from streamtron.runs.finished_run import inputs_of_run
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -39,18 +37,12 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import ClassWeights, against_rest, class_weights_of
 from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
-from streamtron.runs.report import deletions_of, in_order, sign_of_learner
+from streamtron.runs.report import deletions_of
 from streamtron.runs.scan import Scans, scan_weights
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
 from streamtron.runs.witness import Witness
-from streamtron.solver.duals import Counts, split
+from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights
-from streamtron.solver.stopping import LARGE_DRIFT
-from streamtron.solver.vectors import SparseVector, Vector, dense
-
-_log = logging.getLogger(__name__)
-
-Weights = Sequence[Vector | SparseVector]
 
 _OF_WEIGHTS = ("primal_objective", "primal_margin", "relative_duality_gap")
 
@@ -61,9 +53,8 @@ class Proof:
 
     Parameters
     ----------
-    certificate : primal objective and scale of the model's direction, dual objective of the data;
-        with a run also the drift of its running weights. What is proven of the weights as they are
-        is ``as_given``.
+    certificate : primal objective and scale of the model's direction, dual objective of the data.
+        What is proven of the weights as they are is ``as_given``.
     weights_scale : the s at which s · weights is certified (1 for a model that we trained).
     decision_radius : at that scale every decision value of a row x is within
         decision_radius · ‖(x, ρ)‖ of the optimum's.
@@ -115,9 +106,12 @@ class Proof:
             gap = max(learner["as_given"]["relative_duality_gap"] for learner in learners)
             given = {"relative_duality_gap": gap}
             return {
-                "certificate": joint, "as_given": given, "problem": dict(self.problem),
-                "readings": self.readings, "learners": learners,
-            }  # fmt: skip
+                "certificate": joint,
+                "as_given": given,
+                "problem": dict(self.problem),
+                "readings": self.readings,
+                "learners": learners,
+            }
         given = self.as_given.to_dict()
         return {
             "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
@@ -132,32 +126,36 @@ class Proof:
 
 @checks_keywords(ProblemNames)
 def certify(
-    model: LinearModel | str | os.PathLike[str], shards: Paths | None = None, *,
-    witness: str | os.PathLike[str] | None = None, run: str | os.PathLike[str] | None = None,
-    accept_exclusions: bool = False, settings: Settings | None = None, readings: int = 4,
-    machine: Machine | None = None, executor: Executor = serial, listen: Listener = ignore,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths | None = None,
+    *,
+    witness: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    accept_exclusions: bool = False,
+    settings: Settings | None = None,
+    readings: int = 4,
+    machine: Machine | None = None,
+    executor: Executor = serial,
+    listen: Listener = ignore,
     **names: Unpack[ProblemNames],
-) -> Proof:  # fmt: skip
+) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
     One reading, with the dual variables of a witness, or those that belong to the slacks of the
-    weights. Without a witness, or with one of ridge that moments have proven, which has no counts,
-    at most ``readings`` more follow, which bring the dual objective nearer to the optimum unless
-    the gap is below 1e-4 already; if the working set does not fit in the active set, the last of
-    these train. With the squared hinge the certificate is of the direction of the weights, at its
-    best scale, and ``as_given`` of the weights as they are: those whose best scale is far from 1 (a
-    perceptron's, say) spend some readings to find it. With other losses both are of the weights as
-    they are. Many classes share the
-    active set, and the readings where their vectors fit in memory together; else they are certified
-    in groups.
+    weights. Without a witness at most ``readings`` more follow, which bring the dual objective
+    nearer to the optimum unless the gap is below 1e-4 already; if the working set does not fit in
+    the active set, the last of these train. With the squared hinge the certificate is of the
+    direction of the weights, at its best scale, and ``as_given`` of the weights as they are: those
+    whose best scale is far from 1 (a perceptron's, say) spend some readings to find it. With other
+    losses both are of the weights as they are. Many classes share the active set, and the readings
+    where their vectors fit in memory together; else they are certified in groups.
 
     Parameters
     ----------
     model : a linear model or its file; its reader's contract says how the shards are read.
     shards : None = those of the model's run, with its witness.
     witness : the counts of these rows.
-    run : directory of the model's run, whose last checkpoint gives the ``drift``; without shards
-        None = ``MODEL.run``.
+    run : directory of the model's run, if shards are not given; None = ``MODEL.run``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
@@ -171,7 +169,7 @@ def certify(
     """
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
-        run, model, shards, witness = inputs_of_run(model, run, witness)
+        model, shards, witness = inputs_of_run(model, run, witness)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
     if problem.regression != model.regression:
@@ -184,17 +182,22 @@ def certify(
     with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir
         with open_shards(
-            as_paths(shards), reading_from_model(model), cache_dir=cache,
-            classes=model.classes or None, allow_duplicate=problem.allow_duplicate,
+            as_paths(shards),
+            reading_from_model(model),
+            cache_dir=cache,
+            classes=model.classes or None,
+            allow_duplicate=problem.allow_duplicate,
             threads=machine.threads,
-        ) as source:  # fmt: skip
+        ) as source:
             if known is not None:
                 source.exclude(known.deletions)
-            scans = Scans(
-                source, executor, cache, machine.threads, problem.allow_duplicate, listen
-            )  # fmt: skip
-            if known is not None and (known.counted or problem.loss != SQUARED_ERROR.name):
-                return _prove(model, problem, machine, scans, known, run)
+            scans = Scans(source, executor, cache, machine.threads, problem.allow_duplicate, listen)
+            if known is not None:
+                return _prove(model, problem, machine, scans, known)
+            if problem.hard:
+                raise SettingsError(
+                    "the counts prove a hard margin (delta 0): give its run, or --witness."
+                )
             certificates, scales = list[Certificate](), _trained_scales(model)
             for group, learners in _groups(problem, machine, source, model):
                 certificates += find_upper_bounds(scans, learners, scales[group], readings)
@@ -202,9 +205,8 @@ def certify(
 
 
 def _prove(
-    model: LinearModel, problem: Settings, machine: Machine, scans: Scans, known: Witness,
-    run: str | os.PathLike[str] | None,
-) -> Proof:  # fmt: skip
+    model: LinearModel, problem: Settings, machine: Machine, scans: Scans, known: Witness
+) -> Proof:
     """Certify with the counts of a witness, by one reading of each group."""
     scales = _trained_scales(model)
     if len(known.counts) != len(scales):
@@ -212,25 +214,22 @@ def _prove(
             f"{known.path}: the witness of {len(known.counts)} learners, and the model has "
             f"{len(scales)}. Give the witness of this model's own run."
         )
-    running = None if run is None else running_weights(run, model, known)
     known = known.ordered_as(scans.fingerprints())
     scans.rows = known.shard_rows
     certificates, distances = list[Certificate](), list[float]()
     for group, learners in _groups(problem, machine, scans.source, model, known):
         certificates += scan_weights(scans, learners, scales[group])
         distances += map(_distance, learners, certificates[group])
-        if running is not None:
-            drifts = map(_drift, learners, running[group])
-            proofs = zip(certificates[group], drifts, strict=True)
-            certificates[group] = [replace(proof, drift=drift) for proof, drift in proofs]
-    _warn_of_drift([proof.drift for proof in certificates if proof.drift is not None])
     return _proof(model, problem, certificates, scans, distances)
 
 
 def _proof(
-    model: LinearModel, problem: Settings, certificates: Sequence[Certificate], scans: Scans,
+    model: LinearModel,
+    problem: Settings,
+    certificates: Sequence[Certificate],
+    scans: Scans,
     distances: Iterable[float | None] = repeat(None),
-) -> Proof:  # fmt: skip
+) -> Proof:
     excluded = deletions.total(deletions_of(scans.source.shards))
     solved = problem_of(problem.to_dict())
     proofs = []
@@ -248,23 +247,33 @@ def _proof(
 
 
 def _groups(
-    problem: Settings, machine: Machine, source: ShardSource, model: LinearModel,
+    problem: Settings,
+    machine: Machine,
+    source: ShardSource,
+    model: LinearModel,
     known: Witness | None = None,
-) -> Iterator[tuple[slice, list[Learner]]]:  # fmt: skip
+) -> Iterator[tuple[slice, list[Learner]]]:
     """Yield the places of as many directions of the model as fit in memory together, and a learner
     for each, with the counts of a witness."""
     directions, scales = model.directions(), _trained_scales(model)
     exact = problem.but(
-        stage="ascent", b=None, tol=SEARCH_TOLERANCE, faithful=False,
+        stage="1" if problem.hard else "ascent",
+        b=None,
+        tol=SEARCH_TOLERANCE,
+        faithful=False,
         active_set=problem.active_set_bytes // len(scales),
-    )  # fmt: skip
+    )
 
     def needed(number: int) -> list[Need]:
         rows = 0 if known is None else sum(known.shard_rows)
         return certificate_memory_needed(
-            exact, rows=rows, columns=model.columns, learners=number, held=known is None,
-            nonzeros=model.sparse_weights.nnz * (1 if known is None else 2),
-        )  # fmt: skip
+            exact,
+            rows=rows,
+            columns=model.columns,
+            learners=number,
+            held=known is None,
+            nonzeros=model.sparse_weights.nnz,
+        )
 
     at_once = max(1, most_that_fit(machine.memory_limit, len(scales), needed))
     [weights] = class_weights_of(source, [problem])
@@ -278,9 +287,13 @@ def _groups(
 
 
 def _learners(
-    problem: Settings, source: ShardSource, model: LinearModel, weights: ClassWeights | None,
-    directions: Iterable[tuple[Direction, float]], counts: Sequence[Counts] | None,
-) -> list[Learner]:  # fmt: skip
+    problem: Settings,
+    source: ShardSource,
+    model: LinearModel,
+    weights: ClassWeights | None,
+    directions: Iterable[tuple[Direction, float]],
+    counts: Sequence[Counts] | None,
+) -> list[Learner]:
     """Return a learner for each direction, with its weights as training left them at its scale,
     numbered as the shards number columns, and its counts."""
     learners = []
@@ -328,51 +341,3 @@ def _distance(learner: Learner, certificate: Certificate) -> float:
         return 0.0
     b = scan_sums.sq_norm / scan_sums.steps if learner.loss.quadratic else scan_sums.b
     return scan_sums.distance(certificate.scale * b * learner.frozen.w)
-
-
-def running_weights(
-    run: str | os.PathLike[str], model: LinearModel, witness: Witness
-) -> Weights | None:
-    """Read w = Σ c_k l_k x_k as training updated it, for each direction of the model, by the
-    columns' numbers in the shards, from the last checkpoint of a run. None, after a warning, if
-    that does not belong to the witness."""
-    try:
-        with FinishedRun.to_read(run) as ended:
-            labels, settings = ended.checkpoint.labels, ended.settings
-            learners = in_order(ended.learners(), labels, settings)
-            if {*labels} != {*model.classes} or not _counted_alike(learners, witness):
-                raise DataError(f"{run}: its last checkpoint has other counts than {witness.path}.")
-    except StreamtronError as error:
-        _log.warning("%s The drift of the running weights is not told.", error)
-        return None
-    sign = sign_of_learner(labels, model.classes, settings)
-    vectors = [learner.running.w for learner in learners]
-    return vectors if sign > 0.0 else [-dense(w) for w in vectors]
-
-
-def _counted_alike(learners: Sequence[Learner], witness: Witness) -> bool:
-    """Tell whether learners have a witness's counts; those of a shard are in memory at a time."""
-    rows = [*witness.shard_rows, witness_file.MOST_ROWS]  # and any row behind them
-    counts = [learner.counts for learner in learners]
-    pieces, theirs = ([split(k.nonzero(), rows) for k in some] for some in (counts, witness.counts))
-    return len(pieces) == len(theirs) and all(
-        np.array_equal(first, second)
-        for pair in zip(chain(*pieces), chain(*theirs), strict=True)
-        for first, second in zip(*(shard.gaps() for shard in pair), strict=True)
-    )
-
-
-def _drift(learner: Learner, running: Vector | SparseVector) -> float:
-    """Return the distance of running weights from those that the counts of a scan make."""
-    assert learner.frozen is not None
-    return learner.frozen.scan_sums.distance(dense(running))
-
-
-def _warn_of_drift(drifts: Sequence[float]) -> None:
-    if not all(drift <= LARGE_DRIFT for drift in drifts):  # also where one is nan
-        _log.warning(
-            "the running weights have drifted by %.1g of their length from those that the counts "
-            "make. The certificate rests on the counts; streamtron update sums the weights afresh "
-            "from them, as do forget and fit --resume where they train on.",
-            max(drifts),
-        )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import parse_json
 from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
@@ -54,11 +52,14 @@ class Explanation(Tabled, dict[str, Any]):
 
 @checks_keywords()
 def explain(
-    model: LinearModel | str | os.PathLike[str], shards: Paths = (), *,
-    row: int | None = None, most: int = MOST,
-    names: Paths = (), path: str | os.PathLike[str] | None = None,
-) -> Explanation:  # fmt: skip
-    """List the heaviest features of a model, those of a sweep, or why a row has its decisions.
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    row: int | None = None,
+    most: int = MOST,
+    names: Paths = (),
+) -> Explanation:
+    """List the heaviest features of a model, or why a row has its decisions.
 
     Parameters
     ----------
@@ -67,7 +68,6 @@ def explain(
         as in the output of ``predict``. The rows before it are read too.
     most : features listed of each class, those of the largest |weight| or |contribution| first.
     names : directories in which ``convert`` kept the names of columns.
-    path : the report of the sweep over C whose best the model is, with ``l1`` or ``elasticnet``.
 
     Returns
     -------
@@ -79,13 +79,12 @@ def explain(
     ``label`` (a list of a multilabel model, None of regression), and of each direction the
     ``decision`` = Σ contribution + bias, of each feature ``value`` and ``contribution`` = value ·
     weight, and as ``other_features`` and ``other_contributions`` the number and the sum of those
-    that are not listed. Of a path the features are in the order in which they come in, those of the
-    least ``C`` first, with their ``weight`` there; ``other_features`` is the number of the others.
+    that are not listed.
 
     Raises
     ------
-    SettingsError : shards without a row, or a row without shards; a row and a path.
-    DataError : no row of this number; names of columns of another recipe; no path in the report.
+    SettingsError : shards without a row, or a row without shards.
+    DataError : no row of this number; names of columns of another recipe.
     MachineError
 
     Examples
@@ -98,11 +97,7 @@ def explain(
     model, most, paths = as_model(model), whole(most, "most"), as_paths(shards)
     if bool(paths) != (row is not None):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
-    if path is not None and paths:
-        raise SettingsError("a path is of features and not of a row. Give one of the two.")
     column_names = load_names(model, as_paths(names))
-    if path is not None:
-        return _explain_path(model, path, most, column_names)
     if row is not None:
         return _explain_row(model, paths, row, most, column_names)
     directions = [
@@ -203,38 +198,23 @@ def _explain_row(
             | {"contribution": float(added[k])}
             for k in shown
         ]
-        directions.append({
-            "positive": direction.positive, "decision": decision, "bias": direction.bias,
-            "features": features, "other_features": len(columns) - len(shown),
-            "other_contributions": float(np.delete(added, shown).sum()),
-        })  # fmt: skip
+        directions.append(
+            {
+                "positive": direction.positive,
+                "decision": decision,
+                "bias": direction.bias,
+                "features": features,
+                "other_features": len(columns) - len(shown),
+                "other_contributions": float(np.delete(added, shown).sum()),
+            }
+        )
     return Explanation(
-        shard=shard, row=number, label=list(label) if isinstance(label, tuple) else label,
-        out_of_range=out_of_range, directions=directions,
-    )  # fmt: skip
-
-
-def _explain_path(
-    model: LinearModel, path: str | os.PathLike[str], most: int, names: ColumnNames | None
-) -> Explanation:
-    directions = []
-    try:
-        of_classes = parse_json(Path(path).read_bytes())["sweep"]["path"]
-        for direction, entering in zip(model.directions(), of_classes, strict=True):
-            features = [
-                {"C": C, **_feature(model, column - model.index_base, names, weight=weight)}
-                for C, column, weight in (entry.values() for entry in entering["features"][:most])
-            ]
-            left = entering["entering"] - len(features)
-            directions.append(
-                {"positive": direction.positive, "features": features, "other_features": left}
-            )
-    except (OSError, LookupError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{path}: no report that tells when features come in. Take that of the best model of "
-            "a sweep over C with --valid, and --penalty l1 or elasticnet."
-        ) from error
-    return Explanation(directions=directions)
+        shard=shard,
+        row=number,
+        label=list(label) if isinstance(label, tuple) else label,
+        out_of_range=out_of_range,
+        directions=directions,
+    )
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:

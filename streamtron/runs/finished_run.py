@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import absolute, as_path, locked, shared
+from streamtron.core.files import absolute, as_path, locked
 from streamtron.core.rows import Label
 from streamtron.data import Manifest, ShardFile, ShardRecord, deletions, find_shards
 from streamtron.data.storage import fingerprint
@@ -22,7 +22,6 @@ from streamtron.runs.directory import (
     RUN_SUFFIX,
     Checkpoint,
     Run,
-    last_checkpoint,
     read_record,
     remove_temporary,
     run_directory,
@@ -82,16 +81,6 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     @contextmanager
-    def to_read(cls, path: str | os.PathLike[str]) -> Iterator[FinishedRun]:
-        """Open a run while no process may change it; raise a DataError if it does not exist, has
-        not ended, or a change of it was interrupted."""
-        directory = _existing(Path(path))
-        with shared(directory):
-            check_recovered(directory)
-            yield cls._read(directory, last_checkpoint(directory)[0])
-
-    @classmethod
-    @contextmanager
     def to_change(cls, place: RunLocation) -> Iterator[FinishedRun]:
         """Open a run, locked until the context ends or the process dies, and complete a change that
         was interrupted; raise a DataError if it does not exist or has not ended, a MachineError if
@@ -101,23 +90,21 @@ class FinishedRun(NamedTuple):
             remove_temporary(directory)
             transaction.recover(directory, place.model)
             transaction.discard(directory)
-            yield cls._read(directory, Run(directory).load())
-
-    @classmethod
-    def _read(cls, directory: Path, checkpoint: Checkpoint | None) -> FinishedRun:
-        record = read_record(directory)
-        written = (directory / "manifest.json").exists()
-        if checkpoint is None or not written or not checkpoint.state.all_finished:
-            raise DataError(
-                f"{directory}: the run has not ended, or its last checkpoint is damaged. End it "
-                "with streamtron fit --resume, or fit anew."
-            )
-        return cls(directory, Settings.from_dict(record.settings), checkpoint)
+            record, checkpoint = read_record(directory), Run(directory).load()
+            written = (directory / "manifest.json").exists()
+            if checkpoint is None or not written or not checkpoint.state.all_finished:
+                raise DataError(
+                    f"{directory}: the run has not ended, or its last checkpoint is damaged. End "
+                    "it with streamtron fit --resume, or fit anew."
+                )
+            yield cls(directory, Settings.from_dict(record.settings), checkpoint)
 
     def learners(
-        self, settings: Settings | None = None, labels: Sequence[Label] | None = None,
+        self,
+        settings: Settings | None = None,
+        labels: Sequence[Label] | None = None,
         weights: ClassWeights | None = None,
-    ) -> list[Learner]:  # fmt: skip
+    ) -> list[Learner]:
         """Restore the learners, with the run's settings and labels if no others are given; of
         several parts, their counts are read from the parts' states when they are used."""
         labels = self.checkpoint.labels if labels is None else labels
@@ -144,12 +131,13 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
 
 
 def inputs_of_run(
-    model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | LinearModel,
+    run: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-) -> tuple[str, str | LinearModel, list[str], str]:  # fmt: skip
-    """Return the directory of a run, its model, and the paths of its shards and its witness, given
-    its model, or its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if
-    there is no such run, or a change of it was interrupted."""
+) -> tuple[str | LinearModel, list[str], str]:
+    """Return the model of a run, and the paths of its shards and its witness, given its model, or
+    its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if there is no such
+    run, or a change of it was interrupted."""
     if not isinstance(model, LinearModel):
         model = model_of(absolute(model, "models"))
         run = run or run_directory(model)
@@ -170,7 +158,7 @@ def inputs_of_run(
             )
     records = Manifest.load(manifest).shards
     check_shards_exist(records)
-    return directory, model, [shard.path for shard in records], witness_path
+    return model, [shard.path for shard in records], witness_path
 
 
 def read_manifest(directory: Path) -> Manifest:

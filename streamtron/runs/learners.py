@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
@@ -90,9 +89,12 @@ def train_candidates(
 
 
 def train_learners(
-    source: ChunkSource, make: Callable[[], list[Learner]], settings: Settings, machine: Machine,
+    source: ChunkSource,
+    make: Callable[[], list[Learner]],
+    settings: Settings,
+    machine: Machine,
     listen: Listener = ignore,
-) -> list[Learner]:  # fmt: skip
+) -> list[Learner]:
     """Train learners whose classes are known; ``make`` returns them new each time."""
     training, learners = Training(source, settings, machine, listen), make()
     with training.opened(learners, Pool()) as (data, guard):
@@ -129,9 +131,13 @@ class Training(Generic[Source]):
 
     @contextmanager
     def opened(
-        self, learners: Sequence[Learner], pool: Pool, resumed: Resumed | None = None,
-        classes: Classes | None = None, group: Group | None = None,
-    ) -> Iterator[tuple[OnePart, MemoryGuard]]:  # fmt: skip
+        self,
+        learners: Sequence[Learner],
+        pool: Pool,
+        resumed: Resumed | None = None,
+        classes: Classes | None = None,
+        group: Group | None = None,
+    ) -> Iterator[tuple[OnePart, MemoryGuard]]:
         """Open the rows to learners that are to share ``pool`` and their readings. Unless they are
         a ``group``, the guard tells after training how many memory has room for, if not for all:
         they are of no use then. ``classes`` : makes more of them, see ``OnePart``."""
@@ -141,19 +147,26 @@ class Training(Generic[Source]):
         for learner in learners:
             hold_in(learner, pool)
         with open_threads(self.machine.thread_count) as threads:
-            resources = Resources(threads, guard, guard.can_batch)
-            if group is not None:
-                resources = Resources(threads, can_batch=lambda _: False)
+            resources = Resources(threads, guard) if group is None else Resources(threads)
             data = OnePart(
-                self.source, learners, self.settings, self.listen, resources,
-                new_classes=classes, checkpointer=self.checkpointer, group=group,
-            )  # fmt: skip
+                self.source,
+                learners,
+                self.settings,
+                self.listen,
+                resources,
+                new_classes=classes,
+                checkpointer=self.checkpointer,
+                group=group,
+            )
             yield data, guard
 
     def in_groups(
-        self, learners: Sequence[Learner], at_once: int | None = None, state: State | None = None,
+        self,
+        learners: Sequence[Learner],
+        at_once: int | None = None,
+        state: State | None = None,
         begin: Callable[[Sequence[Learner]], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Train learners one group after another, of ``at_once`` at most, or fewer where memory
         does not take them. What a group held is released when it is done, and its vectors are held
         by their nonzeros. MachineError: not even one has room beside the others.
@@ -207,12 +220,15 @@ class Training(Generic[Source]):
             idle = sum(held) - sum(held[start : start + number])
             return [
                 *memory_needed(
-                    self.settings, DataSize(rows, columns, nonzeros or None), learners=number,
-                    threads=machine.thread_count, shared=rows_shared,
+                    self.settings,
+                    DataSize(rows, columns, nonzeros or None),
+                    learners=number,
+                    threads=machine.thread_count,
+                    shared=rows_shared,
                 ),
                 Need("learners that are not in training", idle),
                 Need("model before the change", WEIGHT_BYTES * known.weights),
-            ]  # fmt: skip
+            ]
 
         size = most_that_fit(machine.memory_limit, len(learners) - start, needed)
         if not size and nonzeros and len(learners) > 1:  # one alone was let in by its columns
@@ -289,7 +305,7 @@ class MemoryGuard:
         """Return whether ``learners`` learners fit once they see a chunk; one always does."""
         self.columns = max(self.columns, chunk.width)
         [(_, self.rows)] = chunk.ranges
-        if self.shared and self.pool.moments is None:
+        if self.shared:
             self.shared = self.pool.offer(
                 chunk.rows, chunk.numbers, chunk.squares, self.settings.active_set_bytes
             )
@@ -299,21 +315,14 @@ class MemoryGuard:
         self.at_once = max(1, fit) if max(1, fit) < learners else None
         return self.at_once is None
 
-    def can_batch(self, learners: Sequence[Learner]) -> bool:
-        """Return whether each thread may scan and solve BATCH_WIDTH learners at a time."""
-        rows = max(learner.extent.rows for learner in learners)
-        columns = max(len(learner.running.w) for learner in learners)
-        held, width = max(learner.active.nbytes for learner in learners), kernels.BATCH_WIDTH
-        needed = self._needed(DataSize(rows, columns), len(learners), width, active_set=held)
-        return sum(need.size for need in needed) <= self.machine.memory_limit
-
-    def _needed(
-        self, size: DataSize, learners: int, batch_width: int = 1, active_set: int | None = None
-    ) -> list[Need]:
+    def _needed(self, size: DataSize, learners: int) -> list[Need]:
         return memory_needed(
-            self.settings, size, learners=learners, shared=self.shared, active_set=active_set,
-            threads=self.machine.thread_count, batch_width=batch_width,
-        )  # fmt: skip
+            self.settings,
+            size,
+            learners=learners,
+            shared=self.shared,
+            threads=self.machine.thread_count,
+        )
 
 
 def class_weights_of(

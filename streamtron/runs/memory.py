@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.kernels import BATCH_WIDTH
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
 from streamtron.core.text import format_size
 from streamtron.solver import stages
@@ -95,12 +94,15 @@ class DataSize(NamedTuple):
 
 
 def memory_needed(
-    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1,
-    shared: bool = True, batch_width: int = 1, active_set: int | None = None,
-) -> list[Need]:  # fmt: skip
+    settings: Settings,
+    size: DataSize,
+    *,
+    learners: int = 1,
+    threads: int = 1,
+    shared: bool = True,
+) -> list[Need]:
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
-    the same rows. ``batch_width`` : learners that each thread solves at a time; if several, it has
-    a copy of BATCH_WIDTH weight vectors. ``active_set`` : bytes; None = the setting.
+    the same rows.
 
     Examples
     --------
@@ -110,15 +112,13 @@ def memory_needed(
     [40000000]
     """
     rows, columns, nonzeros, occurring = size
-    solving = min(learners, threads * batch_width)
+    solving = min(learners, threads)
     weights = max(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
         IDLE_BYTES * learners * columns
         + SOLVER_BYTES * solving * (columns if occurring is None else occurring),
     )
-    if batch_width > 1:
-        weights += 8 * BATCH_WIDTH * threads * columns
-    most = settings.active_set_bytes if active_set is None else active_set
+    most = settings.active_set_bytes
     rows_held, chunk = most, GROUP * BLOCK_NONZEROS
     if nonzeros is not None:
         rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
@@ -153,7 +153,7 @@ def certificate_memory_needed(
 ) -> list[Need]:
     """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
     hold rows, a search for upper bounds does, each in the active set of ``settings``.
-    ``nonzeros`` : weights of the model, and of the run that is beside it.
+    ``nonzeros`` : weights of the model.
 
     Examples
     --------
@@ -214,9 +214,14 @@ def worker_memory_needed(
 
 
 def check_worker(
-    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int,
+    settings: Settings,
+    worker: str,
+    limit: int | None,
+    *,
+    parts: int,
+    at_once: int,
     nonzeros: int = 1 << 62,
-) -> int:  # fmt: skip
+) -> int:
     """Return how many columns the parts of a worker may have, of so many ``nonzeros`` each at most,
     whose ``limit`` is so many bytes (None = it has none); raise a MachineError, with the sum item
     by item, if they do not fit."""

@@ -93,7 +93,6 @@ def check_settings(settings: Settings) -> None:
         (settings.faithful, "faithful", "visits all rows in the order of the files"),
         (settings.stages is not None, "stage", "visits all rows one after the other"),
         (settings.order == "sequential", "order sequential", "does the same"),
-        (settings.hard, "the hard margin (C or delta)", "has no gradient for Newton's method"),
     ):
         if refused:
             raise SettingsError(
@@ -126,12 +125,19 @@ def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) 
     refused where they are read."""
     settings = plan.settings
     source = ShardSource(
-        plan.shards, plan.reading, cache_dir=plan.cache_dir, threads=plan.threads,
-        classes=plan.labels, most_labels=plan.most_labels, fingerprints=plan.seen,
+        plan.shards,
+        plan.reading,
+        cache_dir=plan.cache_dir,
+        threads=plan.threads,
+        classes=plan.labels,
+        most_labels=plan.most_labels,
+        fingerprints=plan.seen,
         most_columns=most_columns,
-        allow_duplicate=settings.allow_duplicate, allow_empty=True,
-        on_bad_shard=settings.on_bad_shard, keep_buffers=False,
-    )  # fmt: skip
+        allow_duplicate=settings.allow_duplicate,
+        allow_empty=True,
+        on_bad_shard=settings.on_bad_shard,
+        keep_buffers=False,
+    )
     part = Part(source, settings, plan.weights, plan.path)
     if scans is not None:
         part.restore(scans)
@@ -206,10 +212,15 @@ def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[
             RoundDone(step, rounds, parts.gap_estimate)
         )
         data = ManyParts(
-            parts, learners, training.settings, source.labels, training.listen,
-            training.checkpointer, meet=lambda: source.meet(parts(Part.describe, _facts)),
+            parts,
+            learners,
+            training.settings,
+            source.labels,
+            training.listen,
+            training.checkpointer,
+            meet=lambda: source.meet(parts(Part.describe, _facts)),
             ended=lambda: source.take(parts(Part.describe, _facts)),
-        )  # fmt: skip
+        )
         train(data, resumed)
     take_saved_counts(job.directory, training.settings, learners)
     return learners, {"parts": len(plans), **_report(parts)}
@@ -280,8 +291,11 @@ def _report(parts: Parts) -> dict[str, Any]:
     }
     sent = parts.bytes_to.total() + parts.bytes_from.total()
     return {
-        "rounds": parts.rounds.total(), "bytes_sent": sent, "steps": steps, "workers": workers,
-    }  # fmt: skip
+        "rounds": parts.rounds.total(),
+        "bytes_sent": sent,
+        "steps": steps,
+        "workers": workers,
+    }
 
 
 def _plans_of(
@@ -298,12 +312,19 @@ def _plans_of(
     reading = source.resolve()
     plans = [
         PartPlan(
-            shards, part_settings, reading, None if labels is None else tuple(labels), weights,
-            os.path.abspath(job.cache), _state_path(job.directory, number),
-            max(1, threads // settings.parts), source.most_labels, source.seen,
+            shards,
+            part_settings,
+            reading,
+            None if labels is None else tuple(labels),
+            weights,
+            os.path.abspath(job.cache),
+            _state_path(job.directory, number),
+            max(1, threads // settings.parts),
+            source.most_labels,
+            source.seen,
         )
         for number, shards in enumerate(deal(source.shards, settings.parts))
-    ]  # fmt: skip
+    ]
     if settings.class_weight != "balanced" or weighed:
         return plans
     with job.opened(plans, None) as parts:

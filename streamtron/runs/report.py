@@ -34,7 +34,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
 from streamtron.solver.vectors import dense
 
-STOP_REASONS = ("certified", "converged", "no margin", "epoch limit")
+STOP_REASONS = ("certified", "converged", "epoch limit")
 """Of a learner; of several learners the last one here is the run's."""
 
 NOT_CERTIFIED = 4
@@ -49,8 +49,7 @@ class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
     is the counts of every learner; the manifest of the shards, and their forgotten rows.
 
-    ``stop_reason`` : ``"certified"``, ``"converged"``, ``"epoch limit"``, or ``"no margin"``: Δ =
-    0, and the upper bound of the margin is at most 10⁻⁴ of the rows' length.
+    ``stop_reason`` : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
     """
 
     model: LinearModel
@@ -304,7 +303,6 @@ def _report_of(
         "stop_reason": learner.progress.finished,
         "radius": math.sqrt(learner.extent.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
-        "drift_repaired": learner.best.drift_repaired,
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": {**_certificate(learner, skipped), **excluded},

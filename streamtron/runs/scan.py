@@ -45,9 +45,14 @@ class Scans:
     """
 
     def __init__(
-        self, source: ShardSource, executor: Executor, cache_dir: str | None, threads: int | None,
-        allow_duplicate: bool, listen: Listener,
-    ) -> None:  # fmt: skip
+        self,
+        source: ShardSource,
+        executor: Executor,
+        cache_dir: str | None,
+        threads: int | None,
+        allow_duplicate: bool,
+        listen: Listener,
+    ) -> None:
         self.source, self._executor, self.listen = source, executor, listen
         self._cache_dir = None if cache_dir is None else os.path.abspath(cache_dir)
         self._threads, self._allow_duplicate = threads, allow_duplicate
@@ -103,10 +108,17 @@ class Scans:
     ) -> None:
         """Tell what is proven of a learner's weights after a reading."""
         done = ReadingDone(
-            self.reading, learner.progress.stage.name, mode, 0, mini_epochs, len(learner.active),
-            proven, learner.upper_bound, None if self.rows is None else sum(self.rows),
+            self.reading,
+            learner.progress.stage.name,
+            mode,
+            0,
+            mini_epochs,
+            len(learner.active),
+            proven,
+            learner.upper_bound,
+            None if self.rows is None else sum(self.rows),
             problem=problem_of(learner),
-        )  # fmt: skip
+        )
         self.listen(done)
 
     def passed(self, rows: int, nonzeros: int) -> None:
@@ -142,9 +154,17 @@ def scan_request(learner: Learner) -> ScanRequest:
     assert frozen is not None
     rho, sums = learner.augmentation, frozen.scan_sums
     return ScanRequest(
-        learner.targets, frozen.w, frozen.bias, rho, sums.scale, frozen.threshold, sums.b,
-        loss=learner.loss, free=sums.free, ratio=sums.ratio,
-    )  # fmt: skip
+        learner.targets,
+        frozen.w,
+        frozen.bias,
+        rho,
+        sums.scale,
+        frozen.threshold,
+        sums.b,
+        loss=learner.loss,
+        free=sums.free,
+        ratio=sums.ratio,
+    )
 
 
 def add_blocks(blocks: Generator[BlockScan, None, None], learners: Sequence[Learner]) -> None:
@@ -174,9 +194,13 @@ def _add_block(learner: Learner, block: BlockScan, number: int, first_row: int) 
 
 
 def scan_weights(
-    scans: Scans, learners: Sequence[Learner], scales: Sequence[float], *,
-    from_slacks: bool = False, first: bool = False,
-) -> list[Certificate]:  # fmt: skip
+    scans: Scans,
+    learners: Sequence[Learner],
+    scales: Sequence[float],
+    *,
+    from_slacks: bool = False,
+    first: bool = False,
+) -> list[Certificate]:
     """Certify the learners' weights by one reading: with the dual of their counts, or of those
     that are made of the slacks, of which the learners then hold the rows that they have room for.
     ``first`` : R is still unknown. A DataError if no row has a weight above 0."""
@@ -194,7 +218,7 @@ def scan_weights(
         assert learner.frozen is not None
         proof = learner.frozen.certificate(hard=learner.settings.hard)
         zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
-        proof = replace(proof, drift=None, zero_columns=int(np.count_nonzero(zeros)))
+        proof = replace(proof, zero_columns=int(np.count_nonzero(zeros)))
         if not proof.rows_scanned:
             raise DataError(
                 f"none of the {sum(scans.rows or ()):,} rows has a weight above 0, and there is "
@@ -231,9 +255,13 @@ def scan_tasks(
 
 
 def scan_shard(
-    task: ScanTask, requests: Sequence[ScanRequest], reading: ReaderConfig,
-    classes: Sequence[Label], cache_dir: str | None = None, threads: int | None = None,
-) -> Iterator[BlockScan | ShardRecord]:  # fmt: skip
+    task: ScanTask,
+    requests: Sequence[ScanRequest],
+    reading: ReaderConfig,
+    classes: Sequence[Label],
+    cache_dir: str | None = None,
+    threads: int | None = None,
+) -> Iterator[BlockScan | ShardRecord]:
     """Scan the blocks of a shard, then yield its record."""
     counts = [Counts() for _ in task.counts]
     for counts_of_rows, numbered in zip(counts, task.counts, strict=True):

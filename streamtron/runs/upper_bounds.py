@@ -18,6 +18,7 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.rows import Chunk
 from streamtron.runs.scan import Scans, add_blocks, scan_request, scan_weights
 from streamtron.solver import order
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, set_resolution
 from streamtron.solver.reading import (
     begin_reading,
@@ -29,7 +30,6 @@ from streamtron.solver.reading import (
 )
 from streamtron.solver.scan import ScanRequest, scan_blocks
 from streamtron.solver.stages import COUNT_OF_C, resolution_of_c
-from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.working_set import NEAR, room
 
 SEARCH_TOLERANCE = 1e-4
@@ -51,7 +51,7 @@ def find_upper_bounds(
     certificates, spent = _certify(scans, learners, scales, readings)
     gaps = [proof.relative_duality_gap for proof in certificates]
     searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
-    if learners[0].settings.hard or spent >= readings:
+    if spent >= readings:
         searching = []
     if searching:
         scans.end()
@@ -63,7 +63,7 @@ def find_upper_bounds(
             _read(scans, [learners[k] for k in searching], reading)
         for k in searching:
             learner = learners[k]
-            run_mini_epochs(finish_reading(learner))
+            drive(finish_reading(learner))
             if (bound := learner.certificate) is not None and bound.dual:
                 certificates[k] = _with_bound(certificates[k], bound)
             _, _, mini_epochs = learner.progress.done_since(learner.running.updates)
@@ -91,17 +91,18 @@ def _certify(
     then the second scan is at 1 / (‖w‖ R), at which no margin is above 1. Of a loss that is not
     quadratic P is known at the scanned scale alone, which stays; but rows may weigh so much that
     their counts were cut."""
-    around, hard = list(scales), learners[0].settings.hard
-    best = scan_weights(scans, learners, around, from_slacks=not hard, first=True)
+    around = list(scales)
+    best = scan_weights(scans, learners, around, from_slacks=True, first=True)
     for learner in learners:
         begin_search(learner)
-    most = 0 if hard else max(readings - 2, min(readings, 1))
+    most = max(readings - 2, min(readings, 1))
     for spent in range(most):
         ratios = [proof.scale / scale for proof, scale in zip(best, around, strict=True)]
         far = [
-            k for k, ratio in enumerate(ratios)
+            k
+            for k, ratio in enumerate(ratios)
             if not SCALED <= ratio <= 1.0 / SCALED or _were_cut(learners[k])
-        ]  # fmt: skip
+        ]
         if not far:
             return best, spent
         for k in far:

@@ -105,11 +105,6 @@ class Witness(NamedTuple):
         """Rows of every shard."""
         return tuple(shard.rows for shard in self.shards)
 
-    @property
-    def counted(self) -> bool:
-        """Whether any row has a count: ridge that moments have proven has none."""
-        return any(len(counts) for learner in self.counts for _, counts in learner.nonzero())
-
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards
         with one fingerprint the first given is the first written. Other shards are a DataError."""
@@ -136,9 +131,11 @@ class Witness(NamedTuple):
 
 
 def save(
-    path: str | os.PathLike[str], counts: Sequence[Counts], manifest: Manifest,
+    path: str | os.PathLike[str],
+    counts: Sequence[Counts],
+    manifest: Manifest,
     left_out: Sequence[Deletions] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}

@@ -1,17 +1,14 @@
 """The rows in memory, solved: dual coordinate ascent while it pays, then Newton's method.
 
-A solve is a generator that yields every mini-epoch it needs, and every look at the rows: its caller
-makes them, so that several learners can share one pass over the rows (see ``batched``). What visits
-and Newton's method would cost is counted before either is begun, in mini-epochs: visits of every
-nonzero held. Counts alone enter, and what a nonzero of each kernel costs beside that of a visit: no
-clock, so that a model is the same on every machine. ``benchmarks/certified.py`` shows what the
-constants do to the time of a fit, with ``--active-set`` also those of blocks.
+What visits and Newton's method would cost is counted before either is begun, in mini-epochs: visits
+of every nonzero held. Counts alone enter, and what a nonzero of each kernel costs beside that of a
+visit: no clock, so that a model is the same on every machine. ``benchmarks/certified.py`` shows
+what the constants do to the time of a fit, with ``--active-set`` also those of blocks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +16,8 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.hessian import head_size, multiplications, solved_directly
-from streamtron.solver.row_store import HeldRows, NarrowRows
-from streamtron.solver.subproblem import RELAXATION, Look, Solution, Step, Subproblem, Turns, Vector
+from streamtron.solver.subproblem import RELAXATION, Solution, Subproblem, Vector
 from streamtron.solver.targets import largest_counts, relax_counts
-from streamtron.solver.weights import Rule, WeightState
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
@@ -90,9 +85,6 @@ SMALL = 1 << 12
 REFINEMENT = (10, 1000)
 """Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
 
-SOFTNESS = (1e4, 1e3, 1e2, 1e1, 1.0)
-"""Δ = 0: the small Δ² with which rows are solved is come to in these steps."""
-
 
 def solve(
     problem: Subproblem,
@@ -102,7 +94,7 @@ def solve(
     best: Vector | None = None,
     exact: bool = False,
     newton_only: bool = False,
-) -> Generator[Step, None, Solution]:
+) -> Solution:
     """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
     are spent.
 
@@ -117,48 +109,22 @@ def solve(
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
     ascent.newton_first = newton_only or (ascent.direct and problem.running.steps > 0)
     if best is not None:
-        yield from ascent.consider(best)
-    yield from ascent.run()
+        ascent.consider(best)
+    ascent.run()
     if ascent.solution.newton and problem.objective_at_b < objective:
         problem.rule = rule
         problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
-    yield from ascent.finish()
+    ascent.finish()
     if problem.remainder is not None:
         _over_relax(problem, counts, objective)
     return ascent.solution
 
 
-def solve_hard(
-    active: HeldRows,
-    counts: NDArray[np.int32],
-    running: WeightState,
-    rule: Rule,
-    turns: Turns,
-    target: float,
-    mini_epochs: int,
-    hardest: float,
-) -> Generator[Step, None, Solution]:
-    """Solve the hard margin through ever smaller Δ², down to ``hardest``, which costs a tenth of
-    what is wanted: at the optimum slack_k = α_k Δ², and α_k ≤ 1/γ_d². The certificate is of Δ = 0
-    all the same. Every row with a count is held."""
-    best, spent, steps = None, 0, 0
-    for softness in SOFTNESS:
-        soft = NarrowRows.softened(active, softness * hardest)
-        problem = Subproblem(soft, counts, running, rule, turns, whole=True)
-        problem.sum_afresh()  # the running ‖a‖ is of another Δ
-        of_each = max(1, mini_epochs // len(SOFTNESS))
-        solution = yield from solve(problem, target, of_each, best=best, exact=True)
-        rule, best, spent = problem.rule, solution.v, spent + solution.mini_epochs
-        steps += solution.newton_steps
-    running.settle(running.w, running.bias, 0.0, running.steps)
-    return Solution(rule.b, v=best, mini_epochs=spent, newton_steps=steps)
-
-
-def visit_until_still(problem: Subproblem, mini_epochs: int) -> Generator[Step, None, int]:
+def visit_until_still(problem: Subproblem, mini_epochs: int) -> int:
     """Mini-epochs over all rows held, until one makes no update; returns how many."""
     for number in range(mini_epochs):
         updates = problem.running.updates
-        yield problem.mini_epoch()
+        problem.mini_epoch()
         if problem.running.updates == updates:
             return number + 1
     return mini_epochs
@@ -169,9 +135,7 @@ PAYS = 0.3
 part of what the first visits of fresh rows gain, for a nonzero visited or read."""
 
 
-def visit_while_it_pays(
-    problem: Subproblem, fresh: float
-) -> Generator[Step, None, tuple[int, bool]]:
+def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
     would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
     the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
@@ -180,7 +144,7 @@ def visit_while_it_pays(
     most = max(1, math.floor(of_newton(lengths, columns, inside)))
     for number in range(1, most + 1):
         before = problem.objective_at_b
-        yield problem.mini_epoch()
+        problem.mini_epoch()
         gain = (problem.objective_at_b - before) / max(problem.active.nonzeros, 1)
         fresh = fresh or 0.5 * gain
         if gain <= PAYS * fresh:
@@ -208,61 +172,59 @@ class _Ascent:
         self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
         self.summed = 0
 
-    def run(self) -> Generator[Step, None, None]:
+    def run(self) -> None:
         """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
         if self.newton_first:
-            yield from self.consider(running.augmented(self.problem.rule.scale(running)))
+            self.consider(running.augmented(self.problem.rule.scale(running)))
             if not self.problem.loss.loss.quadratic:  # whose scale may be far from the best one
-                yield from self.consider(np.zeros(len(self.total)))
-            yield from self._step_by_newton()
+                self.consider(np.zeros(len(self.total)))
+            self._step_by_newton()
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
-            spent = yield from self._round(promise=1.0 if first else PASSING)
+            spent = self._round(promise=1.0 if first else PASSING)
             if first and self.moved and self._looks_unsolved():
                 primal = self._estimated_primal()
                 self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
             else:
-                yield from self._consider_last_and_average()
+                self._consider_last_and_average()
                 if solution.gap <= self.target:
                     return
                 stuck = not self.moved and not self._last_round()
                 if stuck and not self.problem.refine(self._finer()):
                     if self.problem.loss.loss.quadratic or solution.newton:
                         return
-                    yield from self._step_by_newton()
+                    self._step_by_newton()
                 elif not stuck and self._hopeless(spent):
-                    yield from self._step_by_newton()
+                    self._step_by_newton()
                 else:
                     self.gaps.append(solution.gap)
             first = False
 
-    def finish(self) -> Generator[Step, None, None]:
+    def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
         if problem.remainder is None and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
                 v, alpha = problem.minimise(solution.v, EXACT**2, narrow=True)
-                yield from self.consider(v, newton.FLAT)
+                self.consider(v, newton.FLAT)
                 if problem.loss.loss.zone:  # whose α the weights do not tell
                     problem.round_dual(alpha)
             elif self.target <= EXACT and problem.loss.loss.quadratic:
                 v, _ = problem.minimise(solution.v, EXACT**2)
-                yield from self.consider(v, newton.FLAT)
+                self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):
             self._measure()
         solution.b, solution.mini_epochs = problem.rule.b, math.ceil(self.visited)
         solution.newton_steps, solution.visited = problem.newton_steps, problem.visited
 
-    def consider(self, v: Vector, rounding: float = 0.0) -> Generator[Step, None, None]:
+    def consider(self, v: Vector, rounding: float = 0.0) -> None:
         """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
-        look = Look(self.problem, v)
-        yield look
-        primal, theta = self.problem.primal(v, look.margins)
+        primal, theta = self.problem.primal(v, self.problem.loss.margins_of(v))
         if primal < (1.0 + rounding) * self.solution.primal:
             self.solution.primal, self.solution.v = primal, theta * v
 
-    def _round(self, promise: float) -> Generator[Step, None, float]:
+    def _round(self, promise: float) -> float:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
         estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
         problem, running = self.problem, self.problem.running
@@ -271,14 +233,14 @@ class _Ascent:
         left = schedule[min(self.rounds, len(schedule) - 1)]
         self.rounds += 1
         problem.moved[:] = 0
-        yield from self._mini_epoch(None)
+        self._mini_epoch(None)
         live = np.flatnonzero((problem.moved != 0) | (problem.counts != 0))
         self.moved, self.promised = running.updates > updates, False
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
             running.scalars[kernels.LOSS] = 0.0
-            yield from self._mini_epoch(live)
+            self._mini_epoch(live)
             if problem.remainder is None and self._looks_solved(promise * self.target):
                 self.promised = True
                 break
@@ -287,11 +249,9 @@ class _Ascent:
             self._remember()
         return self.visited - visited
 
-    def _mini_epoch(self, live: NDArray[np.int64] | None) -> Generator[Step, None, None]:
-        epoch = self.problem.mini_epoch(live)
-        yield epoch
+    def _mini_epoch(self, live: NDArray[np.int64] | None) -> None:
+        self.visited += self.problem.mini_epoch(live) / len(self.problem.active)
         self.visits += 1
-        self.visited += epoch.rows / len(self.problem.active)
         self._remember()
 
     def _remember(self) -> None:
@@ -307,12 +267,12 @@ class _Ascent:
     def _last_round(self) -> bool:
         return self.visited + 2.0 > self.mini_epochs
 
-    def _consider_last_and_average(self) -> Generator[Step, None, None]:
+    def _consider_last_and_average(self) -> None:
         """The average costs another look at all rows: only where the last a is not good enough."""
-        yield from self.consider(self.problem.weights)
+        self.consider(self.problem.weights)
         self._measure()
         if self.solution.gap > self.target:
-            yield from self.consider(self.total / self.summed)
+            self.consider(self.total / self.summed)
             self._measure()
 
     def _measure(self) -> None:
@@ -362,7 +322,7 @@ class _Ascent:
         factor = math.sqrt(max(self.solution.gap, 0.0) / self.target)
         return round(min(max(factor, REFINEMENT[0]), REFINEMENT[1]))
 
-    def _step_by_newton(self) -> Generator[Step, None, None]:
+    def _step_by_newton(self) -> None:
         """Newton's method from the best weights: first until P is good enough, which visits then
         make up for in D; then until D is too. Counts come from the slacks: c_k = b slack_k / Δ_k².
         """
@@ -374,7 +334,7 @@ class _Ascent:
         precision = EXACT**2 if self.refined else 0.9 * self.target
         v, alpha = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
-        yield from self.consider(v)
+        self.consider(v)
         if problem.remainder is None and problem.choose_resolution(
             alpha, self.target * solution.primal
         ):

@@ -17,6 +17,7 @@ from streamtron.core.rows import Chunk, ChunkSource
 from streamtron.solver import order
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.duals import Counts, Pieces
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
     begin_again,
@@ -30,7 +31,6 @@ from streamtron.solver.learner import (
 from streamtron.solver.reading import solve_block, solve_in_memory, tell_done, visit_rows
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
-from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.vectors import cut, resized
 from streamtron.solver.working_set import release_rows
 
@@ -97,7 +97,6 @@ def add_rows(
             frozen.scan(chunk.rows, learner.targets(chunk), counts, learner.augmentation)
     for learner, frozen in scans:
         learner.progress.begin_reading(1, learner.mode)
-        frozen.running = learner.running.w  # that scan and this one are one of all rows
         certify(learner, frozen)
         conclude(learner, frozen)
         tell_done(1, rows, learner, listen)
@@ -124,13 +123,13 @@ def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]
     if learner.progress.stage_number < 0:
         begin_stage(learner)
     for _ in visit_rows(learner, chunk, positions, targets):
-        run_mini_epochs(solve_block(learner))
+        drive(solve_block(learner))
 
 
 def _solve_new_rows(learner: Learner) -> None:
     """Solve the new rows in memory. The next reading scans the weights that were best before: the
     running ones suit the new rows until the counts of the others have been solved again."""
-    run_mini_epochs(solve_in_memory(learner))
+    drive(solve_in_memory(learner))
     scan_next(learner)
     learner.best.take_candidate()
     if learner.frozen is None:  # else its scan goes on, and certifies them with the rows before
@@ -170,4 +169,3 @@ def narrow(learner: Learner, columns: int) -> None:
         sums = frozen.scan_sums
         frozen.w, sums.fresh = narrowed(frozen.w), narrowed(sums.fresh)
         sums.sq_columns = None if sums.sq_columns is None else narrowed(sums.sq_columns)
-        frozen.running = None if frozen.running is None else narrowed(frozen.running)

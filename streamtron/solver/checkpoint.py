@@ -7,10 +7,9 @@ executed."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -29,7 +28,6 @@ from streamtron.solver import order
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.learner import Learner, enter
-from streamtron.solver.moments import Moments
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
@@ -38,20 +36,38 @@ from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, sm
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
-    Average, BestWeights, Certificate, Expansion, Extent, Frozen, Loss, Moments, Outside, Progress,
-    ReadingBounds, ScanSums, Stage, StageReport, WeightState,
-)  # fmt: skip
+    Average,
+    BestWeights,
+    Certificate,
+    Expansion,
+    Extent,
+    Frozen,
+    Loss,
+    Outside,
+    Progress,
+    ReadingBounds,
+    ScanSums,
+    Stage,
+    StageReport,
+    WeightState,
+)
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
 _NOT_STATE = ("settings", "targets", "pool", "active", "keepers")
 """What a learner is made from, and rows, which are read again."""
 
 _PLACES = (
-    ("running", "w"), ("best", "w"), ("best", "candidate"), ("best.average", "total"),
-    ("frozen", "w"), ("frozen", "running"), ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"), ("frozen.scan_sums", "sq_columns"), ("outside", "v"),
+    ("running", "w"),
+    ("best", "w"),
+    ("best", "candidate"),
+    ("best.average", "total"),
+    ("frozen", "w"),
+    ("frozen.scan_sums", "fresh"),
+    ("frozen.scan_sums", "low"),
+    ("frozen.scan_sums", "sq_columns"),
+    ("outside", "v"),
     ("expansion", "v"),
-)  # fmt: skip
+)
 """Where a learner holds vectors of one number a column; the last four may be None."""
 
 IN_FIELDS = frozenset(name for _, name in _PLACES)
@@ -134,8 +150,7 @@ class State:
 
     def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
         learner = make(encoded["positive"])
-        earlier = {"expansion": None, "augmentation": learner.augmentation}  # have none
-        fields = earlier | decode(encoded["fields"], self.arrays)
+        fields = decode(encoded["fields"], self.arrays)
         held = encoded["held"]
         numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
@@ -171,8 +186,8 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     if frozen is not None:
         scan_sums = frozen.scan_sums
         alike += [(getattr(scan_sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
-        known = (frozen.running, scan_sums.sq_columns)
-        wide += [frozen.w, scan_sums.fresh, *(vector for vector in known if vector is not None)]
+        wide += [frozen.w, scan_sums.fresh]
+        wide += [] if scan_sums.sq_columns is None else [scan_sums.sq_columns]
     lengths = [(vector, len(running.w)) for vector in wide]
     if outside is not None:
         size, columns = len(outside.linear), outside.columns
@@ -320,19 +335,13 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     if "dict" in encoded:
         return {decode(key, arrays): _field(key, item, arrays) for key, item in encoded["dict"]}
     known = _CLASSES[encoded["class"]]
-    fields = _defaults(known) | decode(encoded["fields"], arrays)
+    fields = decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
         raise ValueError(f"other fields than {known.__name__} has")
     record: Any = object.__new__(known)
     for name, value in fields.items():
         object.__setattr__(record, name, value)
     return record
-
-
-def _defaults(known: type) -> dict[str, Any]:
-    """Return what fields have that an earlier version did not write."""
-    fields = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
-    return {field.name: field.default for field in fields if field.default is not MISSING}
 
 
 def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:

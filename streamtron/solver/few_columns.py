@@ -7,7 +7,7 @@ weights known. The rows nearest the margin, which may cross it or curve most, ar
 own loss. So the first reading ends with a solution for all rows, and each later one is a scan at
 the solution before: it makes the counts from the slacks, and the sums anew.
 ``benchmarks/certified.py --active-set 10%`` shows the readings that are left. Of the squared error
-the quadratic is the loss itself, and proves its solution: see ``moments``.
+the quadratic is the loss itself.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ from streamtron.solver.learner import (
     choose_mode,
     end_quadratic,
     enter,
-    leave_scan,
-    take_proof,
 )
-from streamtron.solver.moments import Moments
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
-from streamtron.solver.row_store import ColumnSubset, NarrowRows, fitting, mark_columns
+from streamtron.solver.row_store import NarrowRows, fitting, mark_columns
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
@@ -67,58 +64,6 @@ CLOSE = 1e-9
 """Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
 
 
-def take_chunk(learner: Learner, chunk: Chunk, targets: Targets) -> bool:
-    """Add the rows of a chunk to the moments, if the reading sums them; whether that is all that is
-    done with them. The first chunk of the first reading tells whether it does."""
-    pool = learner.pool
-    with pool.lock:
-        if _moments_begin(learner, chunk):
-            sums = pool.moments
-            if not (isinstance(sums, Moments) and sums.joined_by(chunk, targets.center)):
-                pool.moments = sums = Moments(np.zeros(len(learner.running.w) + 1), targets.center)
-            begin_quadratic(learner, sums)
-            enter(learner, Regime.FEW_COLUMNS)
-        if not isinstance(learner.outside, Moments):
-            return learner.mode == "scan" and learner.frozen is None  # given up below
-        leave_scan(learner)
-        if learner.outside.add_chunk(chunk, targets, learner.augmentation):
-            return True
-    _go_on_with_blocks(learner)
-    return learner.mode == "scan"
-
-
-def _moments_begin(learner: Learner, chunk: Chunk) -> bool:
-    """Whether the first reading of all rows begins, and few columns have a squared error."""
-    settings, progress = learner.settings, learner.progress
-    begins = learner.regime == Regime.ALL_ROWS and not (progress.readings or len(learner.active))
-    ridge = learner.loss == losses.SQUARED_ERROR and not settings.ratio
-    wanted = ridge and settings.parts is None and progress.reports and len(chunk)
-    return bool(begins and wanted) and worthwhile(learner, chunk.rows)
-
-
-def prove(learner: Learner) -> bool:
-    """Take the weights that the moments of a reading make, with their proof; whether there is one.
-    Where rounding leaves it too wide, the next reading sums the moments of what the weights leave;
-    and if that does not do, rows are visited as of any loss."""
-    moments, pool = learner.outside, learner.pool
-    if not isinstance(moments, Moments):
-        return False
-    end_quadratic(learner)
-    pool.moments = None
-    ridge = moments.of(learner.settings, learner.augmentation)
-    delta = ridge.minimum()
-    if delta is None or moments.v.any():
-        enter(learner, Regime.BLOCKS)
-    if delta is None:
-        return False
-    learner.widen(1 + int(moments.columns.max(initial=-1)))
-    frozen = ridge.scanned(delta, ColumnSubset(moments.columns, len(learner.running.w)))
-    take_proof(learner, frozen, ridge.proof(delta))
-    if not moments.v.any():
-        begin_quadratic(learner, Moments(np.append(frozen.w, frozen.bias), moments.center))
-    return True
-
-
 Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64], int]]]
 """Returns the weights of least P to a precision, and how many steps that took."""
 
@@ -127,10 +72,8 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
     of a chunk."""
     settings = learner.settings
-    if settings.faithful or settings.hard or learner.loss.zone:
-        return False
-    if settings.ratio and settings.parts:
-        return False  # where a scan proves the dual point of the quadratic of all rows
+    if learner.loss.zone or (settings.ratio and settings.parts):
+        return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows
     marks = np.zeros(len(learner.running.w), dtype=bool)
     mark_columns(learner.active.rows, marks)
     mark_columns(rows, marks)
@@ -140,9 +83,7 @@ def worthwhile(learner: Learner, rows: Rows) -> bool:
 
 def begin(learner: Learner) -> None:
     """Begin with no rows outside memory: in a scan judge them at its weights, else at the running
-    ones. Moments that are to be summed have begun."""
-    if isinstance(learner.outside, Moments):
-        return
+    ones."""
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
     if frozen is None:
         v = running.augmented(learner.scale if running.steps else 0.0)
@@ -283,8 +224,6 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
     expansion = learner.expansion
-    if isinstance(outside, Moments):  # of which the next reading makes the weights
-        return
     if outside is None:  # the run had ended, or the parts have made their local starts
         if best.candidate is None:
             best.propose(best.augmented)

@@ -7,7 +7,7 @@ vectors of a number a column, a few scalars, short lists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -45,18 +45,15 @@ Rounds = Generator[Wanted | GapEstimate, Any, Result]
 """What yields the steps that it wants made in all parts, and returns a result; see ``joint``."""
 
 
-def drive(
-    solve: Generator[Work, Any, Result], work: Callable[[Work], object] = lambda _: None
-) -> Result:
-    """Run a solve to its end, and do the work that it yields: of rows that this process holds these
-    are estimates, which are told to nobody. Return what it returns."""
+def drive(solve: Generator[Any, Any, Result]) -> Result:
+    """Run a solve to its end; return what it returns. What it yields, of rows that this process
+    holds, are estimates, which are told to nobody."""
     while True:
         try:
-            piece = next(solve)
+            next(solve)
         except StopIteration as end:
             result: Result = end.value
             return result
-        work(piece)
 
 
 class LossTerms(NamedTuple):
@@ -222,11 +219,14 @@ class PartLoss(HeldLoss):
         self._hessian = self._sums(self.factors)
         self._hessian.add(kernels.gram_diagonal, self.rho, diagonal)
         return LossTerms(
-            self.sum_of(-alpha, len(v) - 1), self.value(self.margins),
+            self.sum_of(-alpha, len(v) - 1),
+            self.value(self.margins),
             np.minimum(diagonal, LARGEST).astype(np.float32),
-            self._gram(head, len(v))[np.tril_indices(len(head))], self.sq_lengths(alpha),
-            [float(np.abs(alpha).max(initial=0.0))], self.smoothing(self.margins),
-        )  # fmt: skip
+            self._gram(head, len(v))[np.tril_indices(len(head))],
+            self.sq_lengths(alpha),
+            [float(np.abs(alpha).max(initial=0.0))],
+            self.smoothing(self.margins),
+        )
 
     def product(self, v: Vector) -> Vector:
         """Return the rows' part of H v, H at the v that was last looked at."""

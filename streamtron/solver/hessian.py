@@ -80,12 +80,9 @@ class Outside:
     ``chosen`` : the only columns whose weights may differ from 0, rising; None = those met.
     """
 
-    fixed = False  # whether columns are chosen; an earlier checkpoint does not say
-
     def __init__(self, v: Vector, known: float, chosen: NDArray[np.int64] | None = None) -> None:
         self.v, self.known = v, known
-        if chosen is not None:
-            self.fixed = True
+        self.fixed = chosen is not None
         self.columns = np.zeros(0, dtype=np.int64) if chosen is None else chosen
         size = len(self.columns) + 1
         self.gram = np.zeros((size, size))  # G; its upper triangle as of the last ``mirror``

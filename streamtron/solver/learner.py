@@ -230,24 +230,22 @@ def leave_scan(learner: Learner) -> None:
     learner.frozen = None
 
 
-def take_scan(learner: Learner, frozen: Frozen, *, drifted: bool) -> None:
-    """Set the running weights to what a complete scan has summed from the counts. Where the counts
-    have changed since, correct the running weights by their error then, if they had ``drifted``."""
-    running, scan_sums = learner.running, frozen.scan_sums
+def take_scan(learner: Learner, frozen: Frozen) -> None:
+    """Set the running weights to what a complete scan has summed from the counts, unless these have
+    changed since."""
     learner.unsummed = False
     if not frozen.beside_training:
-        running.settle_scanned(scan_sums)
-    elif drifted:
-        scanned = frozen.w if frozen.running is None else frozen.running
-        w = running.w + (scan_sums.fresh - scanned)
-        running.settle(w, running.bias, running.extension, running.steps)
-    frozen.running = None  # its drift has been measured
+        learner.running.settle_scanned(frozen.scan_sums)
 
 
 def take_solution(
-    learner: Learner, b: float, candidate: Vector | None, *, newton_steps: int,
+    learner: Learner,
+    b: float,
+    candidate: Vector | None,
+    *,
+    newton_steps: int,
     primal: float = math.inf,
-) -> None:  # fmt: skip
+) -> None:
     """Take what a solve has found: its resolution b, and the augmented weights that the next scan
     certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best
@@ -259,17 +257,6 @@ def take_solution(
         best.candidate = candidate
     elif candidate is not None:
         best.candidate = best.average.add(candidate)
-
-
-def take_proof(learner: Learner, frozen: Frozen, proof: Certificate) -> None:
-    """Take weights that are proven without dual variables of the rows; these are 0."""
-    learner.frozen = frozen
-    learner.best.take(frozen.w, frozen.bias, proof)
-    learner.running.w = np.zeros(len(learner.running.w))  # the array may be that of the best
-    restart(learner.running)
-    learner.counts.clear()
-    learner.unsummed = False
-    learner.progress.count_work(newton_steps=1)
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
@@ -331,7 +318,6 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     best = learner.best
     best.forget_proof()
     best.take_candidate()
-    best.drift_repaired = 0.0
     learner.progress.begin_again(learner.settings, learner.running.updates)
     learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
@@ -393,5 +379,4 @@ def discard_weights(learner: Learner) -> None:
     )
     replace_counts(learner, learner.counts)
     learner.best.discard()
-    learner.best.drift_repaired = 1.0
     learner.mode = "scan"

@@ -221,10 +221,15 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     frozen = learner.frozen
     assert frozen is not None
     return ReadingPlan(
-        number, frozen.w, frozen.bias, frozen.scan_sums.scale, learner.progress.b,
-        learner.augmentation, few=learner.regime == Regime.FEW_COLUMNS,
+        number,
+        frozen.w,
+        frozen.bias,
+        frozen.scan_sums.scale,
+        learner.progress.b,
+        learner.augmentation,
+        few=learner.regime == Regime.FEW_COLUMNS,
         start=learner.running.dual_point if learner.mode == "train" else None,
-    )  # fmt: skip
+    )
 
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
@@ -238,8 +243,6 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
         learner.running.widen(columns)
     frozen.scan_sums = scan_sums
     hold_elsewhere(learner, reading_sums.held)
-    if not frozen.beside_training:
-        frozen.running = scan_sums.fresh
     enter(learner, _worst([learner.regime, *reading_sums.regimes]))
     if learner.outside is not None and learner.regime == Regime.BLOCKS:
         end_quadratic(learner)  # a part has met other columns

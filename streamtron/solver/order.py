@@ -76,18 +76,12 @@ def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The number of a mini-epoch over rows in memory, of which its order is a function (``random``;
-    else rows are visited as they lie). Learners at the same turn visit rows in the same order,
-    whichever rows each one visits: they can be batched."""
+    else rows are visited as they lie)."""
 
     seed: int
     reading: int
     mini_epoch: int
     random: bool = True
-
-    @property
-    def when(self) -> tuple[int, int]:
-        """Later turns are greater."""
-        return self.reading, self.mini_epoch
 
     def all(self, rows: int) -> NDArray[np.int64]:
         """The positions of so many rows, in the order of visits."""

@@ -22,13 +22,13 @@ from streamtron.core.rows import ChunkSource, Label
 from streamtron.solver import few_columns, order
 from streamtron.solver.checkpoint import NOT_BEGUN, RestoredLearner, Resumed
 from streamtron.solver.duals import saved_at
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.part_problem import LocalStart, PartProblem, ReadingPlan, ReadingSums
 from streamtron.solver.reading import begin_reading, finish_reading, show_chunk, solve_blocks
 from streamtron.solver.row_store import Pool
 from streamtron.solver.stages import Regime
-from streamtron.solver.subproblem import run_mini_epochs
 from streamtron.solver.weights import DualPoint
 
 START_GAP = 0.03
@@ -98,7 +98,7 @@ class Part:
                 solve_blocks(take)
         for learner in learners:
             if learner.progress.reports:  # else no row counts
-                run_mini_epochs(finish_reading(learner))
+                drive(finish_reading(learner))
         return ()
 
     def describe(self, facts: Callable[[Any], Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from streamtron.core.certificate import FEW, dual_of
 from streamtron.core.config import mini_epoch_limit
 from streamtron.core.losses import values
 from streamtron.core.rows import ChunkSource
-from streamtron.core.scan_sums import ScanSums, cost_of, no_bins
+from streamtron.core.scan_sums import ScanSums, no_bins
 from streamtron.solver.ascent import solve
 from streamtron.solver.checkpoint import densify
 from streamtron.solver.learner import Learner
@@ -24,7 +24,7 @@ from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Stage, choose_b
-from streamtron.solver.subproblem import Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Subproblem
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import Rule, WeightState
 
@@ -69,7 +69,7 @@ class EarlierData:
     def dual(self) -> float:
         """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
         scan_sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
-        cost = cost_of(scan_sums) * (1.0 + rounding)
+        cost = scan_sums.sum_at(kernels.COSTS) * (1.0 + rounding)
         return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost, 0.0)[0]
 
     @property
@@ -107,7 +107,7 @@ class EarlierData:
         problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
         limit = mini_epoch_limit(settings)
-        best = run_mini_epochs(solve(problem, target, limit, newton_only=settings.free)).v
+        best = solve(problem, target, limit, newton_only=settings.free).v
         assert best is not None
         self._add(active, counts, rho)
         self.average += len(active) / self.rows * (best - self.average)

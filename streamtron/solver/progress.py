@@ -118,7 +118,7 @@ class StageReport:
 class ReadingBounds:
     """Bounds on γ_d after a reading, and the solution of the rows in memory that follows it.
 
-    Where not ``proven``, ``upper`` is the running weights' ‖a‖/t, which drifts, and ``lower`` is
+    Where not ``proven``, ``upper`` is the running weights' ‖a‖/t, an estimate, and ``lower`` is
     1/√(2 P) of the rows in memory, if these are all. ``seconds`` are those since training began;
     ``active_rows`` are in memory, and ``newton_steps`` were made since the reading before.
     """
@@ -335,17 +335,9 @@ class BestWeights:
     """of what blocks of rows left since the last scan"""
     gap_before: float = math.inf
     """the relative duality gap of the scan before the last; ∞ before the second"""
-    drift_repaired: float = 0.0
-    """the largest drift of the running weights that was repaired"""
     marks: NDArray[np.uint8] | None = None
     """of the columns that are proven to weigh 0 at the optimum; None before a scan, and once the
     run has ended: its rows may change then"""
-
-    def note_drift(self, drift: float) -> bool:
-        """Note that the running weights had drifted so far; return whether never as far before."""
-        larger = drift > self.drift_repaired
-        self.drift_repaired = max(self.drift_repaired, drift)
-        return larger
 
     @property
     def weights(self) -> Vector:

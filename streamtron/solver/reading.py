@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +13,9 @@ from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
-from streamtron.solver import batched, few_columns, order, proximal
-from streamtron.solver.ascent import solve, solve_hard, visit_until_still, visit_while_it_pays
+from streamtron.solver import few_columns, order, proximal
+from streamtron.solver.ascent import solve, visit_until_still, visit_while_it_pays
+from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
@@ -40,7 +39,7 @@ from streamtron.solver.stopping import (
     stop_at_limit,
     worthwhile_gap,
 )
-from streamtron.solver.subproblem import Narrowed, Solve, Subproblem, run_mini_epochs
+from streamtron.solver.subproblem import Narrowed, Solve, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.vectors import resized
 from streamtron.solver.weights import restart, visit
@@ -71,20 +70,18 @@ def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool
     ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
     running, best, b = learner.running, learner.best, learner.progress.b
     candidate = best.take_candidate()
-    running_w = running.w.copy() if beside_training else running.w
     if candidate is None and learner.settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
-        w, bias, scale = running_w, running.bias, scale or learner.scale
+        w = running.w.copy() if beside_training else running.w
+        bias, scale = running.bias, scale or learner.scale
     else:
         candidate *= b
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
     frozen = freeze(learner, w, bias, scale, learner.rule.threshold(running))
-    if candidate is not None:
-        frozen.running = running_w
-    if len(w) < len(running_w):
-        frozen.widen(len(running_w))
+    if len(w) < len(running.w):
+        frozen.widen(len(running.w))
     frozen.beside_training = beside_training
     return frozen
 
@@ -102,23 +99,12 @@ Take = tuple[Learner, Callable[[], Iterator[None]]]
 """What a learner is to do with a chunk; see ``take_chunk``."""
 
 
-def show_chunk(
-    chunk: Chunk,
-    learners: Sequence[Learner],
-    dots_of: Callable[[Chunk, Sequence[Learner]], Mapping[Learner, Vector]] = batched.dots,
-) -> list[Take]:
-    """Show a chunk to all learners of a reading; return what each of them is to do with it.
-    ``dots_of`` : see ``batched.dots``."""
-    positions, dots = None, dict[Learner, Vector]()
+def show_chunk(chunk: Chunk, learners: Sequence[Learner]) -> list[Take]:
+    """Show a chunk to all learners of a reading; return what each of them is to do with it."""
+    positions = None
     if any(learner.mode == "train" for learner in learners):
         positions = order.visiting_order(learners[0].settings, learners[0].progress.reading, chunk)
-    scanning = [learner for learner in learners if learner.frozen is not None]
-    if len(scanning) >= batched.LEAST:
-        dots |= dots_of(chunk, scanning)
-    return [
-        (k, partial(take_chunk, k, chunk, positions, dots.get(k, kernels.NO_DOTS)))
-        for k in learners
-    ]
+    return [(learner, partial(take_chunk, learner, chunk, positions)) for learner in learners]
 
 
 def solve_blocks(take: Take) -> None:
@@ -128,17 +114,15 @@ def solve_blocks(take: Take) -> None:
         buffers = begin()
     with learner.progress.phase("solving"):
         for _ in buffers:
-            run_mini_epochs(solve_block(learner))
+            drive(solve_block(learner))
 
 
 def take_chunk(
-    learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None,
-    dots: Vector = kernels.NO_DOTS,
-) -> Iterator[None]:  # fmt: skip
+    learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None
+) -> Iterator[None]:
     """Scan a chunk; return what visits its rows, where that is wanted, and keeps those that matter
     in memory: with a count, or at most at the threshold. It yields where memory is full, for the
-    rows held to be solved; most are dropped then. ``positions`` : the order of visits. ``dots`` :
-    see ``Frozen.scan``."""
+    rows held to be solved; most are dropped then. ``positions`` : the order of visits."""
     targets, frozen = learner.targets_of(chunk), learner.frozen
     if learner.progress.reading == 0:
         learner.observe(chunk, targets)
@@ -146,11 +130,9 @@ def take_chunk(
             begin_stage(learner)  # fix b
             if learner.regime == Regime.FEW_COLUMNS:
                 leave_brief_stages(learner)
-    if few_columns.take_chunk(learner, chunk, targets):
-        return iter(())
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
-        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation, dots)
+        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
             if len(learner.keepers):
                 marks[_positions(learner.keepers, chunk)] = 1
@@ -188,10 +170,10 @@ def visit_rows(
             yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
-    before = learner.running.objective_at(learner.rule.b)
+    b = learner.progress.b or 1.0
+    before = learner.running.objective_at(b)
     visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
-    gain = learner.running.objective_at(learner.rule.b) - before
-    learner.progress.count_first_visits(gain, chunk.nonzeros)
+    learner.progress.count_first_visits(learner.running.objective_at(b) - before, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
@@ -211,9 +193,6 @@ def finish_reading(learner: Learner) -> Solve:
     learner.progress.end_reading(full_epoch=learner.mode == "train")
     if learner.frozen is not None:
         certify(learner, learner.frozen)
-        conclude(learner, learner.frozen)
-    elif few_columns.prove(learner):
-        assert learner.frozen is not None
         conclude(learner, learner.frozen)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
@@ -267,7 +246,7 @@ def solve_in_memory(learner: Learner) -> Solve:
     if not len(active):
         return
     mini_epochs, blocks = mini_epoch_limit(settings), regime == Regime.BLOCKS
-    if blocks and (yield from _visit_buffer(learner)):
+    if blocks and _visit_buffer(learner):
         return
     known = learner.best if learner.certificate and not blocks else None
     if known is not None and len(known.w) > len(learner.running.w):
@@ -275,8 +254,8 @@ def solve_in_memory(learner: Learner) -> Solve:
     counts = learner.counts.take(active.numbers)
     narrowed = Narrowed(active, learner.running, None if known is None else known.w)
     of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
-    if not learner.progress.stage.ascent or (settings.hard and blocks):
-        spent = yield from visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
+    if not learner.progress.stage.ascent:
+        spent = visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
         narrowed.settle()
         learner.counts.put(active.numbers, counts)
         learner.progress.count_work(mini_epochs=spent)
@@ -285,14 +264,11 @@ def solve_in_memory(learner: Learner) -> Solve:
     if settings.ratio:
         problem = Subproblem(*of_rows, whole=not blocks)
         solution = proximal.solve_held(learner, problem, narrowed, known)
-    elif settings.hard:
-        gamma = learner.running.upper_bound or math.sqrt(learner.extent.sq_radius)
-        solution = yield from solve_hard(*of_rows, gap, mini_epochs, 0.1 * gap * gamma * gamma)
     else:
         best = None if known is None else narrowed.narrow(known)
         problem = Subproblem(*of_rows, whole=not blocks)
         large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-        solution = yield from solve(
+        solution = solve(
             problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
         )
     narrowed.settle()
@@ -304,18 +280,18 @@ def solve_in_memory(learner: Learner) -> Solve:
     )  # fmt: skip
 
 
-def _visit_buffer(learner: Learner) -> Generator[Any, None, bool]:
+def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
     active, progress, settings = learner.active, learner.progress, learner.settings
     large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-    if not progress.stage.ascent or settings.ratio or settings.hard or large or progress.crawls:
+    if not progress.stage.ascent or settings.ratio or large or progress.crawls:
         return False
     counts = learner.counts.take(active.numbers)
     problem = Subproblem(
         active, counts, learner.running, learner.rule, learner.next_turn, whole=True
     )
-    passes, crawls = yield from visit_while_it_pays(problem, progress.fresh_gain)
+    passes, crawls = visit_while_it_pays(problem, progress.fresh_gain)
     learner.counts.put(active.numbers, counts)
     progress.count_work(mini_epochs=passes, visited=problem.visited)
     progress.passes_paid, progress.crawls = passes > 1, crawls
@@ -341,7 +317,7 @@ def start_from_slacks(learner: Learner) -> None:
     learner.running.settle_scanned(learner.frozen.scan_sums)
     if learner.running.steps and learner.loss.quadratic:
         learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
-    run_mini_epochs(solve_in_memory(learner))
+    drive(solve_in_memory(learner))
 
 
 def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:

@@ -3,7 +3,7 @@ numbered anew."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -132,7 +132,6 @@ class Pool(RowStore):
     def __init__(self) -> None:
         super().__init__()
         self.lock = Lock()
-        self.moments: object = None  # of the same rows, see ``few_columns.take_chunk``
         self._sharers = 0
 
     def offer(
@@ -192,11 +191,6 @@ class ActiveSet:
     def nbytes(self) -> int:
         """What the rows held count against the budget."""
         return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The same for two sets only if they are of the same rows, held once."""
-        return place_of(self.rows)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -327,7 +321,7 @@ def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NarrowRows:
-    """Rows in memory whose columns are numbered anew, or with another Δ²; see ``ActiveSet``."""
+    """Rows in memory whose columns are numbered anew; see ``ActiveSet``."""
 
     rows: Rows
     targets: Targets
@@ -337,11 +331,6 @@ class NarrowRows:
         """Return the same rows on some columns, which are all that occur."""
         return cls(subset.renumber(held.rows), held.targets)
 
-    @classmethod
-    def softened(cls, held: HeldRows, delta2: float) -> NarrowRows:
-        """Return the same rows, each with this Δ²."""
-        return cls(held.rows, replace(held.targets, delta2=np.full(len(held), delta2)))
-
     def __len__(self) -> int:
         return len(self.targets.signs)
 
@@ -350,19 +339,9 @@ class NarrowRows:
         """Stored values held."""
         return len(self.rows.values)
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """The same for no rows held elsewhere."""
-        return place_of(self.rows)
-
 
 HeldRows = ActiveSet | NarrowRows
 """Rows that a solve visits."""
-
-
-def place_of(rows: Rows) -> tuple[int, int]:
-    """Return where rows lie in memory, and how many they are."""
-    return int(rows.indices.__array_interface__["data"][0]), len(rows.indptr) - 1
 
 
 def fitting(sizes: NDArray[np.int64], budget: float) -> int:

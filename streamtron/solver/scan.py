@@ -54,8 +54,6 @@ class Frozen:
         ratio: float = 0.0,
     ) -> None:
         self.w, self.bias, self.threshold = w, bias, threshold
-        # the running weights at the begin of the reading, where they are not w
-        self.running: NDArray[np.float64] | None = None
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
@@ -77,20 +75,36 @@ class Frozen:
         targets: Targets,
         counts: NDArray[np.int32],
         rho: float,
-        dots: NDArray[np.float64] = kernels.NO_DOTS,
     ) -> NDArray[np.uint8]:
         """Scan rows; 1 for those with y·a ≤ threshold or a count. ``counts``: as they were when the
-        reading began. ``dots``: x_k·w of each row, where they are known already."""
+        reading began."""
         marked = np.zeros(len(counts), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
         scan = partial(
-            kernels.scan, rows, targets.signs, targets.delta2, targets.squares, targets.t, counts,
-            rho, self.bias, self.threshold, scan_sums.loss.sharp, scan_sums.b, self.w, self.length,
-            scan_sums.scale, scan_sums.center(self.bias), targets.center,
-            0.0 if scan_sums.free else rho, scan_sums.bins, scan_sums.sums, scan_sums.totals,
-            marked, dots,
-        )  # fmt: skip
+            kernels.scan,
+            rows,
+            targets.signs,
+            targets.delta2,
+            targets.squares,
+            targets.t,
+            counts,
+            rho,
+            self.bias,
+            self.threshold,
+            scan_sums.loss.sharp,
+            scan_sums.b,
+            self.w,
+            self.length,
+            scan_sums.scale,
+            scan_sums.center(self.bias),
+            targets.center,
+            0.0 if scan_sums.free else rho,
+            scan_sums.bins,
+            scan_sums.sums,
+            scan_sums.totals,
+            marked,
+        )
         counted = counts != 0 if len(targets.t) else counts > 0
         counted &= targets.signs != 0
         arguments = targets.signs, counts, scan_sums.fresh, scan_sums.low
@@ -105,7 +119,7 @@ class Frozen:
 
     def certificate(self, *, hard: bool) -> Certificate:
         """The certificate of a complete reading, see ``certificate_of``."""
-        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard, running=self.running)
+        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard)
 
 
 def length_of(w: NDArray[np.float64], bias: float) -> float:
@@ -207,9 +221,13 @@ def scan_blocks(
             if len(positions):
                 held.add(chunk.rows, positions, positions, chunk.squares[positions], sys.maxsize)
             yield BlockScan(
-                len(chunk), chunk.nonzeros, chunk.width, tuple(sums), positions,
+                len(chunk),
+                chunk.nonzeros,
+                chunk.width,
+                tuple(sums),
+                positions,
                 held.first(len(held)),
-            )  # fmt: skip
+            )
 
 
 class _Scanner:
@@ -218,9 +236,15 @@ class _Scanner:
     def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
         self._request, self._counts, self._room = request, counts, room
         self._frozen = Frozen(
-            request.w, request.bias, request.scale, request.threshold, request.loss, request.b,
-            request.free, request.ratio,
-        )  # fmt: skip
+            request.w,
+            request.bias,
+            request.scale,
+            request.threshold,
+            request.loss,
+            request.b,
+            request.free,
+            request.ratio,
+        )
 
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen

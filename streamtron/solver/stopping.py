@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
-from streamtron.core import kernels
 from streamtron.core.config import epoch_limit
-from streamtron.core.scan_sums import ScanSums
-from streamtron.core.text import up
 from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
@@ -28,11 +24,6 @@ STALLED = (1e-6, 0.9)
 """Below a gap of 1e-6, a scan that leaves more than 0.9 of the gap before it has met rounding:
 otherwise it leaves about a quarter (``benchmarks/certified.py --active-set 10%``)."""
 
-NO_MARGIN = 1e-4
-"""Hard margin: a run ends once ‖a‖/t ≥ γ_d is below this part of the mean length of y_k. The rows
-may still be separable by a smaller margin. No benchmark chose it: where rows are not separable
-‖a‖/t falls like 1/t for ever."""
-
 
 def conclude(learner: Learner, frozen: Frozen) -> None:
     """End the run or the stage if the certificate just made allows it."""
@@ -47,9 +38,6 @@ def conclude(learner: Learner, frozen: Frozen) -> None:
         spent = progress.full_epochs >= epoch_limit(settings)
         if not frozen.has_violators and (progress.last_stage or not spent):
             _next_stage(learner, CONVERGED)
-    elif settings.hard and _has_no_margin(learner):
-        reason = f"no margin above {up(best.certificate.upper_bound, 3)} exists"
-        end_stage(learner, "no margin", reason)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
     elif _fits_but_for_rounding(learner):
@@ -116,18 +104,6 @@ def reopen(learner: Learner) -> bool:
     return progress.finished == "certified" and not reached
 
 
-def _has_no_margin(learner: Learner) -> bool:
-    """Hard margin: whether the upper bound is below NO_MARGIN of the rows' mean length."""
-    certificate = learner.best.certificate
-    if (
-        certificate is None
-        or certificate.upper_bound is None
-        or certificate.directional_margin > 0.0
-    ):
-        return False
-    return certificate.upper_bound <= NO_MARGIN * learner.extent.lengths / learner.extent.rows
-
-
 def _fits_but_for_rounding(learner: Learner) -> bool:
     """Whether what is left of labels that are numbers is what rounding leaves of their mean: where
     all are alike no gap can be proven, for P* is 0."""
@@ -151,57 +127,10 @@ def worthwhile_gap(learner: Learner) -> float:
     return max(target, (0.1 if learner.loss.quadratic else 0.01) * left)
 
 
-LARGE_DRIFT = 1e-9
-"""Drift of the running weights, as a part of ‖Σ c_k y_k‖, above which they are replaced and a
-message is logged. Where nothing cancels, rounding stays far below (see ``drift_by_rounding``)."""
-
-_log = logging.getLogger(__name__)
-
-
 def certify(learner: Learner, frozen: Frozen) -> None:
-    """Certify a complete scan; keep the weights of the least primal; repair the running ones."""
+    """Certify a complete scan; keep the weights of the least primal."""
     proof = frozen.certificate(hard=learner.settings.hard)
     learner.best.take(frozen.w, frozen.bias, proof)
     if learner.settings.ratio:
         learner.best.take_zeros(frozen.scan_sums)
-    drift = proof.drift or 0.0
-    drifted = drift > LARGE_DRIFT and not learner.unsummed
-    if drifted:
-        _log_drift(learner, drift, frozen.scan_sums)
-    take_scan(learner, frozen, drifted=drifted)
-
-
-def _log_drift(learner: Learner, drift: float, scan_sums: ScanSums) -> None:
-    """Log a drift that is repaired: as a warning if rounding does not explain it, for then memory
-    or disk may have changed the weights."""
-    explained = drift <= drift_by_rounding(learner.running.updates, scan_sums, _longest(learner))
-    larger = learner.best.note_drift(drift)
-    _log.log(
-        logging.WARNING if larger and not explained else logging.INFO,
-        "the running weights of reading %d had drifted by %.1g of their length from those "
-        "that the counts make, %s. They are made afresh from the counts.",
-        learner.progress.reading + 1,
-        drift,
-        "by rounding" if explained else "more than rounding explains: check memory and disk",
-    )
-
-
-def _longest(learner: Learner) -> float:
-    """The most, about, that a row has added to ‖a‖: R times b/Δ², the count at a slack of 1. Of
-    losses with α ≤ C visits move many rows far from where they end: that of all rows."""
-    extent = learner.extent
-    count = learner.progress.b / extent.least_delta2
-    longest = math.sqrt(extent.sq_radius) * min(count or math.inf, float(kernels.COUNT_MAX))
-    return longest if learner.loss.quadratic else longest * extent.rows
-
-
-def drift_by_rounding(updates: int, scan_sums: ScanSums, longest: float) -> float:
-    """Bound the drift, as a part of ‖w‖, that the rounding of N updates explains, and of a sum over
-    the rows with a count, with which Newton's method begins: each rounds the coordinates of its row
-    by at most u = 2⁻⁵³ of their value, which Σ c_k |y_kj| bounds, so that they move w by at most
-    N u (Σ c_k ‖y_k‖ + ``longest``), the latter for a row whose count has fallen since. Where values
-    differ by orders of magnitude, that may be all of w."""
-    updates += int(scan_sums.totals[kernels.SUPPORT])
-    length = math.sqrt(kernels.square_sum(scan_sums.fresh))
-    lengths = float(scan_sums.sums[kernels.LENGTHS]) + longest
-    return updates * kernels.UNIT_ROUNDOFF * lengths / length if length else math.inf
+    take_scan(learner, frozen)

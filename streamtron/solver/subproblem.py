@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.solver.held_loss import HeldLoss, drive
+from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective, best_scale
 from streamtron.solver.order import Turn
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
 from streamtron.solver.stages import finer_resolution
-from streamtron.solver.targets import less_t, round_counts
+from streamtron.solver.targets import round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
 
 RELAXATION = 1.25
@@ -30,8 +30,8 @@ Turns = Callable[[], Turn]
 T = TypeVar("T")
 
 Solve = Generator[Any, Any, None]
-"""A solve of rows in memory. It yields the work that it wants done, one piece after the other:
-mini-epochs, or, where parts hold the rows, steps in all of them (see ``joint``)."""
+"""A solve of rows in memory. Where parts hold the rows it yields the steps that it wants made in
+all of them, one after the other (see ``joint``)."""
 
 Vector = NDArray[np.float64]
 
@@ -97,7 +97,7 @@ class Subproblem:
     @property
     def objective(self) -> float:
         """D: at its best scale, t² / (2 ‖a‖²), or at 1/b where rows outside memory have a count, or
-        the loss is not quadratic. An estimate: a drifts by rounding."""
+        the loss is not quadratic. An estimate: updates round."""
         at_best = self.remainder is None and self.loss.loss.quadratic
         return 0.5 * self.running.steps * self.running.scale if at_best else self.objective_at_b
 
@@ -106,9 +106,22 @@ class Subproblem:
         """D at the scale 1/b."""
         return self.running.objective_at(self.rule.b)
 
-    def mini_epoch(self, live: NDArray[np.int64] | None = None) -> MiniEpoch:
-        """The next mini-epoch, over the rows at positions ``live``, or over all."""
-        return MiniEpoch(self, self._turns(), live)
+    def mini_epoch(self, live: NDArray[np.int64] | None = None) -> int:
+        """Visit the rows at positions ``live``, or all, once; return how many they are."""
+        turn = self._turns()
+        order = turn.all(len(self.active)) if live is None else turn.some(live)
+        visit(
+            self.running,
+            self.rule,
+            self.active.rows,
+            order,
+            self.targets,
+            self.counts,
+            self.moved,
+        )
+        lengths = np.diff(self.active.rows.indptr)
+        self.visited += int((lengths if live is None else lengths[live]).sum())
+        return len(order)
 
     def primal(self, v: Vector, margins: Vector) -> tuple[float, float]:
         """P(θ v) and θ: the best scale, or 1 where rows outside memory have a count. ``margins`` :
@@ -182,62 +195,9 @@ class Subproblem:
         return factor > 1
 
 
-@dataclass(frozen=True, slots=True)
-class MiniEpoch:
-    """A mini-epoch that is to be made over the rows at positions ``live``; None = all held."""
-
-    problem: Subproblem
-    turn: Turn
-    live: NDArray[np.int64] | None
-
-    @property
-    def rows(self) -> int:
-        """How many rows it visits."""
-        return len(self.problem.active if self.live is None else self.live)
-
-    def make(self) -> None:
-        """Visit them."""
-        problem, active = self.problem, self.problem.active
-        order = self.turn.all(len(active)) if self.live is None else self.turn.some(self.live)
-        lengths = np.diff(active.rows.indptr)
-        problem.visited += int((lengths if self.live is None else lengths[self.live]).sum())
-        visit(
-            problem.running, problem.rule, active.rows, order, problem.targets, problem.counts,
-            problem.moved,
-        )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Look:
-    """A look at all rows held that is to be made: for their ``margins`` at weights v, augmented."""
-
-    problem: Subproblem
-    v: Vector
-    margins: Vector = field(default_factory=lambda: np.zeros(0))
-
-    def make(self) -> None:
-        """Find them."""
-        self.margins = self.problem.loss.margins_of(self.v)
-
-    def take(self, products: Vector) -> None:
-        """Take them from x_i·w of each row, with the bits of ``make``."""
-        targets, bias = self.problem.targets, self.problem.rule.rho * self.v[-1]
-        self.margins = less_t(targets.signs * (products + bias), targets.t)
-
-
-Step = MiniEpoch | Look
-"""What a solve yields: its caller makes it, so that several learners can share a pass over rows."""
-
-
-def run_mini_epochs(solve: Generator[Step, None, T]) -> T:
-    """Run a solve by itself; return what it returns."""
-    return drive(solve, lambda step: step.make())
-
-
 FEW = 4
 """Nonzeros a column, below which columns are left out of a solve: it has a dozen vectors, and the
-rows' column numbers are copied once (``benchmarks/wide.py``). Learners that batches serve have
-more."""
+rows' column numbers are copied once (``benchmarks/wide.py``)."""
 
 
 class Narrowed:

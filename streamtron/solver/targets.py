@@ -220,14 +220,12 @@ class TargetRule:
 @dataclass(slots=True)
 class Extent:
     """What is known of the rows observed so far: width, R², the least Δ_k² > 0 (see ``Targets``),
-    how many rows, and (hard margin only) the sum of their lengths; and what is taken off labels
-    that are numbers."""
+    how many rows; and what is taken off labels that are numbers."""
 
     columns: int = 0
     sq_radius: float = 0.0
     least_delta2: float = math.inf
     rows: int = 0
-    lengths: float = 0.0
     center: float | None = None
 
     def observe(self, sq_radius: float, least_delta2: float) -> None:
@@ -248,11 +246,8 @@ class Extent:
         sq_lengths = targets.sq_lengths(settings.augmentation)
         if not len(sq_lengths):
             return
-        least = math.inf if settings.hard else targets.least_delta2(loss_of(settings))
-        self.observe(float(sq_lengths.max()), least)
+        self.observe(float(sq_lengths.max()), targets.least_delta2(loss_of(settings)))
         self.rows += len(sq_lengths)
-        if settings.hard:
-            self.lengths += math.fsum(np.sqrt(sq_lengths))
 
 
 def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:

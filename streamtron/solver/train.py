@@ -16,7 +16,7 @@ learner does with a reading is in ``reading``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -25,9 +25,9 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
 from streamtron.core.rows import Block, Chunk, ChunkSource
 from streamtron.core.threads import ONE_THREAD, Threads
-from streamtron.solver import batched, order
-from streamtron.solver.batched import PendingSolve, Vector
+from streamtron.solver import order
 from streamtron.solver.checkpoint import NOT_BEGUN, Resumed, State
+from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, discard_weights
 from streamtron.solver.one_vs_rest import Classes
 from streamtron.solver.reading import (
@@ -201,13 +201,11 @@ class Resources(NamedTuple):
     """What this process has for learners: threads, and memory.
 
     ``has_room`` : whether memory has room for so many of them once they see a chunk; it is asked in
-    the first reading, which ends where it has not. ``can_batch`` : whether memory allows several
-    learners a thread to read rows together, which is faster.
+    the first reading, which ends where it has not.
     """
 
     threads: Threads = ONE_THREAD
     has_room: Callable[[int, Chunk], bool] = lambda *_: True
-    can_batch: Callable[[Sequence[Learner]], bool] = lambda _: True
 
 
 ENOUGH = Resources()
@@ -236,7 +234,7 @@ class OnePart(Data):
     ) -> None:
         super().__init__(list(learners), settings, listen, checkpointer, group)
         self._source, self._new_classes, self._resources = source, new_classes, resources
-        self._threads, self._rooms = resources.threads, batched.Rooms()
+        self._threads = resources.threads
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -291,7 +289,7 @@ class OnePart(Data):
                     added = self._new_classes.new_learners() if self._new_classes else []
                     self.learners += added
                     learners += added
-                takes = show_chunk(chunk, [*learners, *placeholders], self._dots)
+                takes = show_chunk(chunk, [*learners, *placeholders])
                 self._threads.work(solve_blocks, takes)
                 rows += len(chunk)
                 nonzeros += chunk.nonzeros
@@ -315,12 +313,6 @@ class OnePart(Data):
                 resumed.restore(chunk)
             del chunk  # so that it is gone when the next is asked for
 
-    def _dots(self, chunk: Chunk, scanning: Sequence[Learner]) -> Mapping[Learner, Vector]:
-        """Return x_k·w of the learners that scan a chunk, if memory allows that."""
-        if not self._resources.can_batch(self.learners):
-            return {}
-        return batched.dots(chunk, scanning, self._threads, self._rooms)
-
     def solve(
         self,
         learners: Sequence[Learner],
@@ -329,41 +321,26 @@ class OnePart(Data):
         chunks: int,
     ) -> None:
         """Run a solve of every learner; checkpoints are offered between solves."""
-        learners = sorted(learners, key=_ease)
-        while learners := self._solve_until_checkpoint(learners, begin):
-            self.offer_checkpoint(reading, chunks)
-
-    def _solve_until_checkpoint(
-        self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]
-    ) -> list[Learner]:
-        """Run solves until all are done or a checkpoint is due; returns those not begun."""
-        solves = left = [PendingSolve(learner, begin) for learner in learners]
-
-        def run(batch: Sequence[PendingSolve]) -> None:
-            if batch[0].begun or not self._due() or not any(solve.begun for solve in solves):
-                batched.run(batch, self._rooms)
-
+        left = sorted(learners, key=_ease)
         while left:
-            self._threads.work(run, self._batches(left))
-            due = self._due()
-            left = [solve for solve in solves if not solve.ended and (solve.begun or not due)]
-        return [solve.learner for solve in solves if not solve.begun]
+            begun: list[Learner] = []
 
-    def _batches(self, solves: Sequence[PendingSolve]) -> list[list[PendingSolve]]:
-        """Batches of solves over the same rows; else each by itself."""
-        many = len(solves) >= batched.LEAST * self._threads.number
-        same_rows = len({solve.learner.active.place for solve in solves}) == 1
-        if many and same_rows and self._resources.can_batch(self.learners):
-            return batched.batches_of(solves, self._threads.number)
-        return [[solve] for solve in solves]
+            def run(learner: Learner, begun: list[Learner] = begun) -> None:
+                if not (begun and self._due()):
+                    begun.append(learner)
+                    drive(begin(learner))
+
+            self._threads.work(run, left)
+            left = [learner for learner in left if learner not in begun]
+            if left:
+                self.offer_checkpoint(reading, chunks)
 
     def _due(self) -> bool:
         return self.checkpointer is not None and self.checkpointer.checkpoint_due()
 
 
 def _ease(learner: Learner) -> tuple[float, int]:
-    """Sort key: solves that take long first, so that no thread works alone at the end, and those of
-    about the same rows side by side."""
+    """Sort key: solves that take long first, so that no thread works alone at the end."""
     return learner.settings.delta2, -learner.running.updates
 
 

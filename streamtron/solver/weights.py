@@ -60,9 +60,10 @@ class DualPoint(NamedTuple):
         columns = max(len(self.a), len(change.a)) - 1
         return DualPoint(
             resized(self.a, columns) + sign * resized(change.a, columns),
-            self.extension + sign * change.extension, self.steps + sign * change.steps,
+            self.extension + sign * change.extension,
+            self.steps + sign * change.steps,
             self.excess + sign * change.excess,
-        )  # fmt: skip
+        )
 
     def objective_at(self, b: float) -> float:
         """D = t/b − ‖a‖²/(2b²) + the excess: the dual at the scale 1/b."""
@@ -116,7 +117,7 @@ class WeightState:
 
     @property
     def upper_bound(self) -> float | None:
-        """‖a‖ / t: an estimate, for a drifts by rounding; None if t or ‖a‖ is 0."""
+        """‖a‖ / t: an estimate, for updates round; None if t or ‖a‖ is 0."""
         return math.sqrt(self.sq_norm) / self.steps if self.steps and self.sq_norm > 0.0 else None
 
     def objective_at(self, b: float) -> float:
@@ -200,6 +201,17 @@ def visit(
     state = (targets.squares, counts, running.w, running.scalars, running.tallies, moved)
     for some in passes.visits(rows, positions):
         kernels.visit(
-            rows, some, targets.signs, targets.delta2, rule.rho, rule.b, rule.epsilon,
-            rule.by_length, rule.ascent, rule.loss.sharp, scale, targets.t, *state,
-        )  # fmt: skip
+            rows,
+            some,
+            targets.signs,
+            targets.delta2,
+            rule.rho,
+            rule.b,
+            rule.epsilon,
+            rule.by_length,
+            rule.ascent,
+            rule.loss.sharp,
+            scale,
+            targets.t,
+            *state,
+        )

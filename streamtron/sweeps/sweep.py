@@ -49,7 +49,6 @@ from streamtron.sweeps.trial import (
     mean_trial,
     metrics_of,
     now,
-    path_of,
     ranked,
 )
 
@@ -194,7 +193,7 @@ def sweep(
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
     wanted = refit or valid is not None
     outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
-    light = tuple(replace(trial, outcome=None, weights=None) for trial in trials)
+    light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
 
@@ -231,7 +230,7 @@ def _write_best(
     table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
     outcome = best.outcome
     if outcome is not None:
-        outcome.report["sweep"] = table | {"path": path_of(trials, best, outcome.model.index_base)}
+        outcome.report["sweep"] = table
         write_outcome(outcome, run=run_dir, **files)
     elif fit is not None:
         outcome = fit(model=files["model"], witness=files["witness"])
@@ -378,6 +377,5 @@ def _measured(
             certificate=certificate_of(report), costs=costs,
             stop_reason=outcome.stop_reason, radius=report.get("radius"),
             at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
-            weights=None if task.fold.name or not settings.ratio else outcome.model.sparse_weights,
         ))  # fmt: skip
     return trials

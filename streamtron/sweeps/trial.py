@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from scipy import sparse
-
 from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
@@ -40,9 +38,6 @@ AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 
 OF_PENALTIES = ("l1_ratio", "nonzero_weights")
 """Columns of candidates whose penalty is not l2."""
-
-MOST_ENTERING = 1000
-"""Features of a class that a path lists, at most."""
 
 COLUMNS: dict[str, type] = {
     "candidate": int, "loss": str,
@@ -94,7 +89,6 @@ class Trial:
     radius : R of the rows that it was fitted on.
     at_optimum : bounds of its optimum's accuracy on the validation rows, None where unknown.
     outcome : of its fit on all shards, while it can still be the best.
-    weights : of this fit, (classes, columns), if the penalty has a 1-norm; see ``path_of``.
     dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
     """
 
@@ -108,7 +102,6 @@ class Trial:
     at_optimum: tuple[float | None, float | None]
     iteration: int = 0
     outcome: Outcome | None = field(default=None, repr=False)
-    weights: sparse.csr_array | None = field(default=None, repr=False)
     dropped: str | None = None
 
     @property
@@ -204,34 +197,6 @@ def check_measured(trials: Sequence[Trial], metric: str) -> None:
             f"no candidate has a {metric} on the validation rows: they lack a class or a row, or "
             "nothing is called positive. Choose another metric, or other rows."
         )
-
-
-def path_of(trials: Iterable[Trial], best: Trial, index_base: int) -> list[dict[str, Any]]:
-    """Return the path of each class: ``entering``, how many features have a weight at some C, and
-    the first MOST_ENTERING, by the least C that gave them one and the |weight| there; of the trials
-    that went on to the end and differ from the best in C alone. Empty without a 1-norm, and with
-    folds, whose models are of other rows."""
-    price, path = {"C": best.settings.C, "delta": best.settings.delta}, []
-    alike = [
-        (0.5 / trial.settings.delta2, trial.weights)
-        for trial in sorted(trials, key=lambda trial: trial.settings.delta2)
-        if trial.weights is not None
-        and not trial.dropped
-        and trial.settings.but(**price) == best.settings
-    ]
-    for k in range(0 if best.weights is None else best.weights.shape[0]):
-        entering: dict[int, tuple[float, float]] = {}
-        for C, weights in alike:  # C falls: what the least one has stays
-            row = slice(*weights.indptr[k : k + 2])
-            pairs = zip(weights.indices[row].tolist(), weights.data[row].tolist(), strict=True)
-            entering |= {j: (C, weight) for j, weight in pairs}
-        ranking = sorted(entering, key=lambda j: (entering[j][0], -abs(entering[j][1]), j))
-        features = [
-            {"C": entering[j][0], "column": j + index_base, "weight": entering[j][1]}
-            for j in ranking[:MOST_ENTERING]
-        ]
-        path.append({"entering": len(entering), "features": features})
-    return path
 
 
 def mean_trial(settings: Settings, trials: Sequence[Trial]) -> Trial:

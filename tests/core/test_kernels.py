@@ -55,23 +55,19 @@ class State:
         return self.counts, self.w, self.scalars, self.tallies, self.erred
 
 
-@st.composite
-def crowds(draw: st.DrawFn) -> tuple[list[Case], list[int]]:
-    """Learners of the same rows, and the order in which they visit them."""
-    first = draw(cases())
-    others = draw(st.lists(cases(rows=first.rows), max_size=kernels.BATCH_WIDTH - 1))
-    order = draw(st.permutations(range(len(first.rows))))
-    return [first, *others], order[: draw(st.integers(0, len(order)))]
-
-
 def cost(delta2: float) -> float:
     return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
 def equals_plain_visits(
-    case: Case, oracle: Oracle, state: State, *, ascent: bool = True,
-    loss: str = "squared_hinge", numbers: Sequence[float] = (),
-) -> None:  # fmt: skip
+    case: Case,
+    oracle: Oracle,
+    state: State,
+    *,
+    ascent: bool = True,
+    loss: str = "squared_hinge",
+    numbers: Sequence[float] = (),
+) -> None:
     """A state is what the oracle's visits of the case's rows in its order lead to."""
     lost, extension, moved, total = 0.0, 0.0, [], oracle.t
     for k in case.order:
@@ -101,10 +97,21 @@ def run_visit(
 ) -> None:
     rows, signs = csr(case.rows), frozen(case.signs, np.int8)
     kernels.visit(
-        rows, frozen(case.order, np.int64), signs, frozen(case.delta2, np.float64), case.rho,
-        case.b, case.epsilon, case.by_length, ascent, phi, case.scale, t, squares_of(*rows),
+        rows,
+        frozen(case.order, np.int64),
+        signs,
+        frozen(case.delta2, np.float64),
+        case.rho,
+        case.b,
+        case.epsilon,
+        case.by_length,
+        ascent,
+        phi,
+        case.scale,
+        t,
+        squares_of(*rows),
         *state.arrays,
-    )  # fmt: skip
+    )
 
 
 PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
@@ -123,7 +130,8 @@ EDGES = {
         f"a step beyond the largest count from {count}, x = 2^{power}": replace(
             PLAIN, rows=[[(0, 2.0**power)]], b=1e9, counts=[count]
         )
-        for power in (-10, -30, -60) for count in (0, 5)
+        for power in (-10, -30, -60)
+        for count in (0, 5)
     },
     **{
         f"one count more than there are is asked back, and {value} in place of 1": replace(
@@ -131,7 +139,7 @@ EDGES = {
         )
         for value in (1.0, 1e12)
     },
-}  # fmt: skip
+}
 
 
 def visit_alone(case: Case, *, ascent: bool) -> None:
@@ -154,7 +162,6 @@ def test_visit_equals_the_oracle_bit_for_bit(ascent, case):
 @pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
 def test_visits_at_the_edges_equal_the_oracle_too(case, ascent):
     visit_alone(case, ascent=ascent)
-    visit_side_by_side([case] * kernels.BATCH_WIDTH, case.order[:1], State)
 
 
 @pytest.mark.parametrize("loss", REGRESSION)
@@ -211,62 +218,11 @@ def of_numbers(case: Case, counts: list[int]) -> Case:
     """The case with a price of every row, all positive, and these counts, in turn."""
     turn = itertools.cycle(counts)
     return replace(
-        case, signs=[abs(sign) for sign in case.signs], delta2=[d2 or 0.5 for d2 in case.delta2],
+        case,
+        signs=[abs(sign) for sign in case.signs],
+        delta2=[d2 or 0.5 for d2 in case.delta2],
         counts=[next(turn) if sign else 0 for sign in case.signs],
-    )  # fmt: skip
-
-
-def side_by_side(vectors: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-    """A vector a lane; 7 where there is none."""
-    found = np.full((len(vectors[0]), kernels.BATCH_WIDTH), 7, vectors[0].dtype)
-    found[:, : len(vectors)] = np.transpose(vectors)
-    return found
-
-
-def visit_side_by_side(lanes: list[Case], order: list[int], begin: type[State] = State) -> Any:
-    """Hold the visits of learners to those of their oracles; return the weights."""
-    oracles = [case.oracle() for case in lanes]
-    states = [begin(oracle) for oracle in oracles]
-    rows = csr(lanes[0].rows)
-    signs = side_by_side([np.array(case.signs, np.int8)[order] for case in lanes])
-    signs[:, len(lanes) :] = 0
-    counts = side_by_side([state.counts[order] for state in states])
-    erred = side_by_side([state.erred[order] for state in states])
-    w = side_by_side([state.w for state in states])
-    scalars = side_by_side([state.scalars for state in states])
-    tallies = side_by_side([state.tallies for state in states])
-    of_lanes = side_by_side([np.array([case.rho, case.b, case.scale]) for case in lanes])
-    kernels.visit_ascent_batch(
-        rows, frozen(order, np.int64), signs,
-        side_by_side([np.array(case.delta2)[order] for case in lanes]), *of_lanes,
-        PHI, NONE, squares_of(*rows), counts, w, scalars, tallies, erred,
-        np.empty((2, kernels.BATCH_WIDTH)),
-    )  # fmt: skip
-    for k, (case, oracle, state) in enumerate(zip(lanes, oracles, states, strict=True)):
-        case = replace(case, order=order)
-        state.counts[order], state.erred[order] = counts[:, k], erred[:, k]
-        state.w, state.scalars, state.tallies = w[:, k], scalars[:, k], tallies[:, k]
-        equals_plain_visits(case, oracle, state)
-    assert (w[:, len(lanes) :] == 7).all()
-    return w
-
-
-@prove
-@given(crowds())
-def test_learners_side_by_side_equal_their_oracles_bit_for_bit(crowd):
-    visit_side_by_side(*crowd)
-
-
-def test_side_by_side_a_learner_that_does_not_move_keeps_the_sign_of_its_zeros():
-    class Negative(State):
-        def __init__(self, oracle: Oracle) -> None:
-            super().__init__(oracle)
-            self.w *= -1.0
-
-    still = [replace(PLAIN, signs=[0])] * (kernels.BATCH_WIDTH - 1)
-    w = visit_side_by_side([PLAIN, *still], [0], Negative)
-    assert w[0, 0] > 0.0
-    assert np.signbit(w[0, 1:]).all()
+    )
 
 
 @dataclass
@@ -314,9 +270,13 @@ def plain_scan(scan: Scan) -> PartialSums:
     case, oracle, threshold, length, loss, t, penalised = scan
     n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
     seen = PartialSums(
-        [0.0] * (kernels.BINS * kernels.BIN_SUMS), [0.0] * COLUMNS, [0.0] * COLUMNS,
-        no_sums().tolist(), [0, 0, 0, 0], [0] * n,
-    )  # fmt: skip
+        [0.0] * (kernels.BINS * kernels.BIN_SUMS),
+        [0.0] * COLUMNS,
+        [0.0] * COLUMNS,
+        no_sums().tolist(),
+        [0, 0, 0, 0],
+        [0] * n,
+    )
     for k, row in enumerate(case.rows):
         if case.signs[k] == 0:
             continue
@@ -374,16 +334,15 @@ def plain_scan(scan: Scan) -> PartialSums:
 @pytest.mark.parametrize("loss", LOSSES)
 @prove
 @given(
-    case=cases(), threshold=st.floats(-1e3, 1e6), summed=st.booleans(), free=st.booleans(),
-    numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7), cut=st.integers(0, 7),
+    case=cases(),
+    threshold=st.floats(-1e3, 1e6),
+    free=st.booleans(),
+    numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7),
+    cut=st.integers(0, 7),
     cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
-)  # fmt: skip
-@example(
-    replace(PLAIN, counts=[-5]), 0.0, False, False, [1.0], 0, []
-)  # from a file: no dual variable
-def test_scan_equals_its_oracle_wherever_it_is_cut(
-    loss, case, threshold, summed, free, numbers, cut, cuts
-):
+)
+@example(replace(PLAIN, counts=[-5]), 0.0, False, [1.0], 0, [])  # from a file: no dual variable
+def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, free, numbers, cut, cuts):
     if loss != "squared_hinge":  # which has no hard margin
         case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
     if loss in REGRESSION:
@@ -391,16 +350,11 @@ def test_scan_equals_its_oracle_wherever_it_is_cut(
     oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
     length = math.sqrt(math.fsum(x * x for x in oracle.w))
     scan = Scan(case, oracle, threshold, length, loss, t, 0.0 if free else case.rho)
-    given = []
-    if summed:
-        given = [sum_in_order(v * oracle.w[column] for column, v in row) for row in case.rows]
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
-    assert scanned(scan, given, borders, cuts).told() == plain_scan(scan).told()
+    assert scanned(scan, borders, cuts).told() == plain_scan(scan).told()
 
 
-def scanned(
-    scan: Scan, products: list[float], borders: list[int], cuts: Sequence[int] = ()
-) -> PartialSums:
+def scanned(scan: Scan, borders: list[int], cuts: Sequence[int] = ()) -> PartialSums:
     """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
     case, oracle, threshold, length, loss, t, penalised = scan
     bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
@@ -413,24 +367,34 @@ def scanned(
         rows, signs = csr(case.rows[part]), frozen(case.signs[part], np.int8)
         counts = frozen(oracle.counts[part], np.int32)
         kernels.scan(
-            rows, signs, frozen(case.delta2[part], np.float64), frozen(squares[part], np.float64),
-            frozen([*t[part]], np.float64), counts, case.rho,
-            oracle.bias, threshold, of_epsilon(loss), case.b, frozen(oracle.w, np.float64),
-            length, case.scale, CENTER, ORIGIN, penalised, bins, sums, totals, called[part],
-            frozen(products[part], np.float64),
-        )  # fmt: skip
+            rows,
+            signs,
+            frozen(case.delta2[part], np.float64),
+            frozen(squares[part], np.float64),
+            frozen([*t[part]], np.float64),
+            counts,
+            case.rho,
+            oracle.bias,
+            threshold,
+            of_epsilon(loss),
+            case.b,
+            frozen(oracle.w, np.float64),
+            length,
+            case.scale,
+            CENTER,
+            ORIGIN,
+            penalised,
+            bins,
+            sums,
+            totals,
+            called[part],
+        )
         counted = np.flatnonzero(called[part] & (counts != 0 if t else counts > 0))
         for columns in itertools.pairwise([0, *cuts, 1 << 32]):
             kernels.add_counts(rows, counted, signs, counts, fresh, low, *columns)
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
     )
-
-
-def test_a_scan_takes_products_that_are_summed_already():
-    case = replace(PLAIN, delta2=[1.0])
-    seen = scanned(Scan(case, case.oracle(), 1.0, 5.0), [2.0], [0, 1])
-    assert 2.0 - 1e-13 <= seen.sums[kernels.LEAST] < 2.0
 
 
 LEAST = b"U\x07o\x83"
@@ -445,9 +409,12 @@ def test_hash_words_equals_its_plain_oracle_bit_for_bit(words, bits):
     columns, negative = np.full(len(words), -7), np.zeros(len(words), bool)
     word_kernels.hash_words(
         np.frombuffer(b"".join(word + b" " for word in words), np.uint8),
-        frozen([0, *stops][: len(words)], np.int64), frozen([*(stops - 1)], np.int64),
-        mask, columns, negative,
-    )  # fmt: skip
+        frozen([0, *stops][: len(words)], np.int64),
+        frozen([*(stops - 1)], np.int64),
+        mask,
+        columns,
+        negative,
+    )
     hashes = [murmurhash3_32(word) for word in words]
     assert columns.tolist() == [abs(h) & mask for h in hashes]
     assert negative.tolist() == [h < 0 for h in hashes]
@@ -496,10 +463,9 @@ def test_shuffle_equals_the_oracle(start, rows):
     assert order.tolist() == shuffled(start, rows)
 
 
-@pytest.mark.parametrize("kernel", [kernels.visit, kernels.visit_ascent_batch])
-def test_rows_are_fetched_ahead_without_counting_references(kernel):
-    compiled = njit(**kernels._OPTIONS | {"cache": False})(kernel.__wrapped__)
-    compiled.compile(kernel._signature)
+def test_rows_are_fetched_ahead_without_counting_references():
+    compiled = njit(**kernels._OPTIONS | {"cache": False})(kernels.visit.__wrapped__)
+    compiled.compile(kernels.visit._signature)
     [assembly] = compiled.inspect_asm().values()
     assert "prefetch" in assembly
     assert not re.search(r"_fetch\w*_ahead\S*,@function", assembly), "it is not inlined"
@@ -528,8 +494,10 @@ def test_kernels_work_where_compiled_ones_cannot_be_kept(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **{name: str(place) for name, place in places.items()}},
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("NUMBA_CACHE_DIR") == 1
     assert done.stdout == "2.0\n"

@@ -92,13 +92,22 @@ def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
     assert reading_threads() == []
 
 
-def test_a_block_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
+def test_a_chunk_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
     lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
     columns = np.concatenate([np.arange(length) for length in lengths])
     X = sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *lengths])))
-    blocks = MemorySource(X, np.zeros(len(lengths), int), [1.0]).blocks
-    sizes = [(block.rows, block.nonzeros) for block in blocks]
+    source = MemorySource(X, np.zeros(len(lengths), int), [1.0])
+    sizes = [(len(chunk), chunk.nonzeros) for chunk in source.chunks()]
     assert sizes == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
+
+
+def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
+    rows = 12 * 4096 + 300
+    X = sparse.csr_array((np.ones(rows), np.zeros(rows, int), np.arange(rows + 1)))
+    blocks = MemorySource(X, np.zeros(rows, int), [1.0]).blocks
+    sizes = [block.rows for block in blocks]
+    assert sizes == 4 * 32 * [128] + 4 * 16 * [256] + 4 * 8 * [512] + [100, 100, 100]
+    assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
 # Labels ------------------------------------------------------------------------------------------

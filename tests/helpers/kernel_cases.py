@@ -34,9 +34,15 @@ class Case:
         labels = [sign or 1 for sign in self.signs]
         variant = "length" if self.by_length else "steps"
         oracle = Oracle(
-            self.rows, labels, self.delta2, self.rho,
-            b=self.b, epsilon=self.epsilon, variant=variant, width=COLUMNS,
-        )  # fmt: skip
+            self.rows,
+            labels,
+            self.delta2,
+            self.rho,
+            b=self.b,
+            epsilon=self.epsilon,
+            variant=variant,
+            width=COLUMNS,
+        )
         for k, count in enumerate(self.counts):
             if count and self.signs[k]:
                 oracle._add(k, count, oracle.extended_margin(k), oracle.sq_length(k))
@@ -57,9 +63,8 @@ extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 
 
 @st.composite
-def cases(draw: st.DrawFn, started: bool = True, rows: list[Row] | None = None) -> Case:
-    if rows is None:
-        rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
+def cases(draw: st.DrawFn, started: bool = True) -> Case:
+    rows = [sorted(row.items()) for row in draw(st.lists(nonzeros, min_size=1, max_size=7))]
     n = len(rows)
 
     def each(element: st.SearchStrategy[float]) -> list[float]:

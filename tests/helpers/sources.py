@@ -94,13 +94,18 @@ class ListSource(RowsInMemory):
 
 
 def train(
-    source: Any, learners: Sequence[Learner], settings: Settings, listen: Listener = ignore, *,
-    threads: int = 1, has_room: Any = lambda *_: True, can_batch: Any = lambda _: True,
+    source: Any,
+    learners: Sequence[Learner],
+    settings: Settings,
+    listen: Listener = ignore,
+    *,
+    threads: int = 1,
+    has_room: Any = lambda *_: True,
     **options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Train learners on a source; see ``Resources``, and for ``options`` ``OnePart``."""
     with open_threads(threads) as opened:
-        resources = Resources(opened, has_room, can_batch)
+        resources = Resources(opened, has_room)
         train_on(OnePart(source, learners, settings, listen, resources, **options))
 
 

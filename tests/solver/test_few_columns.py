@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.linear_model import Ridge
 
+import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
@@ -19,6 +21,7 @@ from streamtron.solver.targets import Targets
 from tests.helpers.learners import drawn_source, minimise
 from tests.helpers.optimum import least_primal, of_margins
 from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 20
 
@@ -172,3 +175,18 @@ def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned,
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
     learner = trained(drawn_source(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
     assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)
+
+
+@pytest.mark.parametrize("C", [0.01, 1.0, 1e4])
+def test_ridge_with_a_tenth_of_the_rows_in_memory_takes_two_readings(C, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9000, 5)).astype(np.float32).astype(np.float64)
+    t = X @ rng.normal(size=5) + rng.normal(size=9000) + 20.0
+    (tmp_path / "rows.svm").write_text("".join(svm_lines(X, t)))
+    how: dict[str, Any] = {"loss": "squared_error", "C": C, "tol": 1e-6, "active_set": 60_000}
+    model = streamtron.fit(tmp_path / "rows.svm", **how, model=tmp_path / "m")
+    assert len(model.certificate["history"]) <= 2
+    ridge = Ridge(alpha=1.0 / C, solver="cholesky").fit(X, t)
+    assert model.weights == pytest.approx(ridge.coef_, rel=1e-5)
+    assert model.bias == pytest.approx(ridge.intercept_, rel=1e-5)
+    assert streamtron.certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-6

@@ -1,14 +1,12 @@
 """Learners that do not fit in memory side by side run in groups, and find the same."""
 
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone
 from streamtron.data import open_shards
@@ -17,7 +15,6 @@ from streamtron.runs.fit import run
 from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
-from streamtron.solver.learner import Learner
 from streamtron.solver.row_store import Pool
 from tests.helpers.runs import stopping
 
@@ -72,23 +69,3 @@ def test_a_single_learner_is_never_crowded(place):
         for chunk in source.chunks():
             assert room(1, chunk)
     assert room.columns > 1
-
-
-def test_learners_scan_rows_together_only_where_there_is_memory_for_it():
-    settings, columns = Settings(), 10**6
-    learners = [Learner(settings) for _ in range(12)]
-    for learner in learners:
-        learner.running.widen(columns)
-
-    def room(memory: int) -> MemoryGuard:
-        return MemoryGuard(settings, Machine(memory=memory, threads=2), Pool())
-
-    machine = {"learners": 12, "threads": 2}
-    nothing_held, size = replace(settings, active_set=0), DataSize(0, columns)
-    single, several = (
-        sum(need.size for need in memory_needed(nothing_held, size, **machine, batch_width=width))
-        for width in (1, kernels.BATCH_WIDTH)
-    )
-    assert several > single + 8 * kernels.BATCH_WIDTH * 2 * columns  # weights side by side
-    assert room(several).can_batch(learners)
-    assert not room(several - 1).can_batch(learners)

@@ -113,13 +113,6 @@ def test_the_sentence_of_a_fit_that_stops_early_names_the_classes(tmp_path):
     assert named[1].split(", ") == sorted(gaps, key=lambda name: -gaps[name])
 
 
-def test_the_sentence_of_an_inseparable_class_names_it(place, tmp_path):
-    words = ("--multiclass", "--delta", 0, "--model", tmp_path / "m")
-    code, _, err = here(place, "fit", "rows.svm", *words)
-    assert code == 4
-    assert err.startswith("no classifier separates the rows, class apple from the rest, by a ma")
-
-
 def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_summed_up(tmp_path):
     rng = random.Random(3)
     lines = [f"{k % 50} {k % 50 + 1}:1 {rng.randint(60, 90)}:2\n" for k in range(500)]

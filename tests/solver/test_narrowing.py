@@ -20,7 +20,6 @@ PLANS = {
     "all rows": {"C": 50.0, "tol": 1e-9},
     "blocks": {"active_set": 2500, "C": 5.0, "max_epochs": 6},
     "stages": {"stage": "1,0.1,ascent", "tol": 1e-4},
-    "hard": {"delta": 0.0, "rho": 0.0, "max_epochs": 6},
     "more readings": {"active_set": 9000, "C": 50.0, "tol": 1e-9},
 }
 
