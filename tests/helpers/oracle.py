@@ -61,12 +61,6 @@ def shuffled(start: int, rows: int) -> list[int]:
     return order
 
 
-def scattered(start: int, chosen: list[int]) -> list[int]:
-    """Positions by the first 22 bits of the number that SplitMix64 draws for each."""
-    drawn = list(itertools.islice(splitmix64(start), max(chosen, default=-1) + 1))
-    return sorted(chosen, key=lambda position: drawn[position] >> 42)
-
-
 class Oracle:
     """One learner over rows held in lists; ``variant`` is "steps" or "length"."""
 
