@@ -116,7 +116,7 @@ def read_report(report: Mapping[str, Any]) -> dict[str, Any]:
         "certified": report["stop_reason"] == "certified",
         "phases": phases,
         "visits": visits,
-        "visits_a_row": visits / report["rows"] if isinstance(visits, int | float) else None,
+        "visits_a_row": visits,
     }
 
 

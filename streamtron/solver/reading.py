@@ -175,6 +175,9 @@ def visit_rows(
     visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
     learner.progress.count_first_visits(learner.running.objective_at(b) - before, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
+    if learner.regime == Regime.BLOCKS and learner.progress.reading == 0:
+        if _visits_buffers(learner):
+            return  # neighbours in a file are no buffer: nothing would be exchanged between places
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
         yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
@@ -280,13 +283,22 @@ def solve_in_memory(learner: Learner) -> Solve:
     )  # fmt: skip
 
 
+def _visits_buffers(learner: Learner) -> bool:
+    """Whether the rows of a buffer are visited before Newton's method is thought of."""
+    settings = learner.settings
+    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+    return learner.progress.stage.ascent and not (settings.ratio or large)
+
+
 def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
     active, progress, settings = learner.active, learner.progress, learner.settings
-    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-    if not progress.stage.ascent or settings.ratio or large or progress.crawls:
+    if not _visits_buffers(learner) or progress.crawls:
         return False
+    if progress.reading == 0:
+        progress.passes_paid = False
+        return True
     counts = learner.counts.take(active.numbers)
     problem = Subproblem(
         active, counts, learner.running, learner.rule, learner.next_turn, whole=True
