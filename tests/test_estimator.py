@@ -29,7 +29,6 @@ from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
-from tests.helpers.processes import Process
 from tests.helpers.svm_text import svm_lines, write_shards
 
 Floats = NDArray[np.float64]
@@ -539,41 +538,6 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, c
         assert lines[-1].startswith(f"reading 2{of_class}: gap {gap} proven, ")
     StreamtronClassifier().fit(X, y)
     assert capsys.readouterr().out == ""
-
-
-def test_callbacks_of_scikit_learn_meet_every_reading():
-    pytest.importorskip("sklearn.callback")
-    told: list[str] = []
-
-    class Told:
-        def setup(self, estimator: Any, context: Any) -> None:
-            told.append("setup")
-
-        def teardown(self, estimator: Any, context: Any) -> None:
-            told.append("teardown")
-
-        def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None) -> None:
-            assert X.shape == (900, 12)
-
-        def on_fit_task_end(self, estimator: Any, context: Any) -> None:
-            told.append(context.task_name)
-
-    X, y = _rows(n=900)
-    model = StreamtronClassifier().set_callbacks(Told()).fit(X, y)
-    assert told == ["setup", *["reading"] * len(model.certificate_["history"]), "fit", "teardown"]
-    with pytest.raises(DataError):
-        model.fit(X, np.zeros(900))
-    assert told[-1] == "teardown"
-
-
-def test_a_scikit_learn_without_callbacks_is_enough(tmp_path):
-    code = (
-        "import sys; import sklearn.linear_model, sklearn.calibration; "
-        "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
-        "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
-        "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
-    )
-    assert Process(code, cwd=tmp_path).end().stdout == "[1] False\n"
 
 
 # --- sparse weights, and other faces of the same model ---

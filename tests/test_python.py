@@ -83,7 +83,6 @@ def test_what_is_of_another_kind_is_refused_in_a_sentence(place):
         (partial(streamtron.fit, shards, resume=True), "no model is named: leave one out"),
         (partial(streamtron.fit, shards, model=model, resume=True, overwrite=True), "begins it"),
         (partial(streamtron.explain, model, most=-1), "most is -1: wanted 0 or more"),
-        (partial(streamtron.diff, model, model, most=-1), "most is -1: wanted 0 or more"),
         (partial(streamtron.evaluate, model, shards, worst=-1), "worst is -1: wanted 0 or more"),
         (partial(streamtron.sweep, shards, folds=2.0), "folds is 2.0: wanted a whole number"),
         (partial(streamtron.convert, shards, place / "c", rows_per_shard=2.5), "shard is 2.5: wan"),
@@ -102,7 +101,6 @@ def test_functions_of_a_model_take_its_path_too(place):
     assert streamtron.certify(path, shards) == streamtron.certify(model, shards)
     assert streamtron.evaluate(str(path), shards) == streamtron.evaluate(model, shards)
     assert streamtron.explain(path) == streamtron.explain(model)
-    assert streamtron.diff(path, model) == streamtron.diff(model, path)
     assert streamtron.calibrate(path, shards) == streamtron.calibrate(model, shards)
     ours, theirs = (
         np.concatenate([scores.decisions for scores in streamtron.predict(one, shards)])
@@ -160,7 +158,6 @@ WITHOUT = """\
 import sys
 sys.modules[sys.argv[1]] = None
 import streamtron
-from streamtron.cluster.connect import connect
 from streamtron.core.errors import SettingsError
 try:
     exec(sys.argv[2])
@@ -178,8 +175,6 @@ FIT = """print(*(
 @pytest.mark.parametrize(("library", "code", "begins"), [
     ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn, which "
      "is not installed. Install streamtron["),
-    ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh, which is "
-     "not installed. Install streamtron["),
     ("sklearn", FIT, "('a', 'b') ('a', 'b')"),
 ])  # fmt: skip
 def test_what_lacks_its_library_says_so_and_words_lack_none(library, code, begins, tmp_path):

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = (
     "fit", "run", "predict", "evaluate", "certify", "sweep", "update", "forget", "convert",
-    "generate", "load", "log_events", "export", "prune", "explain",
-    "diff", "calibrate", "report",
+    "generate", "load", "log_events", "export", "explain",
+    "calibrate", "report",
 )  # fmt: skip
 CLASSES = (
     "LinearModel", "ModelCertificate", "StreamtronClassifier", "StreamtronRegressor", "Settings",

@@ -35,7 +35,7 @@ def executor_of(**where: Any) -> Iterator[Executor]:
 
 @contextmanager
 def workers_of(
-    *, workers: int | None, scheduler: str | None, dashboard: str | None, memory: int | None,
+    *, workers: int | None, scheduler: str | None, memory: int | None,
     worker_timeout: float | None, **_: Any,
 ) -> Iterator[Workers | None]:  # fmt: skip
     """Connect to the workers that ``cluster_options`` ask for; None if they ask for none."""
@@ -45,11 +45,9 @@ def workers_of(
     from streamtron.cluster.connect import connect
 
     with connect(
-        workers, scheduler, machine=Machine(memory), dashboard=dashboard, verbose=is_verbose(),
+        workers, scheduler, machine=Machine(memory), verbose=is_verbose(),
         worker_timeout=worker_timeout,
     ) as connected:  # fmt: skip
-        if workers is not None and dashboard is not None:
-            click.echo(f"dashboard: {connected.client.dashboard_link}", err=True)
         yield connected
 
 

@@ -35,9 +35,6 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @click.option("--format", "format_", type=click.Choice(FORMATS),
               help="What standard input is [libsvm, or jsonl where the model is of tables or "
               "text]; lines are documents.")  # fmt: skip
-@click.option("--keep", multiple=True, metavar="COLUMN",
-              help="Column of the table to carry along, before the label; can be "
-              "repeated.")  # fmt: skip
 @click.option("--digits", type=options.whole_number(1), metavar="N",
               help="Significant digits of numbers in text [all].")  # fmt: skip
 @click.option("--proba", is_flag=True,
@@ -51,7 +48,7 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
               "these.")  # fmt: skip
 @options.distributed_options
 def predict(
-    model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
+    model: str, shards: tuple[str, ...], output: str, format_: str | None,
     digits: int | None, proba: bool, certain: bool, top: int | None, **where: Any,
 ) -> None:  # fmt: skip
     """Write the label and decision of every row of SHARDS, in their order; - is standard input,
@@ -74,7 +71,7 @@ def predict(
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(
-            loaded, paths, to, digits=digits, proba=proba, certain=certain, keep=keep, top=top,
+            loaded, paths, to, digits=digits, proba=proba, certain=certain, top=top,
             executor=executor,
         )  # fmt: skip
     if output == "-":
@@ -83,7 +80,6 @@ def predict(
     if written.out_of_range:
         beyond = f"; {unknown_text(written.out_of_range, written.unseen)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
-    unused = {name: kind for name, kind in unused.items() if name not in keep}
     aside = f"; not used: {with_types(unused)}" if unused else ""
     click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
 

@@ -108,10 +108,9 @@ class Settings:
         "Factors of C: balanced, or LABEL=W,LABEL=W.", sklearn="class_weight")
     seed: int = setting(0, "whole", at_least(0),
         "Seed of the order of rows, at least 0.", sklearn="random_state")
-    order: Literal["random", "sequential"] = setting("random", ("random", "sequential"), ANY,
-        "Order of rows; sequential is that of the files, which every epoch reads, without a cache.")
     faithful: bool = setting(False, "flag", ANY,
-        "Follow the paper's procedure exactly; needs many readings.")
+        "Follow the paper's procedure exactly, rows in the order of the files; needs many "
+        "readings.")
     index_base: Literal["auto", 0, 1] = setting("auto", ("auto", 0, 1), ANY,
         "Number of the first column in text; auto: 1 if column 0 never occurs.")
     weights_in_label: bool = setting(False, "flag", ANY, "Read text labels as label:weight.")
@@ -270,11 +269,6 @@ class Settings:
         if self.stage == "auto":
             return None
         return tuple(kinds.stage_of(word.strip()) for word in self.stage.split(","))
-
-    @property
-    def random(self) -> bool:
-        """Tell whether later readings permute the rows."""
-        return self.order == "random" and not self.faithful
 
     @property
     def tolerance(self) -> float:

@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener
+from streamtron.core.events import Listener, ignore
 from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
@@ -28,7 +28,7 @@ from streamtron.data import ShardSource
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
-from streamtron.estimator.watching import Watched, watched
+from streamtron.estimator.watching import lines
 from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
@@ -101,7 +101,7 @@ def _train_on_shards(
         return fitting.training, in_order(learners, source.labels, settings)
 
 
-class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
+class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which have the parameters."""
 
     C: float
@@ -146,10 +146,10 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
-        with watched(self, name_of) as listen:
-            training, learners = _train_on_shards(
-                as_paths(shards), settings, machine, classes, workers, listen
-            )
+        listen = lines(name_of) if self.verbose else ignore
+        training, learners = _train_on_shards(
+            as_paths(shards), settings, machine, classes, workers, listen
+        )
         source, settings = training.source, training.settings
         labels, base = sorted_labels(source.labels), source.index_base or 0
         columns = slice(base, max(source.width, base))  # of the shards, those that ``coef_`` has
@@ -229,8 +229,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
             weights, biases = np.atleast_2d(coef), np.atleast_1d(self.intercept_).tolist()
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
-        with watched(self, name_of, X=rows.X, y=rows.y) as listen:
-            learners = train_learners(rows.source(), begin, settings, machine, listen)
+        listen = lines(name_of) if self.verbose else ignore
+        learners = train_learners(rows.source(), begin, settings, machine, listen)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)

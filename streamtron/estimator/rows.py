@@ -31,11 +31,6 @@ class MatrixRows(NamedTuple):
     weights: NDArray[np.float64] | None
 
     @property
-    def y(self) -> NDArray[Any]:
-        """The labels of the rows."""
-        return self.classes[self.codes] if len(self.classes) else self.codes
-
-    @property
     def numbers(self) -> list[Label]:
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]

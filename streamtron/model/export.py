@@ -20,7 +20,7 @@ from streamtron.core.names import checks_keywords, settled
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
 
-Format = Literal["liblinear", "onnx", "sklearn", "json", "streamtron"]
+Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -57,7 +57,6 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
       ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``).
-    * ``streamtron``: the model's own file, as ``save`` writes it.
 
     Parameters
     ----------
@@ -282,5 +281,4 @@ def _json(model: LinearModel) -> Iterator[bytes]:
 
 _WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
     "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json,
-    "streamtron": lambda model: [model.to_bytes()],
 }  # fmt: skip

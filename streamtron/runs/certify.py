@@ -24,7 +24,7 @@ from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource, deletions, open_shards
-from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
+from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished_run import FinishedRun, inputs_of_run
@@ -91,17 +91,11 @@ class Proof:
         return replace(self.certificate, primal=self.certificate.as_scanned)
 
     def __repr__(self) -> str:
-        return facts_text("Proof", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_table("Proof", self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
         proof = self.to_dict()
         facts = certificate_facts(proof["certificate"] | proof["as_given"])
         if self.classes:
             facts.append(("classes", number(len(self.classes))))
-        return [*facts, ("readings", f"{self.readings:.3g}")]
+        return facts_text("Proof", [*facts, ("readings", f"{self.readings:.3g}")])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of

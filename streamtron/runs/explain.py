@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,8 @@ from streamtron.core.files import parse_json
 from streamtron.core.kinds import whole
 from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
-from streamtron.core.text import feature_text
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
-from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of
 from streamtron.runs.directory import manifest_of, run_directory
@@ -38,26 +36,12 @@ MOST = 20
 """Features shown by default."""
 
 
-class Explanation(Tabled, dict[str, Any]):
-    """What ``explain`` finds: a dict, with a table of the features."""
-
-    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return a row for each feature of each class."""
-        return {
-            "Features": [
-                {"class": direction["positive"], "feature": feature_text(feature), **feature}
-                for direction in self["directions"]
-                for feature in direction["features"]
-            ]
-        }
-
-
 @checks_keywords()
 def explain(
     model: LinearModel | str | os.PathLike[str], shards: Paths = (), *,
     row: int | None = None, most: int = MOST,
     names: Paths = (), path: str | os.PathLike[str] | None = None,
-) -> Explanation:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """List the heaviest features of a model, those of a sweep, or why a row has its decisions.
 
     Parameters
@@ -113,7 +97,7 @@ def explain(
         }
         for direction in model.directions()
     ]
-    return Explanation(directions=directions)
+    return {"directions": directions}
 
 
 def heaviest(
@@ -183,7 +167,7 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
 
 def _explain_row(
     model: LinearModel, paths: list[str], number: int, most: int, names: ColumnNames | None
-) -> Explanation:
+) -> dict[str, Any]:
     shard, rows = _find_row(model, paths, number)
     decisions, out_of_range = model.decision_rows(rows)
     label = None if model.regression else labels_of(model, decisions)[0]
@@ -208,15 +192,18 @@ def _explain_row(
             "features": features, "other_features": len(columns) - len(shown),
             "other_contributions": float(np.delete(added, shown).sum()),
         })  # fmt: skip
-    return Explanation(
-        shard=shard, row=number, label=list(label) if isinstance(label, tuple) else label,
-        out_of_range=out_of_range, directions=directions,
-    )  # fmt: skip
+    return {
+        "shard": shard,
+        "row": number,
+        "label": list(label) if isinstance(label, tuple) else label,
+        "out_of_range": out_of_range,
+        "directions": directions,
+    }
 
 
 def _explain_path(
     model: LinearModel, path: str | os.PathLike[str], most: int, names: ColumnNames | None
-) -> Explanation:
+) -> dict[str, Any]:
     directions = []
     try:
         of_classes = parse_json(Path(path).read_bytes())["sweep"]["path"]
@@ -234,7 +221,7 @@ def _explain_path(
             f"{path}: no report that tells when features come in. Take that of the best model of "
             "a sweep over C with --valid, and --penalty l1 or elasticnet."
         ) from error
-    return Explanation(directions=directions)
+    return {"directions": directions}
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:

@@ -24,7 +24,7 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.discover import NAMES, ROWS_GIVEN
+from streamtron.data.discover import NAMES
 from streamtron.data.reader_config import ALL
 from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
@@ -203,19 +203,16 @@ def open_training_shards(
     classes: Sequence[Label] | None = None, most_labels: int | None = None,
     recipe: Recipe | None = None,
 ) -> ShardSource:  # fmt: skip
-    """Open the shards as a fit with these settings reads them. Rows in the files' order need no
-    flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
-    else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
+    """Open the shards as a fit with these settings reads them. ``cache`` : directory of their flat
+    copy. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
     say. ``recipe`` : theirs, if it was counted before."""
     files, reading = find_shards(paths), reading_from_settings(settings)
-    once = os.path.basename(paths[0]) == ROWS_GIVEN
     from streamtron.runs.memory import columns_allowed  # loads the solver
 
-    no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(
-        files, reading, counted=counted, cache_dir=None if no_cache else cache, classes=classes,
+        files, reading, counted=counted, cache_dir=cache, classes=classes,
         most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
         least_labels=0 if classes is not None else 2 - (settings.multilabel or settings.regression),
         most_columns=columns_allowed(settings, machine), threads=machine.threads,

@@ -255,7 +255,7 @@ def with_active_set(
             check_memory(so_far, machine, smaller)
 
     listen(ReadingStarted(0, "count", None, None, 0))
-    facts = describe_shards(shards, first, machine, cache if first.random else None, tell)
+    facts = describe_shards(shards, first, machine, cache, tell)
     plan = facts["plan"]
     check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
     candidates = [settings.but(active_set=plan["active_set"]) for settings in candidates]

@@ -25,7 +25,6 @@ from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
-from streamtron.model.display import Tabled
 from streamtron.runs.directory import refuse_existing
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
@@ -77,7 +76,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sweep(Tabled):
+class Sweep:
     """Result of a sweep.
 
     Parameters
@@ -110,10 +109,6 @@ class Sweep(Tabled):
     def rows(self) -> list[dict[str, Any]]:
         """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return [trial.row(self.best) for trial in self.trials]
-
-    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return a row for each candidate."""
-        return {repr(self): self.rows()}
 
 
 @checks_keywords(SharedNames)

@@ -225,8 +225,7 @@ def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"delta": 0.0, "C": None}, {"faithful": True}, {"stage": "1"}, {"order": "sequential"},
-     {"parts": 11}],
+    [{"delta": 0.0, "C": None}, {"faithful": True}, {"stage": "1"}, {"parts": 11}],
     ids=str,
 )  # fmt: skip
 def test_parts_refuse_what_they_cannot_train(settings, corpus):

@@ -118,7 +118,6 @@ def check_bounds(certificate: Any, optimum: Optimum, tol: float) -> None:
         {"intercept": "none", "tol": 1e-6},
         {"intercept": "free", "active_set": 20_000},
         {"active_set": 8_000, "C": 0.2},
-        {"active_set": 8_000, "order": "sequential"},
         {"class_weight": {"1": 3.0, "-1": 0.5}},
     ],
     ids=lambda how: " ".join(f"{name} {value}" for name, value in how.items()) or "in memory",

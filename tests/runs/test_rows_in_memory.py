@@ -192,7 +192,7 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"order": "sequential"}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
+    [{}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
      {"parts": 1}, {"multiclass": True}],
     ids=str,
 )  # fmt: skip

@@ -64,7 +64,6 @@ class Story:
             "C": float(self.rng.choice([0.1, 2.0, 30.0])),
             "rho": float(self.rng.choice([0.0, 1.0])),
             "active_set": int(self.rng.choice([10**9, 6_000])),
-            "order": str(self.rng.choice(["random", "sequential"])),
             "multiclass": self.kind["classes"] == 3,
             "max_epochs": 1000,
             "index_base": 1,
@@ -342,7 +341,7 @@ class Story:
         return {values for values in found if len(values) >= 12}
 
 
-PARTS = {"parts": 2, "order": "random"}
+PARTS = {"parts": 2}
 
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
