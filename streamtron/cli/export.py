@@ -12,13 +12,18 @@ from streamtron.cli.common import check_files
 
 @options.command()
 @click.argument("model", type=options.Read())
-@click.option("--format", "format_", required=True,
-              type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),
-              help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
-              "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
-              "by column and name.")  # fmt: skip
-@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
-              help="File to write.")  # fmt: skip
+@click.option(
+    "--format",
+    "format_",
+    required=True,
+    type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),
+    help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
+    "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
+    "by column and name.",
+)
+@click.option(
+    "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
+)
 def export(model: str, format_: Any, output: str) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
 

@@ -21,17 +21,31 @@ if TYPE_CHECKING:
 
 @options.command(options.Grouped)
 @options.shards_argument
-@click.option("--model", required=True, type=options.Written(dir_okay=False),
-              help="File for the model.")  # fmt: skip
+@click.option(
+    "--model", required=True, type=options.Written(dir_okay=False), help="File for the model."
+)
 @options.report_option
-@click.option("--witness", type=options.Written(dir_okay=False),
-              help="File for the witness, with which certify needs one reading.")  # fmt: skip
-@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
-              help="Shards held out, or a share of the rows, on which the model is measured in the "
-              "end; shards can be repeated.")  # fmt: skip
-@click.option("--calibrate", multiple=True, type=options.Read(), metavar="SHARDS|10%",
-              help="Shards held out, or a share of the rows, on which the model's decisions become "
-              "probabilities; shards can be repeated [no probabilities].")  # fmt: skip
+@click.option(
+    "--witness",
+    type=options.Written(dir_okay=False),
+    help="File for the witness, with which certify needs one reading.",
+)
+@click.option(
+    "--valid",
+    multiple=True,
+    type=options.Read(),
+    metavar="SHARDS|20%",
+    help="Shards held out, or a share of the rows, on which the model is measured in the "
+    "end; shards can be repeated.",
+)
+@click.option(
+    "--calibrate",
+    multiple=True,
+    type=options.Read(),
+    metavar="SHARDS|10%",
+    help="Shards held out, or a share of the rows, on which the model's decisions become "
+    "probabilities; shards can be repeated [no probabilities].",
+)
 @options.calibration_option
 @options.log_option
 @options.config_option
@@ -40,10 +54,19 @@ if TYPE_CHECKING:
 @options.machine_options
 @options.cluster_options
 def fit(
-    shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
-    valid: tuple[str, ...], calibrate: tuple[str, ...], calibration: Any,
-    log: str | None, config: str | None, resume: bool, overwrite: bool, **given: Any,
-) -> int:  # fmt: skip
+    shards: tuple[str, ...],
+    model: str,
+    report: str | None,
+    witness: str | None,
+    valid: tuple[str, ...],
+    calibrate: tuple[str, ...],
+    calibration: Any,
+    log: str | None,
+    config: str | None,
+    resume: bool,
+    overwrite: bool,
+    **given: Any,
+) -> int:
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
     Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, or that of another
@@ -69,8 +92,14 @@ def fit(
         find_shards(rows)  # before hours of work
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         outcome = run(
-            shards, settings, **files, machine=machine, resume=resume, overwrite=overwrite,
-            open_parts=parts_of(workers), listen=listen,
+            shards,
+            settings,
+            **files,
+            machine=machine,
+            resume=resume,
+            overwrite=overwrite,
+            open_parts=parts_of(workers),
+            listen=listen,
         )
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
     fitted = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out

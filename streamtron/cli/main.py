@@ -48,7 +48,7 @@ _COMMANDS = {
     "generate": ("generate", "Generate a corpus of any size."),
     "cache": ("cache", "Show the size of a cache, or remove it."),
     "batch": ("batch", "Run the jobs of a TOML file in the order of their dependencies."),
-}  # fmt: skip
+}
 """Command → its module in ``streamtron.cli``, and what it does in a line."""
 
 
@@ -75,9 +75,10 @@ class _Group(click.Group):
 
 
 @click.group(
-    cls=_Group, commands=_Commands(),
+    cls=_Group,
+    commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)  # fmt: skip
+)
 @click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
 def streamtron() -> None:
     """Train linear models from shards that do not fit in memory, and prove how good they are.

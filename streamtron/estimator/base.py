@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from sklearn.exceptions import ConvergenceWarning
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
 from streamtron.data import ShardSource
@@ -58,24 +57,31 @@ def problem_of(
     for learner in learners:
         weights |= learner.targets.class_weights or {}
     return {
-        "loss": settings.loss, "epsilon": settings.epsilon, "intercept": settings.intercept,
-        "C": 0.5 / settings.delta2, "intercept_scaling": settings.rho, "penalty": settings.penalty,
+        "loss": settings.loss,
+        "epsilon": settings.epsilon,
+        "intercept": settings.intercept,
+        "C": 0.5 / settings.delta2,
+        "intercept_scaling": settings.rho,
+        "penalty": settings.penalty,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
-    }  # fmt: skip
+    }
 
 
 def _train_on_shards(
-    paths: list[str], settings: Settings, machine: Machine, classes: Sequence[Label] | None,
-    workers: int | str | Client | None, listen: Listener,
-) -> tuple[Training[ShardSource], list[Learner]]:  # fmt: skip
+    paths: list[str],
+    settings: Settings,
+    machine: Machine,
+    classes: Sequence[Label] | None,
+    workers: int | str | Client | None,
+    listen: Listener,
+) -> tuple[Training[ShardSource], list[Learner]]:
     """Return the training, which has ended, and its learners in the order of the sorted labels; see
     ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
-        raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
+        raise SettingsError("a regression has no classes: leave them out.")
     if settings.multilabel:
         raise SettingsError(
-            "multilabel: an estimator predicts one label a row. Use streamtron.fit(…, "
-            "multilabel=True), whose model predicts all."
+            "an estimator predicts one label a row: use streamtron.fit for multilabel."
         )
     known = None if classes is None else sorted_labels(classes)
     settings = with_guesses(settings, paths, machine.threads)
@@ -96,7 +102,7 @@ def _train_on_shards(
         if len(source.labels) < 2 and not settings.regression:
             raise DataError(
                 f"all {source.rows} rows have one class, {sorted_labels(source.labels)[0]!r}: "
-                "wanted two. Add shards that hold the other one, or check label."
+                "expected two. Add shards that hold the other one, or check label."
             )
         return fitting.training, in_order(learners, source.labels, settings)
 
@@ -123,12 +129,15 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
     _kinds: ClassVar[tuple[str, ...]]
     """the models that it can be made of"""
 
-    @checks_keywords(SharedNames)
     def fit_shards(
-        self, shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *,
-        classes: Sequence[Label] | None = None, machine: Machine | None = None,
-        workers: int | str | Client | None = None, **names: Unpack[SharedNames],
-    ) -> Self:  # fmt: skip
+        self,
+        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        classes: Sequence[Label] | None = None,
+        machine: Machine | None = None,
+        workers: int | str | Client | None = None,
+        **names: Any,
+    ) -> Self:
         """Train on shards on disk, as ``streamtron.fit`` does.
 
         Parameters
@@ -177,10 +186,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         """
         model = as_model(model)
         if model.kind not in cls._kinds:
-            raise SettingsError(
-                f"a {model.kind} model, and {cls.__name__} is for {' and '.join(cls._kinds)}. Use "
-                "the model's own predict."
-            )
+            raise SettingsError(f"{cls.__name__} cannot be made of a {model.kind} model.")
         fitted = cls(**parameters_of(model))
         fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
         if model.classes:
@@ -236,9 +242,13 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
 
     def _conclude(
-        self, classes: NDArray[Any], learners: Sequence[Learner], columns: slice,
-        settings: Settings, sign: float = 1.0,
-    ) -> Self:  # fmt: skip
+        self,
+        classes: NDArray[Any],
+        learners: Sequence[Learner],
+        columns: slice,
+        settings: Settings,
+        sign: float = 1.0,
+    ) -> Self:
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         if len(classes):
             self.classes_ = classes
@@ -253,8 +263,8 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         if limited or worst > settings.tolerance > 0.0:
             how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
             warnings.warn(
-                f"{how} proved a relative duality gap of {up(worst, 3)}, tol={settings.tol} was "
-                f"wanted. Increase {'max_iter or ' if limited else ''}tol.",
+                f"{how} proved a relative duality gap of {up(worst, 3)}, expected "
+                f"tol={settings.tol}. Increase {'max_iter or ' if limited else ''}tol.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

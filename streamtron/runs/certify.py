@@ -8,18 +8,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, repeat
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import PROBLEM, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.losses import SQUARED_ERROR
-from streamtron.core.names import ProblemNames, checks_keywords, problem_of
+from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
@@ -124,13 +124,12 @@ class Proof:
         }
 
 
-@checks_keywords(ProblemNames)
 def certify(
     model: LinearModel | str | os.PathLike[str], shards: Paths | None = None, *,
     witness: str | os.PathLike[str] | None = None, run: str | os.PathLike[str] | None = None,
     accept_exclusions: bool = False, settings: Settings | None = None, readings: int = 4,
     machine: Machine | None = None, executor: Executor = serial, listen: Listener = ignore,
-    **names: Unpack[ProblemNames],
+    **names: Any,
 ) -> Proof:  # fmt: skip
     """Bound how far a model is from the optimum on these rows.
 
@@ -163,17 +162,14 @@ def certify(
     DataError : other labels than the model's; a witness of other rows; damaged files.
     SettingsError : a bias where rho is 0; no C, or no rho, for a model that does not say it.
     """
+    check_names(names, PROBLEM)
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
         run, model, shards, witness = inputs_of_run(model, run, witness)
     model = with_labels_of(as_model(model), shards)
-    machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
+    machine, problem = machine or Machine(), settings or problem_settings(model, names)
     if problem.regression != model.regression:
-        what = "numbers" if model.regression else "classes"
-        raise SettingsError(
-            f"the model predicts {what}, and the loss {problem.loss} is not of these. Give "
-            "one that is, or leave loss out."
-        )
+        raise SettingsError(f"a {model.kind} model has no loss {problem.loss}: leave it out.")
     known = None if witness is None else _load(witness, accept_exclusions)
     with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir

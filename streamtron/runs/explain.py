@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import parse_json
 from streamtron.core.kinds import whole
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
@@ -36,12 +35,15 @@ MOST = 20
 """Features shown by default."""
 
 
-@checks_keywords()
 def explain(
-    model: LinearModel | str | os.PathLike[str], shards: Paths = (), *,
-    row: int | None = None, most: int = MOST,
-    names: Paths = (), path: str | os.PathLike[str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    row: int | None = None,
+    most: int = MOST,
+    names: Paths = (),
+    path: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
     """List the heaviest features of a model, those of a sweep, or why a row has its decisions.
 
     Parameters
@@ -187,11 +189,16 @@ def _explain_row(
             | {"contribution": float(added[k])}
             for k in shown
         ]
-        directions.append({
-            "positive": direction.positive, "decision": decision, "bias": direction.bias,
-            "features": features, "other_features": len(columns) - len(shown),
-            "other_contributions": float(np.delete(added, shown).sum()),
-        })  # fmt: skip
+        directions.append(
+            {
+                "positive": direction.positive,
+                "decision": decision,
+                "bias": direction.bias,
+                "features": features,
+                "other_features": len(columns) - len(shown),
+                "other_contributions": float(np.delete(added, shown).sum()),
+            }
+        )
     return {
         "shard": shard,
         "row": number,

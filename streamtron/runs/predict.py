@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
-from streamtron.core.names import checks_keywords
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
 from streamtron.data.writers.predictions import Predictions, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
@@ -85,12 +84,15 @@ class Predicted(NamedTuple):
     unseen: tuple[str, ...] = ()
 
 
-@checks_keywords()
 def predict(
-    model: LinearModel | str | os.PathLike[str], shards: Paths,
-    *, proba: bool = False, certain: bool = False, top: int | None = None,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths,
+    *,
+    proba: bool = False,
+    certain: bool = False,
+    top: int | None = None,
     executor: Executor = serial,
-) -> Iterator[Scores]:  # fmt: skip
+) -> Iterator[Scores]:
     """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
     missing and are ignored.
 
@@ -138,9 +140,13 @@ def predict(
 
 
 def predict_shard(
-    shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool,
+    shard: ShardFile,
+    model: LinearModel,
+    reading: ReaderConfig,
+    proba: bool,
+    certain: bool,
     top: int | None = None,
-) -> Iterator[Scores]:  # fmt: skip
+) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
     optimum = OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
@@ -164,9 +170,13 @@ def predict_shard(
 
 
 def write_predictions(
-    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
-    *, digits: int | None = None, **how: Any,
-) -> Predicted:  # fmt: skip
+    model: LinearModel,
+    shards: Paths,
+    output: str | os.PathLike[str] | BinaryIO,
+    *,
+    digits: int | None = None,
+    **how: Any,
+) -> Predicted:
     """Write a line for every row, or Parquet if the name ends with ``.parquet``; a table whose
     first line has the names of its columns if it ends with ``.tsv``, or with ``.csv``, between
     commas.

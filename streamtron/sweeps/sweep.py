@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
@@ -21,7 +21,6 @@ from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.kinds import whole
-from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
@@ -111,7 +110,6 @@ class Sweep:
         return [trial.row(self.best) for trial in self.trials]
 
 
-@checks_keywords(SharedNames)
 def sweep(
     shards: Paths, *,
     loss: Given | None = None, C: Given | None = None, delta: Given | None = None,
@@ -122,7 +120,7 @@ def sweep(
     witness: str | os.PathLike[str] | None = None,
     settings: Settings | None = None, machine: Machine | None = None, overwrite: bool = False,
     executor: Executor = serial, tasks: int = 1, listen: Listener = ignore,
-    **names: Unpack[SharedNames],
+    **names: Any,
 ) -> Sweep:  # fmt: skip
     """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
 
