@@ -420,12 +420,12 @@ def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(intercept,
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize(("other", "named"), [
-    ({"C": 2.0}, "C: 2.0, but the earlier rows had 1.0"),
-    ({"class_weight": {0: 100.0}}, "class_weight: "),
-    ({"fit_intercept": False}, "intercept_scaling: 0.0, but the earlier rows had 1.0"),
-    ({"intercept_scaling": 3.0}, "intercept_scaling: 3.0, but the earlier rows had 1.0"),
-    ({"intercept": "free"}, "intercept: free, but the earlier rows had penalised"),
-    ({"loss": "hinge"}, "loss: hinge, but the earlier rows had squared_hinge"),
+    ({"C": 2.0}, "C is 2.0, and was 1.0 for"),
+    ({"class_weight": {0: 100.0}}, "class_weight is "),
+    ({"fit_intercept": False}, "intercept_scaling is 0.0, and was 1.0 for"),
+    ({"intercept_scaling": 3.0}, "intercept_scaling is 3.0, and was 1.0 for"),
+    ({"intercept": "free"}, "intercept is free, and was penalised for"),
+    ({"loss": "hinge"}, "loss is hinge, and was squared_hinge for"),
 ])  # fmt: skip
 def test_rows_of_another_problem_are_refused_and_of_the_same_are_learned(classes, other, named):
     X, y = _rows(n=60, classes=classes)
@@ -622,10 +622,10 @@ def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss
     assert ours.predict(X) == pytest.approx(X @ rival[:-1] + rival[-1], abs=0.02)
 
 
-def test_several_numbers_a_row_are_refused_with_how_to_predict_them():
+def test_several_numbers_a_row_are_refused():
     X, y, _ = _numbers()
     both = np.column_stack([y, -y])
-    with pytest.raises(DataError, match=r"shape \(300, 2\).*one number a row.*MultiOutput"):
+    with pytest.raises(DataError, match=r"shape \(300, 2\): expected one number a row"):
         StreamtronRegressor().fit(X, both)
     predicted = MultiOutputRegressor(StreamtronRegressor()).fit(X, both).predict(X)
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
@@ -650,18 +650,9 @@ def test_the_proven_objective_is_that_of_the_intercept_though_moments_could_not_
     assert primal <= fitted.certificate_["primal_objective"]
 
 
-def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing():
-    keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
-                "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip
-    theirs = StreamtronRegressor(**keywords).get_params()
-    assert theirs == StreamtronRegressor().get_params()
-    ours = Settings(loss="squared_error")
-    assert (theirs["intercept"], theirs["tol"]) == (ours.intercept, ours.tol)
-
-
 def test_a_model_of_numbers_becomes_a_regressor():
     model = LinearModel([1.0], 2.0, (), {"loss": "huber", "C": 3.0}, None, {"index_base": 0})
     regressor = StreamtronRegressor.from_model(model)
     assert (regressor.predict([[5.0]]).tolist(), regressor.C) == ([7.0], 3.0)
-    with pytest.raises(SettingsError, match="a regression model, and StreamtronClassifier is for"):
+    with pytest.raises(SettingsError, match="cannot be made of a regression model"):
         StreamtronClassifier.from_model(model)

@@ -297,9 +297,9 @@ class Settings:
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed; C replaces delta, and delta C."""
-        for name, other in (("C", "delta"), ("delta", "C")):
+        for name, rival in (("C", "delta"), ("delta", "C")):
             if changes.get(name) is not None:
-                changes.setdefault(other, None)
+                changes.setdefault(rival, None)
         if all(getattr(self, name, ...) is value for name, value in changes.items()):
             return self
         return replace(self, **changes)

@@ -25,9 +25,9 @@ def _named_as_in_sklearn() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        theirs = {ours.replace("_", "-"): theirs for theirs, ours in SKLEARN_NAMES.items()}
+        names = {name.replace("_", "-"): sklearn for sklearn, name in SKLEARN_NAMES.items()}
         name, space, words = str(error).partition(" ")
-        name = {**theirs, "threads": "n_jobs"}.get(name, name)
+        name = {**names, "threads": "n_jobs"}.get(name, name)
         raise type(error)(f"{name}{space}{words}") from error
 
 

@@ -284,14 +284,6 @@ def check_outputs(
     their columns. ``runs`` : models or run directories that are read, with the shards of the run.
     ``directories`` are those where files of fixed names are written, such as the run directory; no
     input and no other output may be there.
-
-    Examples
-    --------
-    >>> check_outputs({"model": "m", "report": "./m"}, [])
-    Traceback (most recent call last):
-    ...
-    streamtron.core.errors.SettingsError: report ./m: the model is written there \
-too. Name another file.
     """
     outputs = {name: as_path(path) for name, path in files.items() if path is not None}
     places = {name: path for name, path in (directories or {}).items() if path is not None}

@@ -121,7 +121,7 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     (FIT + "C = -1\n", "job 'a': C is -1.0: expected 1e-30 to 1e+30"),
     (FIT + "C = 'x'\n", "'x': expected a number"),
     (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
-    (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
+    (FIT + "C = 1\ndelta = 1\n", "C and delta: give one"),
     (FIT + "json = true\n", "fit has no json"),
     (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
     (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),

@@ -111,7 +111,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ("--metric beauty", "beauty"),
     ("--folds 1", "folds is 1, and there are 4 shards"),
     ("--valid 20% --folds 2", "folds are for a sweep without"),
-    ("--valid 20% --held-out 0.1", "held_out is 0.1, but 0.2 of the rows are to be held out"),
+    ("--valid 20% --held-out 0.1", "held_out is 0.1 and also 0.2"),
     ("--folds 5", "folds is 5, and there are 4 shards"),
     ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
     ("--halving --faithful", "halving"),
