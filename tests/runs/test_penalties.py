@@ -337,7 +337,7 @@ def test_what_a_penalty_cannot_do_is_refused_in_a_sentence(tmp_path):
     for unsure, sentence in ((model, "no label is certain"), (free, "--intercept penalised")):
         with pytest.raises(SettingsError, match=sentence):
             list(streamtron.predict(unsure, shards[0], certain=True))
-    with pytest.raises(SettingsError, match="l1_ratio is for the penalty elasticnet"):
+    with pytest.raises(SettingsError, match="l1_ratio is for --penalty elasticnet"):
         StreamtronClassifier(l1_ratio=0.3).fit(X, signs)
     with pytest.raises(SettingsError, match="partial_fit"):
         StreamtronClassifier(penalty="l1").partial_fit(X, signs, classes=[-1.0, 1.0])

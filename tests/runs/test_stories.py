@@ -186,7 +186,7 @@ class Story:
             return None
         left = self.there.pop(name)[3:]
         new = name
-        if self.rng.random() < 0.5 or not self.settings.random:  # else the cache has it as it was
+        if self.rng.random() < 0.5:
             new = name.replace(".", "x.")
         content = self.rows[name][left], self.labels[name][left], self.users[name][left]
         del self.rows[name]
