@@ -42,7 +42,6 @@ OWNERS: dict[str, set[str]] = {
     "dask": {"cluster"},
     "distributed": {"cluster"},
     "click": {"cli"},
-    "matplotlib": {"model.plot"},
     "onnx": {"model.export"},
     "skops": {"model.export"},
 }
@@ -244,7 +243,7 @@ def test_a_file_defines_what_the_page_of_the_architecture_finds_in_it(name: str,
 
 LOADED = (
     "import sys; print([name for name in "
-    "('dask', 'click', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'pandas', 'matplotlib', "
+    "('dask', 'click', 'sklearn', 'scipy', 'numpy', 'numba', 'pyarrow', 'pandas', "
     "'onnx', 'skops') if name in sys.modules])"
 )
 

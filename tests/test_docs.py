@@ -140,16 +140,9 @@ print(streamtron.certify("m"), streamtron.certify(model, "a", C=1, rho=0, class_
 print(streamtron.evaluate("m", "a"), streamtron.predict("m", "a"))
 print(streamtron.sweep("a", C=[1, 2], rho=0, valid="b", metric="f1", multiclass=True))
 print(streamtron.convert("a", "b", to="libsvm", label="y"), streamtron.update("m", "a", tol=1e-3))
-streamtron.fit("a", max_epoch=3)  # wrong
-streamtron.fit("a", tol="small")  # wrong
-streamtron.fit("a", overwite=True)  # wrong
-streamtron.sweep("a", valid="b", metrics="f1")  # wrong
-streamtron.certify("m", tolerance=1.0)  # wrong
-streamtron.convert("a", "b", to="libsvm", C=1.0)  # wrong
 streamtron.update("m", "a", tolerance=0.1)  # wrong
 streamtron.forget("m", "a", keys="id")  # wrong
 streamtron.evaluate("m", "a", rankings=False)  # wrong
-streamtron.StreamtronClassifier().fit_shards("a", colour="red")  # wrong
 """
 
 

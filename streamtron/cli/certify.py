@@ -12,7 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
-from streamtron.core.config import REGRESSION
+from streamtron.core.config import PROBLEM, REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--bias-last", is_flag=True, help="The last number of a coefficient file is the bias."
 )
-@options.setting_options(*options.PROBLEM, default="the model's")
+@options.setting_options(*PROBLEM, default="the model's")
 @options.setting_options("index_base", *options.PLACES)
 @options.run_dir_option
 @options.reading_options

@@ -8,6 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
+from streamtron.core.config import READING
 
 
 @options.command()
@@ -21,7 +22,7 @@ from streamtron.cli.common import executor_of, say_written
               help="Keep the names of columns (words, hashed names) beside the shards, for explain "
               "and report; reads once more.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@options.setting_options(*options.READING[:-2])
+@options.setting_options(*READING[:-2])
 @options.distributed_options
 def convert(
     shards: tuple[str, ...], destination: str, format_: str, rows_per_shard: int, keep_names: bool,

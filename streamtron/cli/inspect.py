@@ -13,6 +13,7 @@ import click
 from streamtron.cli import options
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, print_values, table
+from streamtron.core.config import READING
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import (
     BOUNDS,
@@ -33,7 +34,7 @@ from streamtron.core.text import (
 @options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
-@options.setting_options("active_set", "loss", *options.READING)
+@options.setting_options("active_set", "loss", *READING)
 @options.machine_options
 @options.json_option
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:

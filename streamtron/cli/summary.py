@@ -9,7 +9,6 @@ from typing import Any
 
 from streamtron.cli.terminal import class_table, table
 from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
-from streamtron.core.names import settled
 from streamtron.core.text import (
     BOUNDS,
     MANY,
@@ -67,7 +66,7 @@ def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
 
 def fit_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield the summary of a fit; with ``verbose`` how it was found, too."""
-    settings = settled(report["settings"])
+    settings = report["settings"]
     yield from aligned([("rows", report["rows"]), ("columns", report["columns"])])
     yield from column_lines(report)
     facts: list[tuple[str, object]] = []

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from streamtron.cluster.client import Workers, address_of, asked, first_line
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.extras import library
 from streamtron.core.files import SMALL, at_most, parse_json
 from streamtron.core.text import format_size
 
@@ -40,16 +39,21 @@ _DASK_SETTINGS: dict[str, Any] = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     # a worker above 80 % of its limit would take no task until it has less: parts hold their rows
     "distributed.worker.memory.pause": False,
-    "distributed.worker.http.routes": [],  # as for the scheduler
+    "distributed.worker.http.routes": [],
+    "distributed.scheduler.http.routes": [],  # whose page tells everybody its tasks
 }
 
 
 @contextmanager
 def connect(
-    workers: int | Client | None = None, scheduler: str | None = None, *,
-    machine: Machine | None = None, dashboard: str | None = None, timeout: float = CONNECT_TIMEOUT,
-    worker_timeout: float | None = None, verbose: bool = False,
-) -> Iterator[Workers]:  # fmt: skip
+    workers: int | Client | None = None,
+    scheduler: str | None = None,
+    *,
+    machine: Machine | None = None,
+    timeout: float = CONNECT_TIMEOUT,
+    worker_timeout: float | None = None,
+    verbose: bool = False,
+) -> Iterator[Workers]:
     """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
     open client.
 
@@ -61,7 +65,6 @@ def connect(
         ``tls://`` takes the certificates in Dask's configuration.
     machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
         A running scheduler's workers have limits of their own.
-    dashboard : ``host:port`` of Dask's dashboard; None = none.
     timeout : seconds to wait for the scheduler, and for the first worker.
     worker_timeout : seconds > 0 without a heartbeat after which one of N processes is restarted and
         its work given to another; None = WORKER_TIMEOUT. For a running scheduler this is Dask's
@@ -71,8 +74,6 @@ def connect(
     import dask
     from distributed import Client  # dask knows its settings by this import
 
-    if dashboard is not None:
-        library("bokeh", "dashboard", f"--dashboard {dashboard}")
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
     is_number = isinstance(workers, int) and workers >= 1
@@ -82,8 +83,6 @@ def connect(
     if not worker_timeout > 0:
         raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
     settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
-    if dashboard is None:  # else the scheduler's page tells everybody its tasks
-        settings["distributed.scheduler.http.routes"] = []
     with dask.config.set(settings), ExitStack() as stack:
         if not verbose:  # of dead workers and lost connections, which our errors report
             for name in ("distributed", "distributed.client", "asyncio"):
@@ -93,7 +92,7 @@ def connect(
         cluster = limit = None
         if isinstance(workers, int):
             limit = _memory_each(workers, machine or Machine())
-            cluster = stack.enter_context(_local(workers, limit, dashboard, verbose))
+            cluster = stack.enter_context(_local(workers, limit, verbose))
         if workers is None or cluster is not None:
             client = stack.enter_context(_client(cluster or scheduler, timeout))
         else:
@@ -114,9 +113,7 @@ def _memory_each(workers: int, machine: Machine) -> int:
 
 
 @contextmanager
-def _local(
-    workers: int, limit: int, dashboard: str | None, verbose: bool
-) -> Iterator[LocalCluster]:
+def _local(workers: int, limit: int, verbose: bool) -> Iterator[LocalCluster]:
     """Start worker processes, which import nothing from the working directory: it holds data.
 
     Who can talk to Dask runs code in it, and every user of a machine reaches its ports: they talk
@@ -135,15 +132,13 @@ def _local(
                 processes=True,
                 security=True,
                 memory_limit=limit,
-                # None would be port 8787 of every address
-                dashboard_address=dashboard or "127.0.0.1:0",
-                scheduler_kwargs={"dashboard": dashboard is not None},
+                dashboard_address="127.0.0.1:0",  # None would be port 8787 of every address
+                scheduler_kwargs={"dashboard": False},
                 silence_logs=logging.WARNING if verbose else logging.CRITICAL + 1,
             )
         except (RuntimeError, OSError, ValueError, TimeoutError) as error:
             raise MachineError(
-                f"{workers} workers could not be started ({first_line(error)}). Ask for fewer, or "
-                "for another --dashboard if there is one."
+                f"{workers} workers could not be started ({first_line(error)}). Ask for fewer."
             ) from error
         yield stack.enter_context(cluster)
 

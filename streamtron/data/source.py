@@ -247,7 +247,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         if order is not None and self._plan.cache_dir is None:
             raise MachineError(
                 "Rows in another order than the files' need a cache, and there is none. Name a "
-                "place for it with --cache-dir, or use --order sequential."
+                "place for it with --cache-dir."
             )
         if order is not None and self.info is None:
             raise ValueError("An order of blocks before the first complete reading.")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, reading_from, regular
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.validation import HUGE
@@ -34,7 +33,6 @@ _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, Re
 """Errors that numpy raises on a malformed header."""
 
 
-@checks_keywords()
 def load_any(
     path: str | os.PathLike[str], *, index_base: Literal[0, 1] | None = None,
     bias_last: bool = False, classes: Sequence[Label] | None = None, loss: str | None = None,

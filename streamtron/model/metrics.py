@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label
-from streamtron.core.text import metric_words, metrics_shown
-from streamtron.model.display import ENDS, Tabled
 
 LIMIT_ROWS = 1 << 20
 """Distinct decisions held by default: 25 MB, and 215 MB while they are ranked. Of 8 million normal
@@ -38,7 +36,7 @@ Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation(Tabled):
+class Evaluation:
     """The metrics of one set of rows; each is an attribute: ``evaluation.accuracy``.
 
     Counts are sums of row weights (1 where none is given). A row counts as predicted positive if
@@ -97,35 +95,6 @@ class Evaluation(Tabled):
     def to_dict(self) -> Metrics:
         """Return the metrics by name, as plain values."""
         return dict(self.metrics)
-
-    def tables(self) -> Mapping[str, Sequence[Metrics]]:
-        """Return the metrics a row each, and of many classes the classes a row each; those that
-        have a bracket have its ends beside them, ``at_least`` and ``at_most``."""
-        metrics, names = self.metrics, ("rows", *metrics_shown(self.metrics))
-        rows = [
-            {"metric": metric_words(n), "value": metrics[n], **_ends(metrics, n)} for n in names
-        ]
-        tables: dict[str, list[Metrics]] = {"Evaluation": rows}
-        if "classes" in self.metrics:
-            tables["Classes"] = [
-                {"class": row["label"]} | _with_ends(row) for row in self.metrics["classes"]
-            ]
-        return tables
-
-
-def _ends(metrics: Mapping[str, Any], name: str, prefix: str = "") -> Metrics:
-    """Return the ends of a metric's bracket as columns of a table; nothing where it is exact."""
-    names = (prefix + end for end in ENDS)
-    return dict(zip(names, metrics.get(f"{name}_bracket", ()), strict=False))
-
-
-def _with_ends(row: Metrics) -> Metrics:
-    """Return the metrics of a class with the ends of brackets in their place."""
-    columns: Metrics = {}
-    for name, value in row.items():
-        if name != "label" and not name.endswith("_bracket"):
-            columns |= {name: value} | _ends(row, name, f"{name}_")
-    return columns
 
 
 class Ranking:

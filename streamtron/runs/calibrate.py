@@ -8,7 +8,6 @@ import numpy as np
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.core.names import checks_keywords
 from streamtron.data import find_shards
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
@@ -19,7 +18,6 @@ from streamtron.runs.evaluate import score_shards
 from streamtron.runs.inputs import Paths, as_model, as_paths
 
 
-@checks_keywords()
 def calibrate(
     model: LinearModel | str | os.PathLike[str], shards: Paths, *, method: Method = "sigmoid",
     share: tuple[float, float] = ALL, executor: Executor = serial,

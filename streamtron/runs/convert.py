@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate, chain, groupby
-from typing import Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
-from streamtron.core.config import Settings
+from streamtron.core.config import READING, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
 from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
-from streamtron.core.names import ReadingNames, checks_keywords
+from streamtron.core.names import check_names
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
 from streamtron.data import (
@@ -53,11 +53,10 @@ from streamtron.runs.inputs import (
 )
 
 
-@checks_keywords(ReadingNames)
 def convert(
     shards: Paths, destination: str | os.PathLike[str], *, to: Format = "parquet",
     settings: Settings | None = None, rows_per_shard: int = ROWS_PER_SHARD, overwrite: bool = False,
-    keep_names: bool = False, executor: Executor = serial, **names: Unpack[ReadingNames],
+    keep_names: bool = False, executor: Executor = serial, **names: Any,
 ) -> Written:  # fmt: skip
     """Convert shards into another format or size, or columns of any kinds into rows.
 
@@ -94,6 +93,7 @@ def convert(
     ...     convert(pathlib.Path(root, "a.svm"), pathlib.Path(root, "out"), to="parquet").rows
     2
     """
+    check_names(names, READING)
     settings = settings_from(settings, names)
     paths = as_paths(shards)
     settings = with_guesses(settings, paths)

@@ -27,7 +27,6 @@ from streamtron.core.errors import (
     StreamtronError,
 )
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
-from streamtron.core.names import settled
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
@@ -283,7 +282,7 @@ def read_record(path: Path) -> Record:
 def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Refuse settings, shards or a recipe other than the run's."""
     recorded, known, counted = read_record(path)
-    recorded, current = map(settled, (recorded, json.loads(json.dumps(settings.to_dict()))))
+    current = json.loads(json.dumps(settings.to_dict()))
     names = {*recorded, *current} - set(MAY_CHANGE)
     if changed := [name for name in names if recorded.get(name) != current.get(name)]:
         name, *further_names = sorted(changed, key=lambda name: (current.get(name) is None, name))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.kinds import whole
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, open_reader
@@ -38,7 +37,6 @@ from streamtron.runs.inputs import (
 )
 
 
-@checks_keywords()
 def evaluate(
     model: LinearModel | str | os.PathLike[str], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
     ranking: bool = True, share: tuple[float, float] = ALL, worst: int = 0,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -19,7 +19,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import scratch_directory
-from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
@@ -62,14 +61,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@checks_keywords(SettingNames)
 def fit(
     shards: Paths | InMemory, y: ArrayLike | None = None, *,
     model: str | os.PathLike[str] | None = None,
     settings: Settings | None = None, machine: Machine | None = None,
     resume: bool = False, overwrite: bool = False,
     listen: Listener = ignore, open_parts: OpenParts | None = None,
-    **names: Unpack[SettingNames],
+    **names: Any,
 ) -> LinearModel:  # fmt: skip
     """Train on shards, or rows in memory, and return the certified model.
 
@@ -118,7 +116,6 @@ def fit(
         ).model  # fmt: skip
 
 
-@checks_keywords()
 def run(
     shards: Paths, settings: Settings, *,
     model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,

@@ -13,7 +13,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
-from streamtron.core.names import settled
 from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
@@ -122,7 +121,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "columns": model.columns,
         "nonzero_weights": int(weights.nnz),
         "classes": list(model.classes),
-        "settings": settled(model.settings),
+        "settings": model.settings,
         "certificate": dict(model.certificate) or None,
         "calibration": model.calibration and model.calibration["method"],
         "probabilities": probability_map(model) is not None,
@@ -167,7 +166,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": "run", "state": state, "process": process,
         "next": _NEXT[state].format(run=os.fspath(path)),
-        "settings": None if record is None else settled(record.settings), "progress": progress,
+        "settings": None if record is None else record.settings, "progress": progress,
         "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
     }  # fmt: skip
@@ -255,7 +254,7 @@ def with_active_set(
             check_memory(so_far, machine, smaller)
 
     listen(ReadingStarted(0, "count", None, None, 0))
-    facts = describe_shards(shards, first, machine, cache if first.random else None, tell)
+    facts = describe_shards(shards, first, machine, cache, tell)
     plan = facts["plan"]
     check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
     candidates = [settings.but(active_set=plan["active_set"]) for settings in candidates]

@@ -13,7 +13,6 @@ import numpy as np
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import parse_json, reading_from, shared, write_atomically
-from streamtron.core.names import checks_keywords
 from streamtron.core.text import label_text, share_of_rows
 from streamtron.data import ShardFile, find_shards
 from streamtron.data.reader_config import ALL
@@ -34,7 +33,6 @@ from streamtron.runs.page_sections import EDGES, Facts, Measured, render
 from streamtron.runs.report import REPORT
 
 
-@checks_keywords()
 def report(
     run: str | os.PathLike[str], output: str | os.PathLike[str], *, valid: Paths = (),
     margins: bool = True, names: Paths = (), run_dir: str | os.PathLike[str] | None = None,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
@@ -16,7 +15,6 @@ from streamtron.runs.parts import OpenParts
 from streamtron.runs.report import Outcome
 
 
-@checks_keywords()
 def update(
     run: str | os.PathLike[str], shards: Paths, *, tol: float | None = None,
     max_epochs: int | None = None, allow_duplicate: bool = False,

@@ -153,8 +153,8 @@ class Learner:
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
-        settings = self.settings
-        return order.Turn(settings.seed, self.progress.reading, self.shuffles, settings.random)
+        seed, random = self.settings.seed, not self.settings.faithful
+        return order.Turn(seed, self.progress.reading, self.shuffles, random)
 
 
 def drop_spare_columns(learner: Learner) -> None:

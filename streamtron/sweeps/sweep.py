@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
@@ -21,11 +21,9 @@ from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.kinds import whole
-from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
-from streamtron.model.display import Tabled
 from streamtron.runs.directory import refuse_existing
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
@@ -76,7 +74,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sweep(Tabled):
+class Sweep:
     """Result of a sweep.
 
     Parameters
@@ -110,12 +108,7 @@ class Sweep(Tabled):
         """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return [trial.row(self.best) for trial in self.trials]
 
-    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return a row for each candidate."""
-        return {repr(self): self.rows()}
 
-
-@checks_keywords(SharedNames)
 def sweep(
     shards: Paths, *,
     loss: Given | None = None, C: Given | None = None, delta: Given | None = None,
@@ -126,7 +119,7 @@ def sweep(
     witness: str | os.PathLike[str] | None = None,
     settings: Settings | None = None, machine: Machine | None = None, overwrite: bool = False,
     executor: Executor = serial, tasks: int = 1, listen: Listener = ignore,
-    **names: Unpack[SharedNames],
+    **names: Any,
 ) -> Sweep:  # fmt: skip
     """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
 

@@ -36,7 +36,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "update": ("update", "m", "b.svm"),
     "forget": ("forget", "m", "b.svm"),
     "resume": ("fit", "a.svm", "--model", "m", "--resume"),
-    "diff": ("diff", "m", "good"),
 }
 
 SECONDS = 60
@@ -115,7 +114,7 @@ def ends_in_a_sentence(directory: Path, *words: str) -> str:
 
 COST: dict[str, tuple[str, ...]] = {
     "m": ("inspect", "predict", "evaluate", "explain", "sklearn", "json", "liblinear", "onnx",
-          "report", "certify", "certify shards", "update", "diff"),
+          "report", "certify", "certify shards", "update"),
     "m.run/report.json": ("report", "inspect run"),
     "m.run/run.json": ("inspect run", "update", "forget", "resume"),
     "m.run/manifest.json": ("inspect run", "report", "certify", "update", "forget"),

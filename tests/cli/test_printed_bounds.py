@@ -29,7 +29,6 @@ NO_CLAIMS = {
     "estimate",  # marked by ~
     "b / b_scale(stage.epsilon, settings, radius ** 2)",  # a setting
     "100 * abs(self.share)",
-    "wrong",  # shares of rows in plots
     "slack",
 }
 
@@ -149,8 +148,6 @@ def test_fit_certify_inspect_diff_and_the_page_print_bounds_that_hold(place, pri
     assert _named(shown, r"largest gap +(\S+)") >= widest
     again = json.loads(printed("certify", "m", "--json"))["learners"]
     _holds(_table(printed("certify", "m")), [each["certificate"] for each in again])
-    for found in re.findall(r"^gap +(\S+) → (\S+)$", printed("diff", "m", "m"), re.M):
-        assert min(map(Decimal, found)) >= min(Decimal(each[BOUNDS[2]]) for each in proofs)
     printed("report", "m.run", "-o", "page.html")
     cells = re.findall(r'data-key="([^"]+)">([^<]+)<', (place / "page.html").read_text())
     for each in proofs:

@@ -128,7 +128,7 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
     ("names", "wanted"),
     [
         ({"loss": "hinge"}, "smooth"),
-        ({"delta": 0.0}, "give --C|--C, or"),
+        ({"delta": 0.0}, "--C above 0"),
         ({"faithful": True}, "-"),
     ],
 )

@@ -128,7 +128,7 @@ def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_w
 )  # fmt: skip
 def test_a_setting_with_which_sums_would_overflow_is_refused(setting):
     [name] = setting
-    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: wanted .*1e"):
+    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: expected .*1e"):
         Settings(**setting)
 
 

@@ -373,13 +373,13 @@ def test_text_with_a_hash_or_named_columns_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        ({"hash_bits": 0}, "hash-bits is 0: wanted 1 to 31."),
-        ({"hash_bits": 32}, "hash-bits is 32: wanted 1 to 31."),
-        ({"hash_seed": -1}, "hash-seed is -1: wanted 0 to 2³²-1."),
-        ({"features": "a,,b"}, "features is ('a', '', 'b'): wanted names of columns."),
-        ({"hash_bits": 3, "vocabulary": "v"}, "hash-bits and vocabulary both give names their"),
+        ({"hash_bits": 0}, "hash-bits is 0: expected 1 to 31."),
+        ({"hash_bits": 32}, "hash-bits is 32: expected 1 to 31."),
+        ({"hash_seed": -1}, "hash-seed is -1: expected 0 to 4,294,967,295."),
+        ({"features": "a,,b"}, "features is 'a,,b': expected names of columns."),
+        ({"hash_bits": 3, "vocabulary": "v"}, "hash-bits and vocabulary: give one"),
         ({"multilabel": True, "multiclass": True}, "multi"),
-        ({"multilabel": True, "weights_in_label": True}, "weights-in-label reads"),
+        ({"multilabel": True, "weights_in_label": True}, "weights-in-label with multilabel"),
     ],
 )
 def test_settings_of_names_out_of_range_are_refused(names, sentence):

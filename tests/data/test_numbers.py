@@ -18,7 +18,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
-from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
+from streamtron.data.writers.predictions import TextForm, text_predictions
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import chunks_in
@@ -202,5 +202,5 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
 
 def test_bounds_of_predictions_are_written_rounded_outwards():
     columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
-    rows = PredictedRows({}, {name: np.array([x]) for name, x in columns.items()})
+    rows = {name: np.array([x]) for name, x in columns.items()}
     assert b"".join(text_predictions([rows], [], TextForm(digits=3))) == b"0.124\t0.123\t0.124\n"

@@ -133,7 +133,7 @@ def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_t
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
     write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
-        with pytest.raises(MachineError, match=r"need a cache.*--order sequential"):
+        with pytest.raises(MachineError, match=r"need a cache.*--cache-dir"):
             source.chunks([[0]])
         labels = source.labels
         for number, chunk in enumerate(source.chunks()):

@@ -35,7 +35,6 @@ PLANS = {
     "few columns": {"active_set": 8000},
     "nothing held": {"active_set": 0, "max_epochs": 3},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
-    "sequential": {"order": "sequential"},
 }
 
 plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())

@@ -16,13 +16,11 @@ from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import up
 from streamtron.model.calibration import METHODS
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes
 from tests.helpers.models import make_model, random_matrix, refused
-from tests.helpers.processes import here, one_sentence
 
 ROUNDING = {"rel": 0, "abs": 1e-13}
 
@@ -229,33 +227,3 @@ def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, library, None)
     message = refused(lambda: export(make_model(), tmp_path / "m", format_), SettingsError)
     assert f"{library.split('.')[0]}, which is not installed. Install streamtron[export]" in message
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_dropped(seed):
-    rng = np.random.default_rng(seed)
-    weights = rng.normal(size=(3, 40)) * 10.0 ** rng.uniform(-3, 3, (3, 1))
-    model = make_model(weights, np.zeros(3), ("a", "b", "c"), settings={}, certificate=None)
-    small = streamtron.prune(model, 0.5)
-    left = np.where(np.abs(weights) < 0.5, 0.0, weights)
-    assert np.array_equal(small.model.weights, left)
-    assert small.dropped == np.count_nonzero(weights) - np.count_nonzero(left)
-    worst = weights - left  # as rows, the dropped weights change decisions most
-    lengths = np.linalg.norm(worst, axis=1)
-    changes = np.abs(np.diag(worst @ (weights - small.model.weights).T))
-    assert (changes <= small.changes * lengths * (1.0 + 1e-12)).all()
-    assert ((lengths <= small.changes) & (small.changes <= lengths * (1.0 + 1e-10))).all()
-
-
-def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path):
-    model, _ = _model((0, 1))
-    model.save(tmp_path / "m")
-    words = ("export", "m", "--drop-below")
-    done = here(tmp_path, *words, 1, "--format", "streamtron", "-o", "s")
-    small = streamtron.load(tmp_path / "s")
-    dropped = model.weights[(np.abs(model.weights) < 1.0)]
-    assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
-    assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
-    assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
-    for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
-        one_sentence(here(tmp_path, *words, size, "--format", "json", "-o", "t"), 2, wanted)

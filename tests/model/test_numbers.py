@@ -138,6 +138,5 @@ def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_
         (lambda: make_model([1.0], 0.0, (0.0, 1.0), **huber), "one model a number"),
         (lambda: make_model(np.eye(3), np.zeros(3), (), **huber), "one model a number"),
         (lambda: model.predict_proba(np.eye(2)), "no probabilities"),
-        (lambda: model.plot_margins(np.eye(2), [1, 2]), "has no margin"),
     ):
         assert sentence in refused(action, SettingsError)

@@ -39,7 +39,6 @@ CASES: dict[str, dict[str, Any]] = {
     "balanced": {"class_weight": "balanced", "columns": 60, "active_set": 4_000},
     "row weights": {"weights_in_label": True},
     "row weights, parts": {"weights_in_label": True, "parts": 4},
-    "in the order of the files": {"order": "sequential", "columns": 60, "active_set": 4_000},
     "no bias, blocks": {"rho": 0.0, "columns": 60, "active_set": 4_000},
     "a large bias": {"rho": 10.0},
 }

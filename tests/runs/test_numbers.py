@@ -21,7 +21,7 @@ import streamtron
 from streamtron import Settings, StreamtronRegressor
 from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
-from tests.helpers.processes import here
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.svm_text import svm_lines, write_shards
 
 Floats = NDArray[np.float64]
@@ -91,13 +91,8 @@ def test_one_number_a_row_is_written_between_bounds_of_what_the_optimum_predicts
 def test_what_is_said_of_labels_is_refused_of_numbers(place):
     with pytest.raises(SettingsError, match="predicts numbers"):
         streamtron.calibrate(streamtron.load(place / "huber"), place / "train.svm")
-    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber")
-    for words, sentence in (
-        (("--valid", "held-out.svm", "--until", "certain=0.9"), "predicts numbers"),
-        (("--calibrate", "held-out.svm"), "numbers have none"),
-    ):
-        done = here(place, *fit, *words)
-        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber", "--calibrate", "held-out.svm")
+    one_sentence(here(place, *fit), 2, "numbers have none")
 
 
 def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(place):
@@ -121,7 +116,6 @@ def test_explain_and_inspect_speak_of_no_class(place):
         assert "class" not in text
         assert "label" not in text
     assert "the number predicted" in here(place, "inspect", "huber").stdout
-    assert "\n\ncosine" in here(place, "diff", "huber", "squared_error").stdout, "without a class"
 
 
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):

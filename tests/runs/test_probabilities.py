@@ -287,17 +287,6 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run,
         assert 0.0 < proven["dual_objective"] <= proven["primal_objective"]
 
 
-def test_the_plot_of_a_certificate_without_margins_has_the_gap_alone(place):
-    model = _fit(place, "two", "hinge", tol=0.01)
-    top, bottom = model.plot_certificate()
-    assert not top.get_visible()
-    last = model.certificate["history"][-1]
-    assert bottom.lines[0].get_xydata()[-1].tolist() == [last["reading"], last["gap"]]
-    X, y = _rows("two")
-    assert len(model.plot_margins(X, y).lines) == 2
-    assert len(_fit(place, "two").plot_margins(X, y).lines) == 1  # no loss ends at a margin
-
-
 # --- probabilities -------------------------------------------------------------------------------
 
 
@@ -504,39 +493,3 @@ def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused
         done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
         one_sentence(done, 2, part)
         assert not (place / "none.tsv").exists()
-
-
-@pytest.mark.parametrize(
-    ("rows", "tol", "share"), [("two", 0.3, 0.9), ("two", 1e-8, 0.5), ("zero", 0.01, 1)]
-)
-def test_a_fit_goes_on_until_enough_labels_are_certain_or_says_so(run, place, rows, tol, share):
-    (place / "zero.svm").write_text("1\n" * 3)  # decisions of a bias that is 0
-    done = run("fit", "two.svm", "--C", 0.1, "--rho", int(rows == "two"), "--tol", tol, "--model",
-               "until", "--until", f"certain={share}", "--valid", f"{rows}.svm",
-               "--overwrite")  # fmt: skip
-    model = streamtron.load(place / "until")
-    if rows == "zero":
-        assert done.returncode == 4, done.stderr
-        assert "certain labels     0 of 3" in done.stdout
-        assert model.certificate is not None
-        return
-    assert done.returncode == 0, done.stderr
-    [found] = streamtron.predict(model, place / "two.svm", certain=True)
-    assert found.certain.mean() >= share
-    assert (model.settings["tol"] < tol) == (tol == 0.3), "which was enough at once, else"
-    assert done.stdout.endswith(f"certain labels     {found.certain.sum()} of 700\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--until", "certain=0.9"], "--valid SHARDS"),
-        (["--until", "certain=0.9", "--valid", "20%"], "--valid SHARDS"),
-        (["--until", "sure=0.9", "--valid", "two.svm"], "wanted certain=SHARE"),
-        (["--until", "certain=1.5", "--valid", "two.svm"], "at most 1"),
-        (["--until", "certain=0.9", "--valid", "two.svm", "--tol", "0"], "tol 0"),
-    ],
-)
-def test_an_until_that_cannot_be_met_is_refused_before_the_fit(run, place, words, part):
-    one_sentence(run("fit", "two.svm", "--model", "refused", *words), 2, part)
-    assert not (place / "refused").exists()

@@ -181,9 +181,9 @@ def test_rows_that_cannot_be_fitted_on_are_refused(rows, y, sentence):
 
 
 def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypatch):
-    with pytest.raises(SettingsError, match="rows in memory, where shards are wanted"):
+    with pytest.raises(TypeError, match="rows in memory: expected paths of shards"):
         streamtron.evaluate(streamtron.fit(table, label="answer", tol=0.5), table)
-    with pytest.raises(SettingsError, match=r"Write it with fit\(…\)\.save\(path\)"):
+    with pytest.raises(SettingsError, match=r"write the model with fit\(…\)\.save\(path\)"):
         streamtron.fit(table, label="answer", model=tmp_path / "m.st")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     streamtron.fit(table, label="answer", tol=0.5).save(tmp_path / "m.st")
@@ -192,7 +192,7 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"order": "sequential"}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
+    [{}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
      {"parts": 1}, {"multiclass": True}],
     ids=str,
 )  # fmt: skip

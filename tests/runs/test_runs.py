@@ -258,11 +258,10 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     "words",
     [
-        "fit bad --order sequential",
-        "fit bad --order sequential --run-dir r",
+        "fit bad",
+        "fit bad --run-dir r",
         "fit bad --memory 1MB --cache-dir c",
         "fit bad --parts 3 --cache-dir c",
-        "fit bad --parts 3 --order sequential",
         "fit bad/b.svm",
         "fit bad/c.svm --cache-dir c --run-dir r",
         "sweep bad/b.svm --valid bad/b.svm --C 1",
@@ -517,7 +516,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "few rows held": {"C": 20.0, "active_set": 6_000, "max_epochs": 5},
     "no row held": {"C": 20.0, "active_set": 0, "max_epochs": 2},
     "wide": {"C": 50.0, "active_set": 8_000, "max_epochs": 3},
-    "sequential": {"C": 20.0, "order": "sequential", "active_set": 6_000, "max_epochs": 4},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
     "hard margin": {"delta": 0.0, "stage": "1,0.1", "active_set": 6_000, "max_epochs": 4},
     "many classes": {"multiclass": True, "C": 0.3, "active_set": 25_000, "tol": 0.05},

@@ -64,7 +64,6 @@ class Story:
             "C": float(self.rng.choice([0.1, 2.0, 30.0])),
             "rho": float(self.rng.choice([0.0, 1.0])),
             "active_set": int(self.rng.choice([10**9, 6_000])),
-            "order": str(self.rng.choice(["random", "sequential"])),
             "multiclass": self.kind["classes"] == 3,
             "max_epochs": 1000,
             "index_base": 1,
@@ -187,7 +186,7 @@ class Story:
             return None
         left = self.there.pop(name)[3:]
         new = name
-        if self.rng.random() < 0.5 or not self.settings.random:  # else the cache has it as it was
+        if self.rng.random() < 0.5:
             new = name.replace(".", "x.")
         content = self.rows[name][left], self.labels[name][left], self.users[name][left]
         del self.rows[name]
@@ -338,7 +337,7 @@ class Story:
         return {values for values in found if len(values) >= 12}
 
 
-PARTS = {"parts": 2, "order": "random"}
+PARTS = {"parts": 2}
 
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},

@@ -111,11 +111,11 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ("--metric beauty", "beauty"),
     ("--folds 1", "folds is 1, and there are 4 shards"),
     ("--valid 20% --folds 2", "folds are for a sweep without"),
-    ("--valid 20% --held-out 0.1", "held_out is 0.1, but 0.2 of the rows are to be held out"),
+    ("--valid 20% --held-out 0.1", "held_out is 0.1 and also 0.2"),
     ("--folds 5", "folds is 5, and there are 4 shards"),
     ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
     ("--halving --faithful", "halving"),
-    ("--loss hinge,log_los", "loss is 'log_los': wanted squared_hinge, log_loss, hinge, "),
+    ("--loss hinge,log_los", "loss is 'log_los': expected squared_hinge, log_loss, hinge, "),
     ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
     ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
 ])  # fmt: skip
@@ -130,8 +130,8 @@ def test_what_cannot_be_swept_is_a_sentence_that_names_it_and_exit_code_2(words,
     ({"loss": 5}, "loss is 5: wanted names"),
     ({"loss": [1]}, "loss is .1.: wanted names"),
     ({"C": ["a"]}, "C is .'a'.: wanted numbers"),
-    ({"C": "0.1..1", "random": 1.5}, "random is 1.5: wanted a whole number"),
-    ({"tasks": 0}, "tasks is 0: wanted at least 1"),
+    ({"C": "0.1..1", "random": 1.5}, "random is 1.5: expected a whole number"),
+    ({"tasks": 0}, "tasks is 0: expected 1 or more"),
 ])  # fmt: skip
 def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
     with pytest.raises(SettingsError, match=part):

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial, sum_over_tree
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import are_targets
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
@@ -76,7 +75,6 @@ class _Model(NamedTuple):
     distinct: NDArray[np.float64]
 
 
-@checks_keywords()
 def generate(
     directory: str, *, rows: int, columns: int | None = None, seed: int, kind: str = "text",
     target: str = "class", shards: int = 8, format: Format = "libsvm", first_row: int = 0,
