@@ -31,9 +31,33 @@ from streamtron.data.writers.shards import ShardStyle, new_shards, write_shards
 COLUMNS, GROUP_ROWS, SHARD_ROWS = 10**6, 4096, 1 << 18
 NUMBERS = [60] * 13
 CATEGORIES = [
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
-    5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-]  # fmt: skip
+    1460,
+    583,
+    10131227,
+    2202608,
+    305,
+    24,
+    12517,
+    633,
+    3,
+    93145,
+    5683,
+    8351593,
+    3194,
+    27,
+    14992,
+    5461306,
+    10,
+    5652,
+    2173,
+    4,
+    7046547,
+    18,
+    15,
+    286181,
+    105,
+    142572,
+]
 FIELDS = np.array(NUMBERS + CATEGORIES, dtype=np.float64)
 ZIPF, INTERCEPT, DEVIATION = 1.1, -1.3, 1.0
 """The exponent; the mean logarithm of the odds, and its deviation from row to row."""
@@ -80,10 +104,15 @@ def fit(directory: str, C: float, tol: float) -> dict[str, Any]:
         processor = time.process_time() - before
     report, proven = outcome.report, outcome.report["certificate"]
     return {
-        "C": C, "tol": tol, "stop_reason": outcome.stop_reason, "readings": report["readings"],
-        "seconds": report["seconds"], "processor_seconds": processor,
-        "gap": proven["relative_duality_gap"], "primal": proven["primal_objective"],
-    }  # fmt: skip
+        "C": C,
+        "tol": tol,
+        "stop_reason": outcome.stop_reason,
+        "readings": report["readings"],
+        "seconds": report["seconds"],
+        "processor_seconds": processor,
+        "gap": proven["relative_duality_gap"],
+        "primal": proven["primal_objective"],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -111,11 +140,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 report, peak = measure.in_fresh_process(fit, str(rows), C, tol)
                 fits.append({**report, "peak_bytes": peak})
     lines = [
-        [f"{one['C']:g}", f"{one['tol']:g}", f"{one['readings']:g}", f"{one['seconds']:.1f}",
-         f"{one['processor_seconds']:.1f}", f"{one['peak_bytes'] / 1e6:.0f}",
-         f"{one['gap']:.1e}", one["stop_reason"]]
+        [
+            f"{one['C']:g}",
+            f"{one['tol']:g}",
+            f"{one['readings']:g}",
+            f"{one['seconds']:.1f}",
+            f"{one['processor_seconds']:.1f}",
+            f"{one['peak_bytes'] / 1e6:.0f}",
+            f"{one['gap']:.1e}",
+            one["stop_reason"],
+        ]
         for one in fits
-    ]  # fmt: skip
+    ]
     limit = available_memory()
     title = f"{options.rows:,} rows, {COLUMNS:,} columns, memory {limit / 1e6:,.0f} MB"
     head = ["C", "tol", "readings", "seconds", "of processor", "peak MB", "gap", "ending"]

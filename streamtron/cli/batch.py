@@ -85,10 +85,14 @@ def command_line(
             words += map(_text, _listed(values[key]))
     settings = _checked(command, words)
     read, written = (
-        [str(file) for key in values if isinstance(parameters[key].type, files)
-         for file in _listed(values[key])]
+        [
+            str(file)
+            for key in values
+            if isinstance(parameters[key].type, files)
+            for file in _listed(values[key])
+        ]
         for files in (options.Read, options.Written)
-    )  # fmt: skip
+    )
     if "-" in (*read, *written):
         raise SettingsError("- is standard input or output, and a job has none: name a file.")
     read += [] if settings.vocabulary is None else [settings.vocabulary]

@@ -26,9 +26,19 @@ from streamtron.data import Manifest, find_shards
 from streamtron.runs.report import NOT_CERTIFIED
 
 COMMANDS = (
-    "fit", "update", "forget", "sweep", "predict", "export", "report", "convert", "generate",
-    "evaluate", "certify", "inspect",
-)  # fmt: skip
+    "fit",
+    "update",
+    "forget",
+    "sweep",
+    "predict",
+    "export",
+    "report",
+    "convert",
+    "generate",
+    "evaluate",
+    "certify",
+    "inspect",
+)
 """Commands that a job can be."""
 
 WATCHING = ("log", "verbose")
@@ -162,14 +172,16 @@ def _job(
         raise _refused(path, name, str(error).rstrip(".")) from error
     lasting = [word for word in line.words if word.partition("=")[0].lstrip("-") not in WATCHING]
     return Job(
-        name, (command, *line.words), after=tuple(table["after"]),
+        name,
+        (command, *line.words),
+        after=tuple(table["after"]),
         inputs=tuple(_absolute(directory, file) for file in line.inputs),
         outputs=tuple(os.path.join(directory, file) for file in line.outputs),
         digest=_digest(
             [command, lasting, line.settings, [jobs[name].digest for name in table["after"]]]
         ),
         accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
-    )  # fmt: skip
+    )
 
 
 def _absolute(directory: str, path: str) -> str:

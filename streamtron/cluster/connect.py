@@ -46,10 +46,15 @@ _DASK_SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def connect(
-    workers: int | Client | None = None, scheduler: str | None = None, *,
-    machine: Machine | None = None, dashboard: str | None = None, timeout: float = CONNECT_TIMEOUT,
-    worker_timeout: float | None = None, verbose: bool = False,
-) -> Iterator[Workers]:  # fmt: skip
+    workers: int | Client | None = None,
+    scheduler: str | None = None,
+    *,
+    machine: Machine | None = None,
+    dashboard: str | None = None,
+    timeout: float = CONNECT_TIMEOUT,
+    worker_timeout: float | None = None,
+    verbose: bool = False,
+) -> Iterator[Workers]:
     """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
     open client.
 

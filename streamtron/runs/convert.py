@@ -55,10 +55,17 @@ from streamtron.runs.inputs import (
 
 @checks_keywords(ReadingNames)
 def convert(
-    shards: Paths, destination: str | os.PathLike[str], *, to: Format = "parquet",
-    settings: Settings | None = None, rows_per_shard: int = ROWS_PER_SHARD, overwrite: bool = False,
-    keep_names: bool = False, executor: Executor = serial, **names: Unpack[ReadingNames],
-) -> Written:  # fmt: skip
+    shards: Paths,
+    destination: str | os.PathLike[str],
+    *,
+    to: Format = "parquet",
+    settings: Settings | None = None,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    overwrite: bool = False,
+    keep_names: bool = False,
+    executor: Executor = serial,
+    **names: Unpack[ReadingNames],
+) -> Written:
     """Convert shards into another format or size, or columns of any kinds into rows.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
@@ -200,16 +207,22 @@ def _base(
 
 
 def _style(
-    surveys: Sequence[Survey], to: Format, shift: int, settings: Settings,
+    surveys: Sequence[Survey],
+    to: Format,
+    shift: int,
+    settings: Settings,
     recipe: Recipe | None,
-) -> ShardStyle:  # fmt: skip
+) -> ShardStyle:
     labels = [known.label for known in surveys if known.label is not None]
     return ShardStyle(
-        to, shift, label_type(labels[0]) if labels else float,
+        to,
+        shift,
+        label_type(labels[0]) if labels else float,
         settings.weight is not None or settings.weights_in_label,
-        any(known.multilabel for known in surveys), settings.one_vs_rest,
+        any(known.multilabel for known in surveys),
+        settings.one_vs_rest,
         None if recipe is None else canonical(recipe.to_dict()),
-    )  # fmt: skip
+    )
 
 
 class RowRange(NamedTuple):
@@ -227,9 +240,11 @@ class RowRange(NamedTuple):
 
 
 def _row_ranges(
-    shards: Sequence[ShardFile], surveys: Sequence[Survey], path_of: Callable[[int], str],
+    shards: Sequence[ShardFile],
+    surveys: Sequence[Survey],
+    path_of: Callable[[int], str],
     rows_per_shard: int,
-) -> list[RowRange]:  # fmt: skip
+) -> list[RowRange]:
     """Put the new shards that begin in one old shard into one range: little is read twice."""
     firsts = list(accumulate((known.rows for known in surveys), initial=0))
     end = firsts.pop()

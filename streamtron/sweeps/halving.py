@@ -137,9 +137,13 @@ without halving and two-stage it has one iteration."""
 
 
 def schedule_of(
-    settings: Settings, candidates: Sequence[Settings], metric: str, *, halving: bool,
+    settings: Settings,
+    candidates: Sequence[Settings],
+    metric: str,
+    *,
+    halving: bool,
     two_stage: bool,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """Return the schedule for candidates that share these settings.
 
     Refuse settings, or a metric, that the procedure cannot handle, by a SettingsError.
@@ -151,22 +155,36 @@ def schedule_of(
     of_paper = "two-stage goes through the paper's stages, which are for the"
     refusals = (
         (halving and two_stage, "halving and two-stage each say which candidates go on: give one."),
-        (halving and settings.faithful,
-         "halving stops early at loose tolerances, faithful stops at none: give one."),
-        (two_stage and losses,
-         f"{of_paper} squared hinge, and the loss is {', '.join(losses[:1])}: leave one out."),
-        (two_stage and penalties,
-         f"{of_paper} penalty l2, and it is {', '.join(penalties[:1])}: leave one out."),
-        (two_stage and stages < 2,
-         f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
-         "1,0.1, or leave it to auto."),
-        (two_stage and settings.faithful,
-         "two-stage stops candidates that are certified, faithful goes on: give one."),
-        (two_stage and metric != "accuracy",
-         f"two-stage goes by what the accuracy can be, and metric is {metric}: leave one out."),
-        (two_stage and settings.one_vs_rest,
-         "two-stage is for two classes, and multiclass or multilabel is given: leave one out."),
-    )  # fmt: skip
+        (
+            halving and settings.faithful,
+            "halving stops early at loose tolerances, faithful stops at none: give one.",
+        ),
+        (
+            two_stage and losses,
+            f"{of_paper} squared hinge, and the loss is {', '.join(losses[:1])}: leave one out.",
+        ),
+        (
+            two_stage and penalties,
+            f"{of_paper} penalty l2, and it is {', '.join(penalties[:1])}: leave one out.",
+        ),
+        (
+            two_stage and stages < 2,
+            f"two-stage goes from stage to stage, and there is one, {settings.stage}: give --stage "
+            "1,0.1, or leave it to auto.",
+        ),
+        (
+            two_stage and settings.faithful,
+            "two-stage stops candidates that are certified, faithful goes on: give one.",
+        ),
+        (
+            two_stage and metric != "accuracy",
+            f"two-stage goes by what the accuracy can be, and metric is {metric}: leave one out.",
+        ),
+        (
+            two_stage and settings.one_vs_rest,
+            "two-stage is for two classes, and multiclass or multilabel is given: leave one out.",
+        ),
+    )
     for is_refused, sentence in refusals:
         if is_refused:
             raise SettingsError(sentence)

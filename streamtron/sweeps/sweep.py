@@ -118,17 +118,30 @@ class Sweep(Tabled):
 
 @checks_keywords(SharedNames)
 def sweep(
-    shards: Paths, *,
-    loss: Given | None = None, C: Given | None = None, delta: Given | None = None,
-    rho: Given | None = None, l1_ratio: Given | None = None, random: int | None = None,
-    valid: Paths | None = None, folds: int | None = None,
-    halving: bool = False, two_stage: bool = False, metric: str | None = None,
-    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    shards: Paths,
+    *,
+    loss: Given | None = None,
+    C: Given | None = None,
+    delta: Given | None = None,
+    rho: Given | None = None,
+    l1_ratio: Given | None = None,
+    random: int | None = None,
+    valid: Paths | None = None,
+    folds: int | None = None,
+    halving: bool = False,
+    two_stage: bool = False,
+    metric: str | None = None,
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None, machine: Machine | None = None, overwrite: bool = False,
-    executor: Executor = serial, tasks: int = 1, listen: Listener = ignore,
+    settings: Settings | None = None,
+    machine: Machine | None = None,
+    overwrite: bool = False,
+    executor: Executor = serial,
+    tasks: int = 1,
+    listen: Listener = ignore,
     **names: Unpack[SharedNames],
-) -> Sweep:  # fmt: skip
+) -> Sweep:
     """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
 
     Parameters
@@ -199,9 +212,13 @@ def sweep(
 
 
 def _shared(
-    settings: Settings | None, names: Mapping[str, Any], loss: Given | None, shards: list[str],
-    share: float | None, threads: int | None,
-) -> Settings:  # fmt: skip
+    settings: Settings | None,
+    names: Mapping[str, Any],
+    loss: Given | None,
+    shards: list[str],
+    share: float | None,
+    threads: int | None,
+) -> Settings:
     """Return what all candidates share, with the defaults of the first loss, and a share of the
     rows held out if one is to be measured on."""
     first = first_loss(loss)
@@ -223,9 +240,13 @@ def _from_the_root(shards: Paths) -> list[str]:
 
 
 def _write_best(
-    best: Trial, trials: Sequence[Trial], metric: str, files: dict[str, Any], run_dir: str | None,
+    best: Trial,
+    trials: Sequence[Trial],
+    metric: str,
+    files: dict[str, Any],
+    run_dir: str | None,
     fit: Callable[..., Outcome] | None,
-) -> Outcome | None:  # fmt: skip
+) -> Outcome | None:
     """Write the files of the best candidate, with the table in its report; ``fit`` fits it on all
     shards where its trial did not; None = it has no files."""
     table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
@@ -241,9 +262,11 @@ def _write_best(
 
 
 def _all_iterations(
-    candidates: Sequence[Settings], schedule: Schedule, metric: str,
+    candidates: Sequence[Settings],
+    schedule: Schedule,
+    metric: str,
     fit: Callable[[Mapping[int, Settings], int], Mapping[int, list[Trial]]],
-) -> list[Trial]:  # fmt: skip
+) -> list[Trial]:
     """Return each candidate's last trial; costs are those of all iterations.
 
     ``fit`` is a function from number → settings, and the iteration, to number → trials on all
@@ -281,18 +304,26 @@ def _by_candidate(
     for fold, trial in zip(folds, trials, strict=True):
         listen(
             TrialDone(
-                describe_candidate(trial.settings), fold, trial.metrics, trial.gap,
-                trial.stop_reason, trial.costs.worker,
+                describe_candidate(trial.settings),
+                fold,
+                trial.metrics,
+                trial.gap,
+                trial.stop_reason,
+                trial.costs.worker,
             )
-        )  # fmt: skip
+        )
         by_candidate[trial.candidate].append(trial)
     return by_candidate
 
 
 def _tasks(
-    folds: Sequence[Fold], candidates: Mapping[int, Settings], *, count: int, cache: str,
+    folds: Sequence[Fold],
+    candidates: Mapping[int, Settings],
+    *,
+    count: int,
+    cache: str,
     scratch: str,
-) -> list[Task]:  # fmt: skip
+) -> list[Task]:
     """Distribute the candidates of every fold over its share of ``count`` tasks.
 
     Neighbours, which cost about the same, go to different tasks.
@@ -317,9 +348,14 @@ def _tasks(
 
 
 def fit_task(
-    task: Task, machine: Machine, metric: str | None, *, listen: Listener = ignore,
-    run_dir: str | None = None, worker: str = "local",
-) -> list[Trial]:  # fmt: skip
+    task: Task,
+    machine: Machine,
+    metric: str | None,
+    *,
+    listen: Listener = ignore,
+    run_dir: str | None = None,
+    worker: str = "local",
+) -> list[Trial]:
     """Fit candidates on the same readings of a fold, and measure them on one reading of its
     validation shards.
 
@@ -352,9 +388,13 @@ def _measured(
 ) -> list[Trial]:
     started, candidates = now(), list(task.candidates.values())
     outcomes = fit_many(
-        task.fold.shards, candidates, machine=machine, listen=listen, cache_dir=task.cache_dir,
+        task.fold.shards,
+        candidates,
+        machine=machine,
+        listen=listen,
+        cache_dir=task.cache_dir,
         run_dir=run_dir,
-    )  # fmt: skip
+    )
     models = [outcome.model for outcome in outcomes]
     if candidates[0].one_vs_rest and models[0].kind == "two classes":
         first, second = map(label_text, models[0].classes)
@@ -372,12 +412,20 @@ def _measured(
     ):
         report, metrics = outcome.report, evaluation.to_dict()
         costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
-        trials.append(Trial(
-            candidate=number, settings=settings,
-            metrics={name: metrics[name] for name in metrics_of(settings)},
-            certificate=certificate_of(report), costs=costs,
-            stop_reason=outcome.stop_reason, radius=report.get("radius"),
-            at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
-            weights=None if task.fold.name or not settings.ratio else outcome.model.sparse_weights,
-        ))  # fmt: skip
+        trials.append(
+            Trial(
+                candidate=number,
+                settings=settings,
+                metrics={name: metrics[name] for name in metrics_of(settings)},
+                certificate=certificate_of(report),
+                costs=costs,
+                stop_reason=outcome.stop_reason,
+                radius=report.get("radius"),
+                at_optimum=evaluation.accuracy_at_optimum or (None, None),
+                outcome=outcome,
+                weights=None
+                if task.fold.name or not settings.ratio
+                else outcome.model.sparse_weights,
+            )
+        )
     return trials

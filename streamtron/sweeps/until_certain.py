@@ -31,9 +31,15 @@ class Certain(NamedTuple):
 
 
 def fit_until_certain(
-    shards: Paths, settings: Settings, share: float, valid: Paths, *, resume: bool = False,
-    overwrite: bool = False, **files: Any,
-) -> tuple[Outcome, Certain]:  # fmt: skip
+    shards: Paths,
+    settings: Settings,
+    share: float,
+    valid: Paths,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    **files: Any,
+) -> tuple[Outcome, Certain]:
     """Fit to ``tol``, then to a tenth of it and so on, until enough labels are certain.
 
     Each fit goes on where the one before ended. It ends, too, when a tolerance was not certified or

@@ -102,41 +102,54 @@ def test_values_are_written_as_on_the_command_line(tmp_path):
     sweep += "loss = 'huber'\nepsilon = 0.5\n"
     first, second = _load(tmp_path, fit + sweep).jobs
     assert {
-        "--b=5,0.1", "--stage=1,0.1", "--class-weight=1=2,-1=0.5", "--faithful",
-        "--no-allow-duplicate", "--active-set=10MB",
-    } <= set(first.words)  # fmt: skip
+        "--b=5,0.1",
+        "--stage=1,0.1",
+        "--class-weight=1=2,-1=0.5",
+        "--faithful",
+        "--no-allow-duplicate",
+        "--active-set=10MB",
+    } <= set(first.words)
     assert {"--valid=b", "--valid=c"} <= set(second.words)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("[[job]\n", "cannot be read as TOML"),
-    ("[job]\nname='a'", "wanted [[job]] tables"),
-    ("", "wanted [[job]] tables"),
-    (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
-    (FIT + FIT, "job 'a': the name of an earlier job too"),
-    (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
-    (FIT.replace("name='a'\n", ""), "its name is None"),
-    (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
-    (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
-    (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
-    (FIT + "C = 'x'\n", "'x': wanted a number"),
-    (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
-    (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
-    (FIT + "json = true\n", "fit has no json"),
-    (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
-    (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
-    (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
-    (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
-    (FIT + "after = 'b'\n" + OTHER.replace("'m'", "'n'") + "after='a'\n", "wait for each other"),
-    (FIT + OTHER.replace("'m'", "'./m'"), "m is what 'a' writes too"),
-    (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
-    (FIT + "report = 'night.status.json'\n", "night.status.json is what 'the batch' writes too"),
-    (FIT.replace("'fit'", "['fit']"), "command is ['fit'], wanted one of fit"),
-    (FIT.replace("shards='a'", "shards='-'"), "job 'a': - is standard input or output"),
-    (FIT.replace("model='m'", "model='-'"), "job 'a': - is standard input or output"),
-    (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
-    (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[[job]\n", "cannot be read as TOML"),
+        ("[job]\nname='a'", "wanted [[job]] tables"),
+        ("", "wanted [[job]] tables"),
+        (FIT + "[settings]\nC=1\n", "wanted [[job]] tables"),
+        (FIT + FIT, "job 'a': the name of an earlier job too"),
+        (FIT.replace("name='a'", "name='../a'"), "job number 1: its name is '../a'"),
+        (FIT.replace("name='a'\n", ""), "its name is None"),
+        (FIT.replace("'fit'", "'cache'"), "command is cache, wanted one of fit"),
+        (FIT + "Cc = 1\n", "job 'a': fit has no Cc; it knows C, "),
+        (FIT + "C = -1\n", "job 'a': C is -1.0: wanted 1e-30 to 1e30"),
+        (FIT + "C = 'x'\n", "'x': wanted a number"),
+        (FIT + "faithful = 1\n", "faithful is 1: wanted true or false"),
+        (FIT + "C = 1\ndelta = 1\n", "two names of one thing"),
+        (FIT + "json = true\n", "fit has no json"),
+        (FIT.replace("model='m'\n", ""), "job 'a': Missing option '--model'"),
+        (FIT + "after = 'b'\n", "job 'a': after names 'b', which is no job"),
+        (FIT + "after = 3\n", "after is 3, wanted names of jobs"),
+        (FIT + "after = 'a'\n", "jobs that wait for each other: a after a"),
+        (
+            FIT + "after = 'b'\n" + OTHER.replace("'m'", "'n'") + "after='a'\n",
+            "wait for each other",
+        ),
+        (FIT + OTHER.replace("'m'", "'./m'"), "m is what 'a' writes too"),
+        (FIT + "report = 'night.toml'\n", "night.toml is what 'the batch' writes too"),
+        (
+            FIT + "report = 'night.status.json'\n",
+            "night.status.json is what 'the batch' writes too",
+        ),
+        (FIT.replace("'fit'", "['fit']"), "command is ['fit'], wanted one of fit"),
+        (FIT.replace("shards='a'", "shards='-'"), "job 'a': - is standard input or output"),
+        (FIT.replace("model='m'", "model='-'"), "job 'a': - is standard input or output"),
+        (FIT + "accept_uncertified = 4\n", "accept_uncertified is 4, wanted true or false"),
+        (FIT + "config = 'none.toml'\n", "none.toml: cannot be read as TOML settings"),
+    ],
+)
 def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     message = refused(lambda: _load(tmp_path, text), SettingsError)
     assert sentence in message
@@ -145,24 +158,31 @@ def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
 
 def test_a_job_has_changed_where_its_columns_its_vocabulary_or_its_names_have(tmp_path):
     for name, content in {
-        "c.toml": "columns = ['x:number']\n", "words": "a\nb\n", "names.csv": "a\n",
-        "s.toml": "columns = 'c.toml'\n", "v.toml": "vocabulary = 'words'\n",
-    }.items():  # fmt: skip
+        "c.toml": "columns = ['x:number']\n",
+        "words": "a\nb\n",
+        "names.csv": "a\n",
+        "s.toml": "columns = 'c.toml'\n",
+        "v.toml": "vocabulary = 'words'\n",
+    }.items():
         (tmp_path / name).write_text(content)
-    text = "".join((
-        text_of("a", "fit", shards="a", model="a.model", columns="c.toml"),
-        text_of("b", "fit", shards="a", model="b.model", config="s.toml"),
-        text_of("c", "sweep", shards="a", config="v.toml"),
-        text_of("d", "certify", model="a", shards="a", vocabulary="words"),
-        text_of("e", "report", run="a", output="a.html", names=["names.csv"]),
-    ))  # fmt: skip
+    text = "".join(
+        (
+            text_of("a", "fit", shards="a", model="a.model", columns="c.toml"),
+            text_of("b", "fit", shards="a", model="b.model", config="s.toml"),
+            text_of("c", "sweep", shards="a", config="v.toml"),
+            text_of("d", "certify", model="a", shards="a", vocabulary="words"),
+            text_of("e", "report", run="a", output="a.html", names=["names.csv"]),
+        )
+    )
 
     def seen() -> dict[str, tuple[str, str]]:
         return {job.name: (job.digest, state_of(job.inputs)) for job in _load(tmp_path, text).jobs}
 
     for name, line, changed in (
-        ("c.toml", "label = 'y'\n", "ab"), ("words", "c\n", "cd"), ("names.csv", "b\n", "e"),
-    ):  # fmt: skip
+        ("c.toml", "label = 'y'\n", "ab"),
+        ("words", "c\n", "cd"),
+        ("names.csv", "b\n", "e"),
+    ):
         before = seen()
         (tmp_path / name).write_text((tmp_path / name).read_text() + line)
         assert "".join(job for job, state in seen().items() if state != before[job]) == changed
@@ -276,10 +296,16 @@ def test_jobs_behind_a_fit_that_stopped_early_run_only_if_that_is_accepted(tmp_p
 
 NIGHT = (
     text_of("train", "fit", model="model", shards="data", config="settings.toml")
-    + text_of("score", "predict", after="train", model="model", shards=["new/*.svm", "late.svm"],
-              output="new.tsv")
+    + text_of(
+        "score",
+        "predict",
+        after="train",
+        model="model",
+        shards=["new/*.svm", "late.svm"],
+        output="new.tsv",
+    )
     + text_of("see", "inspect", paths="new")
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -407,11 +433,17 @@ def test_a_killed_batch_leaves_no_job_behind_and_finishes_when_called_again(unde
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "train").iterdir()} == made
 
 
-@pytest.mark.parametrize(("deaf", "number"), [
-    ("", signal.SIGTERM),
-    pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN); ", signal.SIGKILL,
-                 marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("deaf", "number"),
+    [
+        ("", signal.SIGTERM),
+        pytest.param(
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN); ",
+            signal.SIGKILL,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_a_job_whose_parent_has_died_ends_though_it_may_not_obey_sigterm(deaf, number):
     child = f"import signal; from streamtron.cluster.jobs import follow_parent; {deaf}"
     child += "follow_parent()\nwhile True: signal.pause()"
@@ -433,9 +465,11 @@ def test_jobs_that_change_a_run_are_done_once_unless_settings_change_or_a_kill_c
     generate(str(tmp_path / "data"), rows=2000, columns=80, seed=0, shards=2)
     status = tmp_path / "night.status.json"
     for expected, text, how in (
-        (["fit", "add", "take"], CHANGES, {}), (["fit", "add", "take"], CHANGES, {"again": True}),
-        (["fit", "add", "take"], OTHER_C, {}), (["add", "take"], OTHER_C, {}),
-    ):  # fmt: skip
+        (["fit", "add", "take"], CHANGES, {}),
+        (["fit", "add", "take"], CHANGES, {"again": True}),
+        (["fit", "add", "take"], OTHER_C, {}),
+        (["add", "take"], OTHER_C, {}),
+    ):
         assert _started(tmp_path, text, **how) == expected
         assert {*_states(tmp_path).values()} == {"done"}
         assert _started(tmp_path, text) == []

@@ -126,10 +126,13 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
     assert usable == 950_000_000
 
 
-@pytest.mark.parametrize(("texts", "sentence"), [
-    (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
-    (["# none\n"], "no rows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("texts", "sentence"),
+    [
+        (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
+        (["# none\n"], "no rows"),
+    ],
+)
 def test_an_error_in_a_shard_is_that_of_one_process(guest, model, tmp_path, texts, sentence):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.svm").write_text(text)
@@ -318,13 +321,16 @@ class Fake:
             raise TimeoutError
 
 
-@pytest.mark.parametrize(("after", "nannies", "waits"), [
-    (3, ["running"], 3),  # it takes long, and comes
-    (3, ["starting"], 3),
-    (3, ["closed"], 1),  # it will not come
-    (3, None, 1),  # not ours: who knows
-    (10**6, ["running"], cluster_client.PATIENCE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("after", "nannies", "waits"),
+    [
+        (3, ["running"], 3),  # it takes long, and comes
+        (3, ["starting"], 3),
+        (3, ["closed"], 1),  # it will not come
+        (3, None, 1),  # not ours: who knows
+        (10**6, ["running"], cluster_client.PATIENCE),
+    ],
+)
 def test_a_worker_of_ours_is_waited_for_as_long_as_its_nanny_lives(after, nannies, waits):
     fake: Any = Fake(after, nannies or [])
     Workers(fake, None if nannies is None else fake, None).wait_for(1)
@@ -337,9 +343,11 @@ def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(gue
         (tmp_path / "train" / name).write_bytes(gzip.compress(f"1 1:1{name[0]}\n-1 2:1\n".encode()))
     with pytest.raises(MachineError, match=r"worker \d needs .*active sets of 1 parts"):
         fit(
-            [tmp_path / "train"], Settings(active_set="4TB"), machine=Machine(memory="8TB"),
+            [tmp_path / "train"],
+            Settings(active_set="4TB"),
+            machine=Machine(memory="8TB"),
             open_parts=parts_on(guest),
-        )  # fmt: skip
+        )
 
 
 def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(tmp_path):
@@ -420,9 +428,10 @@ def test_a_worker_with_another_version_is_a_sentence(scheduler, tmp_path):
 def test_a_scheduler_that_goes_away_or_its_last_worker_is_a_sentence(tmp_path, gone, sentence):
     file = tmp_path / "scheduler.json"
     with (
-        dask_scheduler("--scheduler-file", file) as address, dask_worker(address) as worker,
+        dask_scheduler("--scheduler-file", file) as address,
+        dask_worker(address) as worker,
         connect(scheduler=str(file)) as workers,
-    ):  # fmt: skip
+    ):
         pids = {"scheduler": workers.client.run_on_scheduler(os.getpid), "worker": worker.pid}
         results = workers(_waits_once, ["a"], str(tmp_path))
         threading.Thread(target=_kill_once_begun, args=(tmp_path / "a", pids[gone])).start()

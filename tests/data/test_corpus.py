@@ -24,8 +24,10 @@ class Corpus(NamedTuple):
     labels: NDArray[np.float64]
 
     def same(self, other: "Corpus") -> bool:
-        ours, theirs = ([c.features.indptr, c.features.indices, c.features.data, c.labels]
-                        for c in (self, other))  # fmt: skip
+        ours, theirs = (
+            [c.features.indptr, c.features.indices, c.features.data, c.labels]
+            for c in (self, other)
+        )
         return all(map(np.array_equal, ours, theirs))
 
     def rows(self, start: int, stop: int) -> "Corpus":

@@ -78,10 +78,19 @@ class _Model(NamedTuple):
 
 @checks_keywords()
 def generate(
-    directory: str, *, rows: int, columns: int | None = None, seed: int, kind: str = "text",
-    target: str = "class", shards: int = 8, format: Format = "libsvm", first_row: int = 0,
-    overwrite: bool = False, executor: Executor = serial,
-) -> Written:  # fmt: skip
+    directory: str,
+    *,
+    rows: int,
+    columns: int | None = None,
+    seed: int,
+    kind: str = "text",
+    target: str = "class",
+    shards: int = 8,
+    format: Format = "libsvm",
+    first_row: int = 0,
+    overwrite: bool = False,
+    executor: Executor = serial,
+) -> Written:
     """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size.
 
     Text is 1-based, Parquet 0-based; both hold the same float32 values. Rows held out for a test
@@ -141,9 +150,13 @@ def write_range(
 
 
 def corpus_rows(
-    rows: int, columns: int, seed: int, first_row: int = 0, kind: str = "text",
+    rows: int,
+    columns: int,
+    seed: int,
+    first_row: int = 0,
+    kind: str = "text",
     target: str = "class",
-) -> Iterator[RowBatch]:  # fmt: skip
+) -> Iterator[RowBatch]:
     """Generate the rows as batches of at most 4,096, columns counted from 0."""
     row, end = first_row, first_row + rows
     while row < end:
@@ -291,22 +304,31 @@ def _text_group(columns: int, seed: int, group: int, number: bool) -> RowBatch:
 
 
 def _batch(
-    indptr: NDArray[np.int64], columns: NDArray[np.uint32], values: NDArray[np.float64],
-    labels: NDArray[np.bool_] | NDArray[np.float64], group: int,
-) -> RowBatch:  # fmt: skip
+    indptr: NDArray[np.int64],
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float64],
+    labels: NDArray[np.bool_] | NDArray[np.float64],
+    group: int,
+) -> RowBatch:
     """Make a batch of a group's rows; ``labels`` : whether they are positive, or numbers."""
     number = are_targets(labels)
     return RowBatch(
-        indptr, columns, values.astype(np.float32),
+        indptr,
+        columns,
+        values.astype(np.float32),
         labels if number else np.where(labels, 0, 1).astype(np.int32),
-        [] if number else [1.0, -1.0], None,
+        [] if number else [1.0, -1.0],
+        None,
         lambda i: f"generated corpus, row {group * GROUP_ROWS + i}",
-    )  # fmt: skip
+    )
 
 
 def _ranks(
-    model: _Model, random: np.random.Generator, topics: NDArray[np.int64], row: NDArray[np.int64],
-) -> NDArray[np.int64]:  # fmt: skip
+    model: _Model,
+    random: np.random.Generator,
+    topics: NDArray[np.int64],
+    row: NDArray[np.int64],
+) -> NDArray[np.int64]:
     """Draw a rank for every word; ``row`` has the row of each word."""
     columns = len(model.column)
     rank = np.searchsorted(model.cumulated, random.random(len(row)), side="right")

@@ -15,9 +15,17 @@ from streamtron.core.rows import Label
 from streamtron.core.text import cells_of, down, label_text, up
 
 PREDICTED = (
-    "label", "labels", "decision", "decisions", "prediction", "probability", "probabilities",
-    "certain", "at_least", "at_most",
-)  # fmt: skip
+    "label",
+    "labels",
+    "decision",
+    "decisions",
+    "prediction",
+    "probability",
+    "probabilities",
+    "certain",
+    "at_least",
+    "at_most",
+)
 """Names of the columns of predictions."""
 
 _ONE_OF = {"labels": "label", "decisions": "decision", "probabilities": "probability"}

@@ -167,9 +167,11 @@ def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
 
 
 def write_shards(
-    batches: Iterable[RowBatch], path_of: Callable[[int], str], style: ShardStyle,
+    batches: Iterable[RowBatch],
+    path_of: Callable[[int], str],
+    style: ShardStyle,
     rows_per_shard: int,
-) -> Written:  # fmt: skip
+) -> Written:
     """Write consecutive shards of ``rows_per_shard`` rows; ``path_of`` gives the path of a number.
 
     A shard appears under its path when it is complete, so two workers may write the same one.
