@@ -36,12 +36,6 @@ Rows = Sequence[Mapping[str, Any]]
     help="Number of candidates to draw at random [all combinations].",
 )
 @click.option(
-    "--halving",
-    is_flag=True,
-    help="Successive halving: fit all candidates to a loose tolerance, the better half "
-    "to a tighter one, and so on.",
-)
-@click.option(
     "--two-stage",
     is_flag=True,
     help="Fit all candidates through the first of --stage, and through the next only "
@@ -91,7 +85,7 @@ def sweep(
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
     how: Any = {
-        name: given[name] for name in ("folds", "random", "halving", "two_stage", "overwrite")
+        name: given[name] for name in ("folds", "random", "two_stage", "overwrite")
     }
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
@@ -104,9 +98,9 @@ def sweep(
     check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
-            from streamtron.cluster.sweep import sweep_executor
+            from streamtron.cluster.sweep import SweepExecutor
 
-            how |= {"executor": sweep_executor(workers), "tasks": workers.threads}
+            how["executor"] = SweepExecutor(workers)
         result = run_sweep(
             shards,
             **values,
@@ -176,11 +170,9 @@ def _digits(value: float | str | None) -> str:
 
 
 def _stop_reason(row: Mapping[str, Any]) -> str:
-    """Return why a candidate stopped, or by which procedure and where it was dropped."""
+    """Return why a candidate stopped, or why and where it was dropped."""
     if not row["dropped"]:
         return str(row["stop_reason"])
-    if row["dropped"] == "pruned by rank":
-        return f"pruned by rank at tolerance {row['tol']:g}"
     return f"{row['dropped']} after stage {row['stage']}"
 
 
@@ -189,6 +181,6 @@ def _best_not_certified(rows: Rows) -> str:
     return (
         "the best candidate stopped before its tolerance was certified: the "
         f"{'largest ' if 'class' in best else ''}relative duality gap is "
-        f"{up(best['relative_duality_gap'], 3)}, wanted {best['tol']:g}. What would help: "
+        f"{up(best['relative_duality_gap'], 3)}, expected {best['tol']:g}. What would help: "
         f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )

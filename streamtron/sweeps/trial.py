@@ -98,15 +98,14 @@ class Trial:
 
     Parameters
     ----------
-    settings : of its last iteration: in successive halving with the ``tol`` there, in the two-stage
-        procedure with the ``stage``, ``b`` and ``max_epochs``.
+    settings : of its last iteration: of two stages with the ``stage``, ``b`` and ``max_epochs``.
     metrics : of ``metrics_of(settings)``, None where undefined.
     costs : total over iterations and folds.
     radius : R of the rows that it was fitted on.
     at_optimum : bounds of its optimum's accuracy on the validation rows, None where unknown.
     outcome : of its fit on all shards, while it can still be the best.
     weights : of this fit, (classes, columns), if the penalty has a 1-norm; see ``path_of``.
-    dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
+    dropped : why it does not go on, see ``two_stage``; None = it does, or this was its end.
     """
 
     candidate: int

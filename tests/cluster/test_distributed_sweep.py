@@ -14,7 +14,7 @@ import pytest
 from streamtron import sweep
 from streamtron.cluster import sweep as distributed_sweep
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import checkpoints_of, fit_on_worker, sweep_executor
+from streamtron.cluster.sweep import SweepExecutor, checkpoints_of, fit_on_worker
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
@@ -121,8 +121,7 @@ THREE_LOSSES = {"C": (0.01, 1.0), "loss": ("squared_hinge", "log_loss", "hinge")
     ("kind", "how"),
     [
         ("two", {}),
-        ("two", {"halving": True}),
-        ("two", {"valid": False, "halving": True, **THREE_LOSSES}),
+        ("two", {"valid": False, **THREE_LOSSES}),
         pytest.param("two", {"two_stage": True, "stage": "1,0.1"}, marks=SLOW),
         pytest.param("many", LONG["many"], marks=SLOW),
     ],
@@ -133,23 +132,17 @@ def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, ki
     came: list[int] = []
 
     def counted(*given: Any) -> Iterator[Any]:
-        trials = list(sweep_executor(workers)(*given))
+        trials = list(SweepExecutor(workers)(*given))
         came.append(sum(trial.outcome is not None for trial in trials))
         return iter(trials)
 
     with connect(count) as workers:
         workers.client.wait_for_workers(count)
+        counted.tasks = count
         found = swept(
-            place,
-            kind,
-            model=tmp_path / "best",
-            listen=told.append,
-            executor=counted,
-            tasks=count,
-            **how,
+            place, kind, model=tmp_path / "best", listen=told.append, executor=counted, **how
         )
     assert max(came) <= count, "of every task one outcome comes over at most"
-    assert "halving" not in how or not any(came[:-1])
     assert lasting(found) == lasting(swept(place, kind, **how))
     assert {trial.costs.worker for trial in found.trials} <= set(map(str, range(count)))
     trials = [event.candidate for event in told if isinstance(event, TrialDone)]

@@ -63,7 +63,7 @@ def alone(place):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", [{}, {"halving": True}, {"valid": False, "folds": 3}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"valid": False, "folds": 3}], ids=str)
 def test_the_best_is_byte_for_byte_what_fit_writes_of_all_classes(place, tmp_path, kind, how):
     found = swept(place, kind, model=tmp_path / "best", **how)
     fit_alone(

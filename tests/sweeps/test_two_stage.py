@@ -20,9 +20,9 @@ from streamtron.model.certainty import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
-from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import Trial
+from streamtron.sweeps.two_stage import PRUNED_BY_BOUND, bracketed_b
 from tests.helpers.processes import here, succeeded
 from tests.helpers.sweep_rows import as_if, lasting, run_files, table
 
@@ -161,8 +161,9 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(pl
         trials = [list(function(item, *shared)) for item in items[::-1]]
         return (trial for own in trials[::-1] for trial in own)
 
+    backwards.tasks = len(CANDIDATES) * (folds or 1)
     how = {"valid": None if folds else place / "held-out", "folds": folds}
-    apart = swept(place, executor=backwards, tasks=len(CANDIDATES) * (folds or 1), **how)
+    apart = swept(place, executor=backwards, **how)
     together = swept(place, **how)
     assert lasting(apart) == lasting(together)
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
@@ -249,7 +250,6 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(tmp_path, C
 @pytest.mark.parametrize(
     ("how", "part"),
     [
-        ({"halving": True}, "halving and two-stage"),
         ({"metric": "f1"}, "metric is f1"),
         ({"stage": "ascent"}, "there is one, ascent"),
         ({"faithful": True}, "faithful"),
