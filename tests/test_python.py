@@ -178,8 +178,6 @@ FIT = """print(*(
 @pytest.mark.parametrize(("library", "code", "begins"), [
     ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn, which "
      "is not installed. Install streamtron["),
-    ("bokeh", "connect(1, dashboard='here').__enter__()", "--dashboard here needs bokeh, which is "
-     "not installed. Install streamtron["),
     ("sklearn", FIT, "('a', 'b') ('a', 'b')"),
 ])  # fmt: skip
 def test_what_lacks_its_library_says_so_and_words_lack_none(library, code, begins, tmp_path):

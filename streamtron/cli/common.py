@@ -38,7 +38,6 @@ def workers_of(
     *,
     workers: int | None,
     scheduler: str | None,
-    dashboard: str | None,
     memory: int | None,
     worker_timeout: float | None,
     **_: Any,
@@ -47,18 +46,15 @@ def workers_of(
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster.connect import connect
+    from streamtron.cluster.connect import WORKER_TIMEOUT, connect
 
     with connect(
         workers,
         scheduler,
         machine=Machine(memory),
-        dashboard=dashboard,
         verbose=is_verbose(),
-        worker_timeout=worker_timeout,
+        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
     ) as connected:
-        if workers is not None and dashboard is not None:
-            click.echo(f"dashboard: {connected.client.dashboard_link}", err=True)
         yield connected
 
 

@@ -190,8 +190,6 @@ cluster_options = _together(
                  help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
                  "or its scheduler file. They must have access to the same files; the scheduler "
                  "can run code as you."),
-    click.option("--dashboard", metavar="HOST:PORT",
-                 help="Address of a web page that shows what --workers do [none]."),
     click.option("--worker-timeout", type=TIME,
                  help="Restart one of --workers that has not answered for this time, as in 30s, "
                  "and give its work to another [5m]. A running scheduler has its own limit."),
@@ -271,7 +269,7 @@ _GROUPS = {
         *READING, *PLACES, "held_out", "allow_duplicate", "on_bad_shard",
     ),
     "Machine options, which never change the model": (
-        *(field.name for field in fields(Machine)), "workers", "scheduler", "dashboard",
+        *(field.name for field in fields(Machine)), "workers", "scheduler",
         "worker_timeout", "log", "witness",
     ),
     "Research options": (),
