@@ -17,6 +17,7 @@ import csv
 import gzip
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
