@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import executor_of, say_written
+from streamtron.cli.options import Command
 
 
-def _number(name: str, default: int | None, words: str) -> Any:
+def _number(name: str, default: int | None, words: str) -> Callable[[Command], Command]:
     """Return the option of a whole number."""
     shown = default is not None
     return click.option(
@@ -18,7 +20,7 @@ def _number(name: str, default: int | None, words: str) -> Any:
     )
 
 
-def _choice(name: str, *values: str, words: str) -> Any:
+def _choice(name: str, *values: str, words: str) -> Callable[[Command], Command]:
     """Return the option that takes one of the values, by default the first."""
     return click.option(
         name, type=click.Choice(values), default=values[0], show_default=True, help=words

@@ -84,9 +84,7 @@ def sweep(
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
-    how: Any = {
-        name: given[name] for name in ("folds", "random", "two_stage", "overwrite")
-    }
+    how: Any = {name: given[name] for name in ("folds", "random", "two_stage", "overwrite")}
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
     from streamtron.sweeps.sweep import sweep as run_sweep

@@ -2,7 +2,7 @@
 
 Each worker holds consecutive parts in its process from step to step, sums what they return as far
 as the tree of all parts allows, and sends the sums. A step on files is a task for each worker,
-pinned to it, which the dashboard shows. The rounds of Newton's method are many and short, and a
+pinned to it. The rounds of Newton's method are many and short, and a
 task passes through the queues of client, scheduler and worker: a call of an actor takes a quarter
 of the time.
 

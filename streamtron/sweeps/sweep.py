@@ -75,7 +75,7 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name on a dashboard, such as ``sweep fold 1 of 2: C 1, rho 1; C 2, rho 1``."""
+        """Its name as a task, such as ``sweep fold 1 of 2: C 1, rho 1; C 2, rho 1``."""
         where = "" if self.fold.name is None else f" {self.fold.name}"
         return f"sweep{where}: {'; '.join(map(describe_candidate, self.candidates.values()))}"
 

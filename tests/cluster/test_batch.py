@@ -28,7 +28,7 @@ def job(name: str, command: str, **more: Any) -> str:
 
 MAKE = job("make", "generate train --rows 400 --columns 200 --shards 2 --overwrite")
 HOLD = job("hold", "generate held-out --rows 100 --columns 200 --skip 400 --overwrite")
-TABLE = job("table", "convert held-out table --overwrite")
+TABLE = job("table", "convert held-out -o table --overwrite")
 TRAIN = job("train", "fit train --model model --C 0.5")
 SCORE = job("score", "predict model held-out/*.svm -o new.tsv")
 ALL = MAKE + HOLD + TABLE + TRAIN + SCORE

@@ -26,7 +26,6 @@ from streamtron.core.executor import serial
 from streamtron.core.kernels import COLUMN_MAX
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import run as fit
 from streamtron.runs.memory import check_worker, worker_memory_needed
@@ -50,27 +49,6 @@ def corpus(tmp_path_factory):
     generate(str(directory), rows=9000, columns=COLUMNS, seed=3, shards=4)
     (directory / "part-00001b.svm").write_text("# nothing\n")
     return directory
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    """Everything in a directory, hidden files too."""
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-@pytest.mark.parametrize("base", [0, 1])
-def test_workers_find_the_first_column_that_one_process_finds(workers, tmp_path, base):
-    """The only column 0 is in the last shard, and not in the last piece that its reader gives."""
-    for number, column in enumerate([5, 3, base]):
-        text = f"1 {column}:1\n" + f"-1 7:{number + 1}\n" * 200_000
-        (tmp_path / f"{number}.svm").write_text(text)
-    told = {
-        "one": {},
-        "many": {"executor": workers},
-        "told": {"settings": Settings(index_base=base)},
-    }
-    for name, how in told.items():
-        convert(tmp_path / "*.svm", tmp_path / name, to="parquet", **how)
-    assert _files(tmp_path / "many") == _files(tmp_path / "one") == _files(tmp_path / "told")
 
 
 def _two(item: int, shared: int) -> Iterator[int]:
@@ -136,7 +114,6 @@ def test_an_error_in_a_shard_is_that_of_one_process(guest, model, tmp_path, text
     for work in (
         partial(evaluate, model, tmp_path),
         partial(write_predictions, model, tmp_path, tmp_path / "out"),
-        partial(convert, tmp_path, tmp_path / "new", to="parquet"),
     ):
         sentences = set[str]()
         for executor in (serial, guest):
@@ -224,11 +201,13 @@ def _dies(_: str) -> Iterator[int]:
     yield 0
 
 
-def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(tmp_path):
+def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(
+    model, tmp_path
+):
     (tmp_path / "bad.svm").write_text("1 1:x\n")
     with connect(1) as workers:
         with pytest.raises(DataError):
-            convert(tmp_path / "bad.svm", tmp_path / "out", to="parquet", executor=workers)
+            evaluate(model, tmp_path / "bad.svm", executor=workers)
         with pytest.raises(MachineError, match="gone since an error before"):
             list(workers(_waits_once, ["a"], str(tmp_path)))
     made = tmp_path / "made"
@@ -246,8 +225,6 @@ COMMANDS = (
     "evaluate model corpus --json",
     "evaluate many corpus",
     "certify model corpus --C 1 --readings 2",
-    "convert corpus {out} --format parquet --rows-per-shard 999",
-    "convert corpus {out} --format libsvm --rows-per-shard 4000",
     "generate {out} --rows 900 --columns 500 --shards 3 --seed 4 --skip 700",
     "generate {out} --rows 900 --columns 500 --shards 3 --format parquet",
 )

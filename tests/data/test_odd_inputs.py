@@ -224,7 +224,7 @@ NUMBERS = (
     "fit rows.svm --model m --max-epochs", "certify done --readings",
     "fit rows.svm --model m --threads", "sweep rows.svm --folds",
     "fit rows.svm --model m --memory", "sweep rows.svm --random",
-    "convert rows.svm c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
+    "convert rows.svm -o c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ of rows or shards, and any range of rows is made without those before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,10 +157,14 @@ def corpus_rows(
             labels if number else np.where(labels, 0, 1).astype(np.int32),
             [] if number else [1.0, -1.0],
             None,
-            lambda i, first=group * GROUP_ROWS: f"generated corpus, row {first + i}",
+            partial(_place, group * GROUP_ROWS),
         )
         yield slice_batch(batch, start, stop)
         row += stop - start
+
+
+def _place(first: int, row: int) -> str:
+    return f"generated corpus, row {first + row}"
 
 
 def _random(seed: int, stream: str, number: int) -> np.random.Generator:
