@@ -298,7 +298,8 @@ SINGLE = batch_of([(1.0, {}, 1.0)])
             [],
             [("CCAT", {1: 1.0}, 1.0)],
             "libsvm",
-            "0: label 'CCAT' is a string, and libsvm text has numbers as labels. Convert to Parquet.",
+            "0: label 'CCAT' is a string, and libsvm text has numbers as labels. "
+            "Convert to Parquet.",
         ),
         (
             [SINGLE],

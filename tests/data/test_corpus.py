@@ -158,7 +158,7 @@ def test_clicks_have_up_to_39_hashed_values_of_one_length_and_a_quarter_of_them_
     digest = hashlib.sha256()
     for array in (clicks.features.indices, clicks.labels):
         digest.update(array.tobytes())
-    assert digest.hexdigest()[:16] == "32280c3ba494ce64", "the rows of benchmarks/criteo.py, for ever"
+    assert digest.hexdigest()[:16] == "32280c3ba494ce64", "as benchmarks/criteo.py had them"
 
 
 @kinds
