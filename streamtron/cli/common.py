@@ -52,7 +52,6 @@ def workers_of(
         workers,
         scheduler,
         machine=Machine(memory),
-        verbose=is_verbose(),
         worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
     ) as connected:
         yield connected

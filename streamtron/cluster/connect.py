@@ -22,6 +22,7 @@ CONNECT_TIMEOUT = 30.0
 """Seconds to wait for a scheduler to answer, and for its first worker."""
 WORKER_TIMEOUT = 300.0
 """Seconds without a heartbeat after which a worker is restarted."""
+SILENT = logging.CRITICAL + 1
 LEAST_MEMORY = 1 << 26
 """Bytes that a worker needs to start."""
 
@@ -50,7 +51,6 @@ def connect(
     machine: Machine | None = None,
     timeout: float = CONNECT_TIMEOUT,
     worker_timeout: float = WORKER_TIMEOUT,
-    verbose: bool = False,
 ) -> Iterator[Workers]:
     """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
     open client.
@@ -67,7 +67,6 @@ def connect(
     worker_timeout : seconds > 0 without a heartbeat after which one of N processes is restarted and
         its work given to another. For a running scheduler this is Dask's
         ``distributed.scheduler.worker-ttl``.
-    verbose : let Dask write its warnings to stderr.
     """
     import dask
     from distributed import Client  # dask knows its settings by this import
@@ -81,15 +80,14 @@ def connect(
         raise SettingsError(f"worker-timeout is {worker_timeout:g} s: expected more than 0.")
     settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
     with dask.config.set(settings), ExitStack() as stack:
-        if not verbose:  # of dead workers and lost connections, which our errors report
-            for name in ("distributed", "distributed.client", "asyncio"):
-                logger = logging.getLogger(name)
-                stack.callback(logger.setLevel, logger.level)
-                logger.setLevel(logging.CRITICAL + 1)
+        for name in ("distributed", "distributed.client", "asyncio"):  # our errors say as much
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(SILENT)
         cluster, limit, client = None, None, workers
         if isinstance(workers, int):
             limit = _memory_each(workers, machine or Machine())
-            cluster = stack.enter_context(_local(workers, limit, verbose))
+            cluster = stack.enter_context(_local(workers, limit))
             client = stack.enter_context(_client(cluster, timeout))
         elif scheduler is not None:
             client = stack.enter_context(_client(scheduler, timeout))
@@ -109,7 +107,7 @@ def _memory_each(workers: int, machine: Machine) -> int:
 
 
 @contextmanager
-def _local(workers: int, limit: int, verbose: bool) -> Iterator[LocalCluster]:
+def _local(workers: int, limit: int) -> Iterator[LocalCluster]:
     """Start worker processes, which import nothing from the working directory: it holds data.
 
     Whoever can talk to Dask runs code in it, and every user of a machine reaches its ports. A key
@@ -130,7 +128,7 @@ def _local(workers: int, limit: int, verbose: bool) -> Iterator[LocalCluster]:
                 memory_limit=limit,
                 dashboard_address="127.0.0.1:0",  # None would be port 8787 of every address
                 scheduler_kwargs={"dashboard": False},
-                silence_logs=logging.WARNING if verbose else logging.CRITICAL + 1,
+                silence_logs=SILENT,
             )
         except (RuntimeError, OSError, ValueError, TimeoutError) as error:
             raise MachineError(

@@ -1,19 +1,15 @@
 """Generate corpora of any size, for benchmarks and tests: text, dense rows, click logs.
 
-``text`` : a row imitates a tf-idf vector of a document. Ranks of columns follow Zipf's law with
-exponent 1.05; a row has a leading and a second topic of 40, and a part of its words is from those
-topics' own columns; its number of nonzeros is log-normal with mean 76; values are (1 + ln tf) ·
-idf, scaled to unit norm; the label is the leading topic's sign, 3 % of labels flipped.
-
-``dense`` : a row has a value in every column. 5 factors make 0.9 of the columns' variance; the mean
-of ‖x‖² is 1. The label is the side of a random hyperplane, after noise; 3 % of labels are flipped.
-One row of 500 is an outlier: ten times as long, its label drawn by chance.
-
+``text`` : tf-idf vectors of unit norm. Columns follow Zipf's law with exponent 1.05; a row has a
+leading and a second topic of 40, whose own columns hold a part of its words; its number of nonzeros
+is log-normal with mean 76; the label is the leading topic's sign, 3 % of labels flipped.
+``dense`` : 5 factors make 0.9 of the columns' variance; the mean of ‖x‖² is 1. The label is the
+side of a random hyperplane, after noise; 3 % are flipped. One row of 500 is an outlier: ten times
+as long, its label drawn by chance.
 ``clicks`` : the shape of Criteo's challenge of 2014: 39 nonzeros of 1/√39 a row, 13 binned numbers
-and 26 categories with the challenge's numbers of values, drawn by Zipf's law and hashed. The
-logarithm of the odds of a click is the sum of the effects of a row's columns.
-
-Numbers to be predicted in place of labels are the scores of the rows, with noise and six decimals.
+and 26 categories, drawn by Zipf's law and hashed. The logarithm of the odds of a click is the sum
+of the effects of a row's columns.
+Numbers to be predicted in place of labels are the rows' scores, with noise and six decimals.
 
 A corpus is infinite. Rows come in groups of 4,096, each from its own random numbers, and what
 groups share depends on seed and number of columns alone. So row i is the same whatever the number
@@ -179,15 +175,13 @@ def _numbers(scores: Any, random: np.random.Generator) -> Any:
 
 
 class _Text(NamedTuple):
-    """What seed and number of columns fix of a text; every array O(columns) or smaller.
+    """What seed and number of columns fix of a text.
 
-    Columns are ranked by frequency and cut into bundles of 40 neighbouring ranks, one for each
-    topic. A word drawn at rank r from topic k moves to k's rank in r's bundle, so a topic's words
-    follow Zipf's law as well. The first bundle, stop words, belongs to no topic.
-
-    ``cumulated`` is Zipf's distribution function over ranks, ``column`` a permutation from rank to
-    column number, ``idf`` 1 + ln(1 / expected part of the rows that hold the rank). Among
-    ``words`` (a rising grid) words there are ``distinct`` different columns, as expected.
+    Columns are ranked by frequency and cut into bundles of 40 ranks, one for each topic. A word
+    drawn at rank r from topic k moves to k's rank in r's bundle. The first bundle, stop words,
+    belongs to no topic. ``cumulated`` is Zipf's distribution function over ranks, ``column`` a
+    permutation from rank to column number, ``idf`` 1 + ln(1 / expected part of the rows that hold
+    the rank). Among ``words`` (a rising grid) words ``distinct`` different columns are expected.
     """
 
     cumulated: Any
