@@ -143,7 +143,6 @@ print(streamtron.convert("a", "b", to="libsvm", label="y"), streamtron.update("m
 streamtron.fit("a", max_epoch=3)  # wrong
 streamtron.fit("a", tol="small")  # wrong
 streamtron.fit("a", overwite=True)  # wrong
-streamtron.sweep("a", valid="b", metrics="f1")  # wrong
 streamtron.certify("m", tolerance=1.0)  # wrong
 streamtron.convert("a", "b", to="libsvm", C=1.0)  # wrong
 streamtron.update("m", "a", tolerance=0.1)  # wrong
