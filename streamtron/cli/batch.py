@@ -37,21 +37,21 @@ def batch(file: str, status: bool, again: bool, **where: Any) -> int:
     """
     from streamtron.cluster.batch import exit_code, run_batch, status_of
 
-    def tell(one: Any) -> None:
-        end = f": {one.sentence}" if one.sentence else ""
-        click.echo(f"{one.name} ({one.command}): {one.state}{end}")
+    def tell(told: Any) -> None:
+        end = f": {told.sentence}" if told.sentence else ""
+        click.echo(f"{told.name} ({told.command}): {told.state}{end}")
 
     group = click.get_current_context().find_root().command
     assert isinstance(group, click.Group)
     jobs = load_jobs(file, group.commands)
     if status:
         statuses = [*map(status_of, jobs)]
-        for one in statuses:
-            tell(one)
+        for known in statuses:
+            tell(known)
     else:
         with workers_of(**where) as workers:
             statuses = run_batch(jobs, workers, again=again, tell=tell)
-    code, done = exit_code(statuses), sum(one.state == "done" for one in statuses)
+    code, done = exit_code(statuses), sum(known.state == "done" for known in statuses)
     click.echo(f"{file}: {done} of {len(jobs)} jobs done", err=code != 0)
     return code
 
@@ -85,7 +85,7 @@ def _job(path: str, table: Any, above: list[Job], commands: Mapping[str, click.C
     names, name = [job.name for job in above], table["name"]
     if name in names or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
         raise SettingsError(f"{name!r}: expected a new name of letters, digits, _, - and dots.")
-    if unknown := [one for one in table.get("after", []) if one not in names]:
+    if unknown := [after for after in table.get("after", []) if after not in names]:
         raise SettingsError(f"after names {unknown[0]!r}, which is no job above it.")
     words = shlex.split(table["command"])
     if not words or words[0] not in commands or words[0] == "batch":

@@ -100,8 +100,8 @@ def run_batch(
     with locked(Path(jobs[0].logs)):
         memory, calls = workers and workers.memory_each, dict[str, Any]()
         for job in jobs:
-            before = [calls[name] for name in job.after]
-            calls[job.name] = dask.delayed(run_job, pure=False)(job, again, memory, *before)
+            awaited = [calls[name] for name in job.after]
+            calls[job.name] = dask.delayed(run_job, pure=False)(job, again, memory, *awaited)
         if workers is not None:
             return workers.compute([*calls.values()], tell)
         with Callback(posttask=lambda key, status, *rest: tell(status)):
@@ -118,9 +118,9 @@ def run_job(job: Job, again: bool, memory: int | None, *before: Status) -> Statu
     """Run a job, unless it is done or one before it is not, and write its status."""
 
     def written(**changes: Any) -> Status:
-        now = replace(status, **changes)
-        write_atomically(job.log("json"), [json.dumps(asdict(now)).encode()])
-        return now
+        changed = replace(status, **changes)
+        write_atomically(job.log("json"), [json.dumps(asdict(changed)).encode()])
+        return changed
 
     what = [job.words, *map(_stamps, job.inputs), *(status.finished for status in before)]
     digest = xxhash.xxh3_128_hexdigest(canonical(what).encode())
@@ -128,7 +128,7 @@ def run_job(job: Job, again: bool, memory: int | None, *before: Status) -> Statu
     done = earlier.state == "done" and earlier.digest == digest
     if done and not again and all(map(os.path.exists, job.outputs)):
         return earlier
-    if any(other.state != "done" for other in before):
+    if any(earlier.state != "done" for earlier in before):
         return written(state="skipped")
     status = written(state="running", started=_now())
     try:

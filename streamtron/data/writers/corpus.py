@@ -214,22 +214,25 @@ def _model(columns: int, seed: int) -> _Text:
 def _rows_with(part: Any, words: float) -> Any:
     """Return, for every rank, the probability that a row of so many words holds it: a row of
     another topic than the rank's, of the rank's as second topic, or as leading one."""
-    found, leading = np.empty(len(part)), sum(LEADING_SHARE) / 2
+    chances, leading = np.empty(len(part)), sum(LEADING_SHARE) / 2
 
     def held(share: Any) -> Any:
         return -np.expm1(words * np.log1p(-share))
 
     for start in range(0, len(part), TOPICS << 8):  # so few ranks that they stay in the cache
-        own = part[start : start + (TOPICS << 8)]
-        bundle = np.arange(len(own)) // TOPICS
-        plain, moved = (1 - TOPIC_SHARE) * own, TOPIC_SHARE * np.bincount(bundle, own)[bundle]
+        stretch = part[start : start + (TOPICS << 8)]
+        bundle = np.arange(len(stretch)) // TOPICS
+        plain, moved = (
+            (1 - TOPIC_SHARE) * stretch,
+            TOPIC_SHARE * np.bincount(bundle, stretch)[bundle],
+        )
         if start == 0:
-            plain[:TOPICS], moved[:TOPICS] = own[:TOPICS], 0
+            plain[:TOPICS], moved[:TOPICS] = stretch[:TOPICS], 0
         of_topic = held(plain + leading * moved), held(plain + (1 - leading) * moved)
-        found[start : start + len(own)] = (
+        chances[start : start + len(stretch)] = (
             (TOPICS - 2) * held(plain) + of_topic[0] + of_topic[1]
         ) / TOPICS
-    return found
+    return chances
 
 
 def _lengths(columns: int, normal: Any) -> Any:
