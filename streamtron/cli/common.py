@@ -46,14 +46,13 @@ def workers_of(
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster.connect import connect
+    from streamtron.cluster.connect import WORKER_TIMEOUT, connect
 
     with connect(
         workers,
         scheduler,
         machine=Machine(memory),
-        verbose=is_verbose(),
-        worker_timeout=worker_timeout,
+        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
     ) as connected:
         yield connected
 

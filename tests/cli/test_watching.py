@@ -259,7 +259,7 @@ def test_update_forget_and_certify_append_to_a_log(run, place):
 
 
 def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run, place):
-    words = ("--valid", "held-out", "--C", "0.1,1", "--halving", "--log", "sweep.jsonl")
+    words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl")
     assert run("sweep", "train", *words).returncode == 0
     lines = _log(place / "sweep.jsonl")
     started = [line for line in lines if line["event"] == "trials_started"]

@@ -15,14 +15,12 @@ from sklearn.feature_extraction.text import HashingVectorizer
 import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.executor import serial
 from streamtron.data import column_names
 from streamtron.runs.convert import convert
 from streamtron.runs.report_page import report
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here
-from tests.helpers.runs import pickled
 
 WORDS = ("cheap pills now", "meeting notes café", "Cheap cheap offer", "", "ab a b")
 ROWS = [
@@ -58,21 +56,6 @@ def test_the_names_of_documents_are_those_of_the_columns_that_scikit_learn_puts_
             wanted.add((first + hashed.indices[0], name, int(hashed.data[0]), count))
     assert len(wanted) == 16
     assert kept(tmp_path / "rows") == wanted
-
-
-def test_workers_write_the_same_shards_and_names(tmp_path):
-    files = [
-        write_table(tmp_path / name, ROWS[:n]) for name, n in (("a.jsonl", 60), ("b.jsonl", 7))
-    ]
-    for name, executor in (("here", serial), ("there", pickled)):
-        convert(files, tmp_path / name, columns=(*RECIPE, "text2:text,tfidf"), label="y",
-                keep_names=True, rows_per_shard=25, executor=executor)  # fmt: skip
-    here, there = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("here", "there")
-    )
-    assert here == there
-    assert len(here) == 4
 
 
 def test_a_shard_with_nothing_but_nulls_has_no_names(tmp_path):
@@ -119,7 +102,7 @@ def test_names_of_features_are_kept_with_their_columns(text, name, given, wanted
 def test_explain_and_report_name_the_words_of_a_model(tmp_path):
     write_table(tmp_path / "mail.jsonl", ROWS)
     run = partial(here, tmp_path)
-    run("convert", "mail.jsonl", "rows", "--text", "text,hash_bits=3,alternate_sign",
+    run("convert", "mail.jsonl", "-o", "rows", "--text", "text,hash_bits=3,alternate_sign",
         "--label", "y", "--keep-names")  # fmt: skip
     run("fit", "rows", "--model", "m")
     names = {}
@@ -230,7 +213,7 @@ def test_a_small_file_of_names_that_takes_much_memory_is_refused(tmp_path, rows,
 
 def test_features_without_names_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    with pytest.raises(SettingsError, match="no names to be kept"):
+    with pytest.raises(SettingsError, match="column numbers and no names"):
         convert(tmp_path / "a.svm", tmp_path / "rows", keep_names=True)
     convert(tmp_path / "a.svm", tmp_path / "rows", settings=Settings(index_base=1))
     with pytest.raises(DataError, match=r"part-00000\.parquet: features that are numbered"):

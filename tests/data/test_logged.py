@@ -114,7 +114,7 @@ def test_a_conversion_killed_at_any_moment_leaves_all_shards_or_none(overwrite, 
 
 def test_an_unfinished_data_set_is_refused_however_it_is_named(tmp_path):
     (tmp_path / "a.svm").write_text(ROWS)
-    assert here(tmp_path, "convert", "a.svm", "out", "--format", "parquet").returncode == 0
+    assert here(tmp_path, "convert", "a.svm", "-o", "out", "--format", "parquet").returncode == 0
     assert not (tmp_path / "out" / UNFINISHED).exists()
     (tmp_path / "out" / UNFINISHED).touch()
     for name in ("out", "out/*.parquet", "out/part-00000.parquet", "."):

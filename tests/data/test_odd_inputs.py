@@ -224,7 +224,7 @@ NUMBERS = (
     "fit rows.svm --model m --max-epochs", "certify done --readings",
     "fit rows.svm --model m --threads", "sweep rows.svm --folds",
     "fit rows.svm --model m --memory", "sweep rows.svm --random",
-    "convert rows.svm c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
+    "convert rows.svm -o c --rows-per-shard", "fit rows.svm --model m --active-set",
 )  # fmt: skip
 
 
@@ -246,4 +246,4 @@ def test_more_workers_or_candidates_than_there_can_be_are_refused_and_not_starte
     words = "100000000000 workers would have 0 B of memory each"
     one_sentence(done, 5, words, "Ask for 14 at most")
     done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
-    one_sentence(done, 2, "random is 1000000000: wanted 1 to 100,000 candidates")
+    one_sentence(done, 2, "random is 1000000000: expected 1 to 100,000 candidates")

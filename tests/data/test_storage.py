@@ -454,7 +454,7 @@ def only_slow(*case: object) -> object:
         (Server, "fit {} --model m", "a.parquet", "GET"),
         only_slow(Server, "fit {} --model m", "a.svm", "GET"),
         only_slow(Server, "fit {} --model m", "a.svm.gz", "GET"),
-        only_slow(Server, "convert {} out", "a.svm", "GET"),
+        only_slow(Server, "convert {} -o out", "a.svm", "GET"),
         pytest.param(Emulator, "fit {} --model m", "a.svm", "GET", marks=needs_emulator),
         pytest.param(Emulator, "fit {} --model m", "a.svm.gz", "GET",
                      marks=[needs_emulator, pytest.mark.slow]),

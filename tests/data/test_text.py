@@ -248,7 +248,8 @@ def test_an_empty_name_as_of_an_unset_variable_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body": "cheap pills", "y": 1}\n{"body": "a", "y": 0}\n')
     for name in ("--text", "--label", "--columns", "--features", "--weight", "--vocabulary"):
         beside = ("--text", "body") if name in ("--label", "--columns") else ()
-        one_sentence(here(tmp_path, "convert", "a.jsonl", "rows", *beside, name, ""), 2, name[2:])
+        words = ("convert", "a.jsonl", "-o", "rows", *beside, name, "")
+        one_sentence(here(tmp_path, *words), 2, name[2:])
     assert not (tmp_path / "rows").exists()
 
 

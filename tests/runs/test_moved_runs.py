@@ -272,7 +272,7 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     for words in (
-        "convert d.jsonl out --text t,tfidf,ngrams=1-2 --label y",
+        "convert d.jsonl -o out --text t,tfidf,ngrams=1-2 --label y",
         "fit out --model m",
         "fit out --model c --C 1 --calibrate d.jsonl",
         "export m --format json -o j",

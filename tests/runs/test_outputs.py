@@ -159,7 +159,7 @@ def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path):
 def test_a_conversion_over_its_own_source_is_refused(place):
     convert(place / "data", place / "text", to="libsvm")
     before = _content(place)
-    words = ["convert", "text", "text", "--format", "libsvm", "--overwrite"]
+    words = ["convert", "text", "-o", "text", "--format", "libsvm", "--overwrite"]
     one_sentence(here(place, *words), 2, "destination", "Name another directory")
     assert _content(place) == before
 
@@ -413,7 +413,7 @@ LARGE = [
     "fit train --model {tmp}/m --report {small}/out",
     "fit train --model {tmp}/m --witness {small}/out",
     *(f"predict wanted train -o {{small}}/out{suffix}" for suffix in ("", ".parquet")),
-    *(f"convert train {{small}}/to --format {name}" for name in ("libsvm", "parquet")),
+    *(f"convert train -o {{small}}/to --format {name}" for name in ("libsvm", "parquet")),
 ]
 
 

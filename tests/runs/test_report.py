@@ -316,7 +316,7 @@ def test_candidates_of_several_losses_have_a_line_for_each_loss_and_rho():
         {**common, "loss": loss, "rho": rho, "C": C, "accuracy": 0.5 + rho / 4}
         for loss in ("hinge", "log_loss") for rho in (0.0, 1.0) for C in (0.1, 1.0, 10.0, 100.0)
     ]  # fmt: skip
-    rows[0]["dropped"] = "pruned by rank"
+    rows[0]["dropped"] = "pruned by bound"
     page = "".join(candidates_section("accuracy", rows))
     legend = re.findall(r'<i class="(k\d)"></i>([^<]*)', page)
     names = [f"{loss}, ρ = {rho}" for loss in ("hinge", "log_loss") for rho in (0, 1)]

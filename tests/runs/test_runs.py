@@ -266,7 +266,7 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
         "fit bad/c.svm --cache-dir c --run-dir r",
         "sweep bad/b.svm --valid bad/b.svm --C 1",
         "sweep bad/b.svm --valid bad/b.svm --C 1 --cache-dir c",
-        "convert bad/b.svm m",
+        "convert bad/b.svm -o m",
         "generate m --rows 10 --columns 3",
     ],
 )
