@@ -22,14 +22,24 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--witness", type=options.Read(),
-              help="Witness that fit --witness wrote; one reading is enough then.")  # fmt: skip
-@click.option("--accept-exclusions", is_flag=True,
-              help="Accept a --witness that leaves out forgotten rows.")  # fmt: skip
-@click.option("--readings", type=options.whole_number(0), default=4, show_default=True,
-              help="Without a witness: readings after the first, at most.")  # fmt: skip
-@click.option("--bias-last", is_flag=True,
-              help="The last number of a coefficient file is the bias.")  # fmt: skip
+@click.option(
+    "--witness",
+    type=options.Read(),
+    help="Witness that fit --witness wrote; one reading is enough then.",
+)
+@click.option(
+    "--accept-exclusions", is_flag=True, help="Accept a --witness that leaves out forgotten rows."
+)
+@click.option(
+    "--readings",
+    type=options.whole_number(0),
+    default=4,
+    show_default=True,
+    help="Without a witness: readings after the first, at most.",
+)
+@click.option(
+    "--bias-last", is_flag=True, help="The last number of a coefficient file is the bias."
+)
 @options.setting_options(*options.PROBLEM, default="the model's")
 @options.setting_options("index_base", *options.PLACES)
 @options.run_dir_option
@@ -38,9 +48,16 @@ if TYPE_CHECKING:
 @options.log_option
 @options.json_option
 def certify(
-    model: str, shards: tuple[str, ...], witness: str | None, accept_exclusions: bool,
-    readings: int, bias_last: bool, log: str | None, as_json: bool, **given: Any,
-) -> None:  # fmt: skip
+    model: str,
+    shards: tuple[str, ...],
+    witness: str | None,
+    accept_exclusions: bool,
+    readings: int,
+    bias_last: bool,
+    log: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Prove how far MODEL is, at most, from the best possible model on SHARDS.
 
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
@@ -68,17 +85,26 @@ def certify(
     if shards or bias_last or base != "auto" or places:
         numbers = settings.get("loss") in REGRESSION and (bias_last or base != "auto")
         loaded = load_any(
-            model, index_base=None if base == "auto" else base, bias_last=bias_last,
+            model,
+            index_base=None if base == "auto" else base,
+            bias_last=bias_last,
             loss=settings["loss"] if numbers else None,
-        )  # fmt: skip
+        )
         if places:
             loaded = with_places(loaded, options.settings_of(places))
     with progress(verbose=is_verbose(), log=log) as listen, executor_of(**given) as executor:
         proof = prove(
-            loaded, shards or None, witness=witness, run=machine.run_dir, readings=readings,
-            machine=machine, accept_exclusions=accept_exclusions, executor=executor, listen=listen,
+            loaded,
+            shards or None,
+            witness=witness,
+            run=machine.run_dir,
+            readings=readings,
+            machine=machine,
+            accept_exclusions=accept_exclusions,
+            executor=executor,
+            listen=listen,
             **settings,
-        )  # fmt: skip
+        )
     values = proof.to_dict() | (columns_not_used(loaded, shards) if shards else {})
     print_values(values, _lines, as_json)
 

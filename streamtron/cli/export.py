@@ -15,15 +15,24 @@ if TYPE_CHECKING:
 
 @options.command()
 @click.argument("model", type=options.Read())
-@click.option("--format", "format_", required=True,
-              type=click.Choice(["liblinear", "onnx", "sklearn", "json", "streamtron"]),
-              help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
-              "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
-              "by column and name; streamtron: its own file.")  # fmt: skip
-@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
-              help="File to write.")  # fmt: skip
-@click.option("--drop-below", type=options.REAL, metavar="SIZE",
-              help="Leave out weights smaller than this, and say what it changes.")  # fmt: skip
+@click.option(
+    "--format",
+    "format_",
+    required=True,
+    type=click.Choice(["liblinear", "onnx", "sklearn", "json", "streamtron"]),
+    help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
+    "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
+    "by column and name; streamtron: its own file.",
+)
+@click.option(
+    "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
+)
+@click.option(
+    "--drop-below",
+    type=options.REAL,
+    metavar="SIZE",
+    help="Leave out weights smaller than this, and say what it changes.",
+)
 def export(model: str, format_: Any, output: str, drop_below: float | None) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
 

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from streamtron.core.certificate import Certificate, upper_bound_of
 from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
-from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings_of
+from streamtron.estimator.parameters import settings_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
 from streamtron.solver.partial_fit import EarlierData
 
@@ -42,10 +42,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     differ by little, such as timestamps. Values that become infinite are an error. Decisions use X
     as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
     whatever ``tol`` is.
-
-    Keywords of ``LinearSVC``, ``LogisticRegression`` and ``SGDClassifier`` that say what is done
-    anyway are accepted: ``dual``, ``solver="liblinear"``. Others are refused by a
-    SettingsError that says what to do.
 
     Parameters
     ----------
@@ -95,15 +91,38 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
 
     _kinds = "two classes", "multiclass"
 
-    @accepts_keywords(KEYWORDS)
     def __init__(
-        self, *, C: float = 1.0, loss: str = "squared_hinge", fit_intercept: bool = True,
-        intercept_scaling: float = 1.0, intercept: str = "penalised", penalty: str = "l2",
-        l1_ratio: float | None = None, class_weight: Mapping[Any, float] | str | None = None,
-        tol: float = 0.01, max_iter: int = 100, random_state: Any = None, warm_start: bool = False,
-        n_jobs: int | None = None, verbose: int = 0,
-    ) -> None:  # fmt: skip
-        """Keep the parameters: the decorator does."""
+        self,
+        *,
+        C: float = 1.0,
+        loss: str = "squared_hinge",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        intercept: str = "penalised",
+        penalty: str = "l2",
+        l1_ratio: float | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        tol: float = 0.01,
+        max_iter: int = 100,
+        random_state: Any = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.C = C
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.intercept = intercept
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
@@ -130,9 +149,12 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         return self._fit_memory(rows, settings)
 
     def partial_fit(
-        self, X: Any, y: ArrayLike, classes: ArrayLike | None = None,
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Train on more rows, without those of earlier calls or of ``fit``.
 
         The first call is ``fit``, except that classes may be without rows. Each later one maximises

@@ -31,11 +31,6 @@ class MatrixRows(NamedTuple):
     weights: NDArray[np.float64] | None
 
     @property
-    def y(self) -> NDArray[Any]:
-        """The labels of the rows."""
-        return self.classes[self.codes] if len(self.classes) else self.codes
-
-    @property
     def numbers(self) -> list[Label]:
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]
@@ -77,9 +72,16 @@ def checked_matrix(
     numeric = is_regressor(model)
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(
-            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset,
-            y_numeric=numeric, multi_output=numeric,
-        )  # fmt: skip
+            model,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=np.float32,
+            order="C",
+            reset=reset,
+            y_numeric=numeric,
+            multi_output=numeric,
+        )
     if not numeric:
         with np.errstate(invalid="ignore"):
             are_whole = y.dtype.kind == "f" and np.array_equal(y, y.astype(np.int32))

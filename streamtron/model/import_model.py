@@ -36,9 +36,13 @@ _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, Re
 
 @checks_keywords()
 def load_any(
-    path: str | os.PathLike[str], *, index_base: Literal[0, 1] | None = None,
-    bias_last: bool = False, classes: Sequence[Label] | None = None, loss: str | None = None,
-) -> LinearModel:  # fmt: skip
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: Sequence[Label] | None = None,
+    loss: str | None = None,
+) -> LinearModel:
     """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
 
     * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more, or a model of numbers
@@ -103,9 +107,13 @@ def _refuse(path: Path, what: str, names: str) -> None:
 
 
 def _from_coefficients(
-    path: Path, numbers: NDArray[np.float64], index_base: Literal[0, 1] | None, bias_last: bool,
-    classes: Sequence[Label] | None, loss: str | None,
-) -> LinearModel:  # fmt: skip
+    path: Path,
+    numbers: NDArray[np.float64],
+    index_base: Literal[0, 1] | None,
+    bias_last: bool,
+    classes: Sequence[Label] | None,
+    loss: str | None,
+) -> LinearModel:
     if not numbers.size:
         raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
     if index_base is None:
@@ -204,9 +212,11 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     return LinearModel(
         weights=by_class[:columns].T,
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
-        classes=tuple(sorted(labels)), settings=settings, certificate={},
+        classes=tuple(sorted(labels)),
+        settings=settings,
+        certificate={},
         reading={"index_base": index_base},
-    )  # fmt: skip
+    )
 
 
 def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float], int, float, int]:

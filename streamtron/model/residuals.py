@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.model.metrics import FEWEST_HELD, Floats, Metrics, Ranking, check_finite
+from streamtron.model.metrics import Floats, Metrics, check_finite
+
+DRAWN = 1_000_000
+"""Rows held in memory for tenths and bars, at most; of more rows, each second, fourth … is held."""
 
 
 class Residuals:
@@ -29,8 +32,8 @@ class Residuals:
         self._sums = np.zeros(3)  # Σ w, Σ w (t − z)², Σ w |t − z|
         self._origin: float | None = None
         self._moments = np.zeros(2)  # mean of t − origin, Σ w (t − mean)²
-        self._predictions = Ranking(FEWEST_HELD, columns=3)
-        self._residuals = Ranking(FEWEST_HELD, columns=1)
+        self._held = [np.empty((0, 3))]  # t, z, w of every row, or of every ``step``-th
+        self._step = 1
         self._worst: list[dict[str, Any]] = []
 
     def add(
@@ -38,22 +41,33 @@ class Residuals:
     ) -> None:
         """Add rows of a shard from its row ``first`` on."""
         check_finite(predictions, self._rows)
-        self._rows += len(targets)
         residuals = targets - predictions
         self._add_moments(targets, weights)
         terms = np.ones(len(targets)), residuals**2, np.abs(residuals)
         self._sums += [float((weights * term).sum()) for term in terms]
-        if self._ranking and (held := weights > 0.0).any():
-            w, t, z = weights[held], targets[held], predictions[held]
-            self._predictions.add_sums(z, np.column_stack([w, w * z, w * t]))
-            self._residuals.add_sums(residuals[held], np.ones((len(w), 1)))
+        if self._ranking:
+            rows = np.column_stack([targets, predictions, weights])
+            rows = rows[-self._rows % self._step :: self._step]
+            self._held.append(rows[rows[:, 2] > 0.0])
+            if sum(map(len, self._held)) > DRAWN:
+                self._held, self._step = [self._drawn[::2].copy()], 2 * self._step
+        self._rows += len(targets)
         largest = np.argsort(-np.abs(residuals), kind="stable")[: self._most]
         self._worst += [
-            {"shard": shard, "row": first + k, "label": float(targets[k]),
-             "predicted": float(predictions[k]), "residual": float(residuals[k])}
+            {
+                "shard": shard,
+                "row": first + k,
+                "label": float(targets[k]),
+                "predicted": float(predictions[k]),
+                "residual": float(residuals[k]),
+            }
             for k in largest.tolist()
-        ]  # fmt: skip
+        ]
         self._worst = sorted(self._worst, key=lambda row: -abs(row["residual"]))[: self._most]
+
+    @property
+    def _drawn(self) -> Floats:
+        return np.concatenate(self._held)
 
     def _add_moments(self, targets: Floats, weights: Floats) -> None:
         """Join the mean and the squares around it of more targets (Chan, Golub and LeVeque, 1983,
@@ -81,27 +95,30 @@ class Residuals:
         explained = 1.0 - squared / spread if spread else float(not squared)
         metrics |= {
             "r2": explained if self._rows > 1 else None,
-            "rmse": math.sqrt(squared / weight), "mae": absolute / weight,
+            "rmse": math.sqrt(squared / weight),
+            "mae": absolute / weight,
             "target_mean": (self._origin or 0.0) + mean,
             "target_deviation": math.sqrt(spread / weight),
-        }  # fmt: skip
+        }
         metrics |= {"calibration": self._calibration()} if self._ranking else {}
         return metrics | ({"worst": self._worst} if self._most else {})
 
     def _calibration(self) -> list[dict[str, float]]:
         """Return tenths of the weight by rising prediction."""
-        sums = self._predictions.records()[:, 1:]
-        below = np.cumsum(sums[:, 0]) - sums[:, 0]
-        tenths = np.minimum(10.0 * below / sums[:, 0].sum(), 9.0).astype(np.intp)
-        joined = np.column_stack([np.bincount(tenths, column, 10) for column in sums.T])
-        sums_of = (tenth for tenth in joined.tolist() if tenth[0])
-        return [{"weight": w, "prediction": z / w, "target": t / w} for w, z, t in sums_of]
+        drawn = self._drawn
+        t, z, w = drawn[np.argsort(drawn[:, 1], kind="stable")].T
+        tenths = np.minimum(10.0 * (np.cumsum(w) - w) / w.sum(), 9.0).astype(np.intp)
+        sums = np.column_stack([np.bincount(tenths, values, 10) for values in (w, w * z, w * t)])
+        return [
+            {"weight": self._step * w, "prediction": z / w, "target": t / w}
+            for w, z, t in sums.tolist()
+            if w
+        ]
 
     def histogram(self, bars: int = 60) -> tuple[list[float], NDArray[np.int64]]:
         """Return the edges of bars within three RMSE of 0, and the rows whose t − z is between
         them; the first and the last bar hold those beyond, too. Needs a row of a weight above 0."""
         reach = 3.0 * math.sqrt(self._sums[1] / self._sums[0]) or 1.0
-        edges = np.linspace(-reach, reach, bars + 1)
-        values, rows = self._residuals.records().T
-        counts, _ = np.histogram(np.clip(values, -reach, reach), edges, weights=rows)
-        return edges.tolist(), counts.astype(np.int64)
+        t, z, _ = self._drawn.T
+        counts, edges = np.histogram(np.clip(t - z, -reach, reach), bars, (-reach, reach))
+        return edges.tolist(), self._step * counts

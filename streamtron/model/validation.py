@@ -29,8 +29,10 @@ _ANY = (-1.7e308, 1.7e308)
 _CERTIFICATE = {
     **dict.fromkeys(("primal_objective", "dual_objective", "relative_duality_gap"), _ANY),
     **dict.fromkeys(("directional_margin", "primal_margin"), (-1e150, 1e150)),
-    "upper_bound": (1e-150, 1e150), "rows_scanned": (0, 2**63), "scale": (1e-200, 1e200),
-}  # fmt: skip
+    "upper_bound": (1e-150, 1e150),
+    "rows_scanned": (0, 2**63),
+    "scale": (1e-200, 1e200),
+}
 _BALL = {"radius": (0, 1e150), "unit": (0, 1e100), "bias": (-1e150, 1e150)}
 _SETTINGS = {"C": (1e-30, 1e30), "delta": (1e-15, 1e15), "rho": (1e-30, 1e30), "tol": (0, 1)}
 """Ranges of numbers, if they are there, in which what is computed neither overflows nor vanishes.

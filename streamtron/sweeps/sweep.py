@@ -53,9 +53,6 @@ from streamtron.sweeps.trial import (
     ranked,
 )
 
-HELD_ROWS = 1 << 17
-"""Validation decisions that a candidate holds, 3 MB; of more, ROC AUC is known within 10⁻⁵."""
-
 
 class Task(NamedTuple):
     """Candidates (number → settings) to fit on the same readings of a fold, in one process.
@@ -363,9 +360,7 @@ def _measured(
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(
-        models, task.fold.valid, limit_rows=HELD_ROWS, share=task.fold.share, **how
-    )
+    measured = evaluate_many(models, task.fold.valid, share=task.fold.share, **how)
     times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

@@ -170,8 +170,9 @@ def test_the_plot_of_margins_counts_every_row_on_the_side_where_it_is(place):
     for margin in (1.5, -1.5, -0.5, 4.5):
         assert any(low <= margin <= high + 1e-9 and height for low, high, height in bars)
     assert [line.get_label() for line in ax.lines] == [
-        "50.0% of the rows at 0 or below", "50.0% of the rows below 1",
-    ]  # fmt: skip
+        "50.0% of the rows at 0 or below",
+        "50.0% of the rows below 1",
+    ]
     with pytest.raises(DataError, match="y: the label 'eggs'"):
         model.plot_margins(X, ["spam", "eggs", "ham", "spam"])
     with pytest.raises(DataError, match="Wanted one label a row"):

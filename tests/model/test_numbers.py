@@ -50,8 +50,10 @@ def test_the_metrics_are_scikit_learn_s_however_far_from_0_the_numbers_lie():
         predictions, weights = targets + rng.normal(size=500), rng.choice([0.0, 0.5, 2.0], 500)
         metrics = _measured(targets, predictions, weights, worst=3).metrics()
         for name, metric in (
-            ("r2", r2_score), ("rmse", root_mean_squared_error), ("mae", mean_absolute_error)
-        ):  # fmt: skip
+            ("r2", r2_score),
+            ("rmse", root_mean_squared_error),
+            ("mae", mean_absolute_error),
+        ):
             wanted = metric(targets, predictions, sample_weight=weights)
             assert metrics[name] == pytest.approx(wanted, rel=1e-9), name
         spread = np.average((targets - targets.mean()) ** 2, weights=weights) ** 0.5

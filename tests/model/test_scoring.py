@@ -204,32 +204,35 @@ def test_the_order_of_names_in_a_record_changes_no_bit():
     assert model.decision_function(turned).tolist() == model.decision_function(bags).tolist()
 
 
-@pytest.mark.parametrize(("reading", "X", "sentence"), [
-    (TABLE, ["age"], "X: text, 'age'. The model does not say how text becomes features"),
-    (WORDS, ["a text"], "Give lists of tokens"),
-    (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
-    (WORDS, [["age", 3]], "X, row 0: the name 3. A name is text"),
-    (WORDS, [{"age": "x"}], "X, row 0: 'age' is 'x'. Wanted is a finite number"),
-    (WORDS, [{"age": 10**400}], "Wanted is a finite number, at most 1e+140 in size"),
-    (
-        TABLE,
-        pa.table(FRAME).set_column(0, "age", pa.array([1, 2, 3], pa.time64("ns"))),
-        "X: column 'age' (Value 1 has non-zero nanoseconds). Wanted are numbers",
-    ),
-    (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
-    (HASHED, pa.table(FRAME), "the model hashes names of features"),
-    ({}, [["age"]], "the model's features have none"),
-    ({}, [{"age": 1.0}], "the model's features have none"),
-    ({}, [[1.0, 2.0]], "the model wants numbers of shape (rows, 3)"),
-    ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
-    ({}, [[]], "of shape (1, 0)"),
-    ({}, [], "of shape (0,)"),
-    ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), but the model wants numbers"),
-    ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
-    ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
-    ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
-    ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reading", "X", "sentence"),
+    [
+        (TABLE, ["age"], "X: text, 'age'. The model does not say how text becomes features"),
+        (WORDS, ["a text"], "Give lists of tokens"),
+        (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
+        (WORDS, [["age", 3]], "X, row 0: the name 3. A name is text"),
+        (WORDS, [{"age": "x"}], "X, row 0: 'age' is 'x'. Wanted is a finite number"),
+        (WORDS, [{"age": 10**400}], "Wanted is a finite number, at most 1e+140 in size"),
+        (
+            TABLE,
+            pa.table(FRAME).set_column(0, "age", pa.array([1, 2, 3], pa.time64("ns"))),
+            "X: column 'age' (Value 1 has non-zero nanoseconds). Wanted are numbers",
+        ),
+        (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
+        (HASHED, pa.table(FRAME), "the model hashes names of features"),
+        ({}, [["age"]], "the model's features have none"),
+        ({}, [{"age": 1.0}], "the model's features have none"),
+        ({}, [[1.0, 2.0]], "the model wants numbers of shape (rows, 3)"),
+        ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
+        ({}, [[]], "of shape (1, 0)"),
+        ({}, [], "of shape (0,)"),
+        ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), but the model wants numbers"),
+        ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
+        ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
+        ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+        ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
+    ],
+)
 def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
     model = make_model(**reading)
     for decide in (model.decision_function, model.predict):
