@@ -109,6 +109,8 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
             *([("of other classes", strange)] if strange else []),
         ]
     )
+    if "every" in metrics:
+        yield f"too many rows to hold: measured is every {metrics['every']}th"
     if "binned" in metrics:
         yield "too many decisions to sort: ROC AUC and average precision are those of bins"
     if beyond:

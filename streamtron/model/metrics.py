@@ -70,10 +70,9 @@ class Evaluation(Tabled):
     * **Numbers** (regression): in place of all these ``rows``, ``weight``, ``r2``, ``rmse``,
       ``mae``, ``target_mean``, ``target_deviation`` (square root of the mean squared distance from
       the mean), and ``calibration``: of tenths of the weight, by rising prediction, the ``weight``
-      and the mean ``prediction`` and ``target``; of more than a million rows, of every second,
-      fourth … one. R² is 1 − Σ w (t − z)² / Σ w (t − mean)²; where
-      all targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows of
-      the largest |t − z|, their ``residual`` is t − z.
+      and the mean ``prediction`` and ``target``. Of more than 50 million rows every second, fourth
+      … is measured, and ``every`` is 2, 4 … R² is 1 − Σ w (t − z)² / Σ w (t − mean)²; where all
+      targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows of the largest |t − z|, their ``residual`` is t − z.
 
     Parameters
     ----------

@@ -227,7 +227,7 @@ class Evaluator:
         self.worth: ProbabilityScores | None = None
         self.out_of_range, self.unseen = 0, set[str]()
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
-        self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
+        self.residuals = Residuals(worst, ranking=ranking, held=held) if model.regression else None
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
