@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -122,10 +123,11 @@ def _lines(name_of: Callable[[Label], str] | None) -> Listener:
             of_class = "" if name_of is None or label is None else f", class {name_of(label)}"
             proven = math.inf if certificate is None else certificate.relative_duality_gap
             gap = "nothing proven yet" if proven == math.inf else f"gap {up(proven, 3)} proven"
-            print(f"reading {event.reading + 1}{of_class}: {gap}, {seconds:.1f} s", flush=True)
+            sys.stdout.write(f"reading {event.reading + 1}{of_class}: {gap}, {seconds:.1f} s\n")
         elif isinstance(event, ChunkDone) and seconds >= due:
             due = seconds + CHUNK_SECONDS
-            print(f"reading {event.reading + 1}: {event.rows:,} rows, {seconds:.0f} s", flush=True)
+            sys.stdout.write(f"reading {event.reading + 1}: {event.rows:,} rows, {seconds:.0f} s\n")
+        sys.stdout.flush()
 
     return listen
 

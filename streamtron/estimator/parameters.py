@@ -26,9 +26,9 @@ def _named_as_in_sklearn() -> Iterator[None]:
         yield
     except SettingsError as error:
         names = {ours.replace("_", "-"): theirs for theirs, ours in SKLEARN_NAMES.items()}
-        name, blank, rest = str(error).partition(" ")
+        name, blank, sentence = str(error).partition(" ")
         name = (names | {"threads": "n_jobs"}).get(name, name)
-        raise SettingsError(f"{name}{blank}{rest}") from error
+        raise SettingsError(f"{name}{blank}{sentence}") from error
 
 
 def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = None) -> Settings:

@@ -194,9 +194,9 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
         file_end.seek(-1, os.SEEK_END)
         is_whole = file_end.read() == b"\n"  # as LIBLINEAR ends all lines
     if not is_whole or (table.shape != shape and shape[0]):
-        found = "a last line without its end" if not is_whole else f"weights of shape {table.shape}"
+        fault = "a last line without its end" if not is_whole else f"weights of shape {table.shape}"
         raise DataError(
-            f"{path}: {found}, expected {shape[0]} lines of {width} by nr_feature {columns} and "
+            f"{path}: {fault}, expected {shape[0]} lines of {width} by nr_feature {columns} and "
             f"bias {augmentation:g}. The file is cut short or edited; write it again."
         )
     by_class = _in_order_of_classes(table.reshape(shape), labels)

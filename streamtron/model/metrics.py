@@ -72,7 +72,8 @@ class Evaluation(Tabled):
       the mean), and ``calibration``: of tenths of the weight, by rising prediction, the ``weight``
       and the mean ``prediction`` and ``target``. Of more than 50 million rows every second, fourth
       … is measured, and ``every`` is 2, 4 … R² is 1 − Σ w (t − z)² / Σ w (t − mean)²; where all
-      targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows of the largest |t − z|, their ``residual`` is t − z.
+      targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows
+      of the largest |t − z|, their ``residual`` is t − z.
 
     Parameters
     ----------
@@ -262,14 +263,14 @@ class Scores:
             return dict.fromkeys(_OF_RANKING)
         from sklearn.metrics import average_precision_score, roc_auc_score
 
-        found: Metrics = {"roc_auc": None}
+        metrics: Metrics = {"roc_auc": None}
         with np.errstate(over="ignore"):  # in the differences of decisions
             if not truth.all():
-                found["roc_auc"] = roc_auc_score(truth, decisions, sample_weight=weights)
-            found["average_precision"] = average_precision_score(
+                metrics["roc_auc"] = roc_auc_score(truth, decisions, sample_weight=weights)
+            metrics["average_precision"] = average_precision_score(
                 truth, decisions, sample_weight=weights
             )
-        return {name: value and min(float(value), 1.0) for name, value in found.items()}
+        return {name: value and min(float(value), 1.0) for name, value in metrics.items()}
 
 
 _OF_RANKING = ("roc_auc", "average_precision")

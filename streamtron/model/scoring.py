@@ -144,13 +144,13 @@ def _columns(
 ) -> dict[str, Any]:
     """Return the wanted columns of a data frame, which has ``names``, or of records."""
     if names is not None:
-        found = {name: X[name] for name in wanted if name in names}
+        columns = {name: X[name] for name in wanted if name in names}
     else:
         here = (name for name in wanted if all(name in row for row in rows))
-        found = {name: [row[name] for row in rows] for name in here}
-    if missing := [name for name in wanted if name not in found]:
+        columns = {name: [row[name] for row in rows] for name in here}
+    if missing := [name for name in wanted if name not in columns]:
         raise DataError(f"X: no column {some(missing)}. Give each row {some(wanted)}.")
-    return found
+    return columns
 
 
 def _by_recipe(

@@ -138,8 +138,8 @@ def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_
     huber = {"settings": {"loss": "huber"}}
     for action, sentence in (
         (lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"), "wanted one of"),
-        (lambda: make_model([1.0], 0.0, (0.0, 1.0), **huber), "one model a number"),
-        (lambda: make_model(np.eye(3), np.zeros(3), (), **huber), "one model a number"),
+        (lambda: make_model([1.0], 0.0, (0.0, 1.0), **huber), "a regression has no classes"),
+        (lambda: make_model(np.eye(3), np.zeros(3), (), **huber), "a regression has no classes"),
         (lambda: model.predict_proba(np.eye(2)), "no probabilities"),
         (lambda: model.plot_margins(np.eye(2), [1, 2]), "has no margin"),
     ):
