@@ -1,7 +1,5 @@
 """The functions of the package: keywords, paths, sizes, and what is refused by name."""
 
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,33 +131,3 @@ def test_the_help_of_certify_shows_no_default_that_it_does_not_take(theirs):
     done = here(theirs, "certify", "theirs.npy", "01.svm", "--C", 1, "--index-base", 1)
     assert done.returncode == 2
     assert "Give --rho" in done.stderr
-
-
-WITHOUT = """\
-import sys
-sys.modules[sys.argv[1]] = None
-import streamtron
-from streamtron.core.errors import SettingsError
-try:
-    exec(sys.argv[2])
-except SettingsError as error:
-    print(error)
-"""
-
-
-FIT = """print(*(
-    streamtron.fit(sys.argv[3], text=spec).classes
-    for spec in ("text,tfidf,stop_words=english", "text,hash_bits=8")
-))"""
-
-
-@pytest.mark.parametrize(("library", "code", "begins"), [
-    ("sklearn", "streamtron.StreamtronClassifier", "StreamtronClassifier needs scikit-learn, which "
-     "is not installed. Install streamtron["),
-    ("sklearn", FIT, "('a', 'b') ('a', 'b')"),
-])  # fmt: skip
-def test_what_lacks_its_library_says_so_and_words_lack_none(library, code, begins, tmp_path):
-    (tmp_path / "t.csv").write_text("label,text\na,the cheap pills\nb,noon the team\n")
-    command = [sys.executable, "-c", WITHOUT, library, code, tmp_path / "t.csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(begins)

@@ -92,17 +92,6 @@ PROVEN = (
 """What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
 
 
-def bracket_text(metrics: Mapping[str, Any], name: str) -> str:
-    """Return the bracket that contains a metric, in words; nothing where the metric is exact.
-
-    >>> bracket_text({"roc_auc": 0.8, "roc_auc_bracket": [0.75, 0.875]}, "roc_auc")
-    'between 0.75 and 0.875'
-    """
-    if (bracket := metrics.get(f"{name}_bracket")) is None:
-        return ""
-    return f"between {down(bracket[0])} and {up(bracket[1])}"
-
-
 def within(gap: float) -> str:
     """Return how far above the best possible objective one is at most, in percent; the last factor
     is for the rounding here.

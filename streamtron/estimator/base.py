@@ -6,9 +6,12 @@ Rows in memory go through the same training loop as shards and give the same wei
 from __future__ import annotations
 
 import copy
+import math
 import os
+import sys
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -20,14 +23,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener, ignore
+from streamtron.core.events import CHUNK_SECONDS, ChunkDone, Event, Listener, ReadingDone, ignore
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
 from streamtron.data import ShardSource
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
-from streamtron.estimator.watching import lines
 from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
@@ -107,6 +109,27 @@ def _train_on_shards(
         return fitting.training, in_order(learners, source.labels, settings)
 
 
+def _lines(name_of: Callable[[Label], str] | None) -> Listener:
+    """Return a listener that prints a line for every reading, and every ten seconds of one."""
+    began, due = time.perf_counter(), CHUNK_SECONDS
+
+    def listen(event: Event) -> None:
+        nonlocal due
+        seconds = time.perf_counter() - began
+        if isinstance(event, ReadingDone):
+            label, certificate = event.problem.label, event.certificate
+            of_class = "" if name_of is None or label is None else f", class {name_of(label)}"
+            proven = math.inf if certificate is None else certificate.relative_duality_gap
+            gap = "nothing proven yet" if proven == math.inf else f"gap {up(proven, 3)} proven"
+            sys.stdout.write(f"reading {event.reading + 1}{of_class}: {gap}, {seconds:.1f} s\n")
+        elif isinstance(event, ChunkDone) and seconds >= due:
+            due = seconds + CHUNK_SECONDS
+            sys.stdout.write(f"reading {event.reading + 1}: {event.rows:,} rows, {seconds:.0f} s\n")
+        sys.stdout.flush()
+
+    return listen
+
+
 class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which have the parameters."""
 
@@ -155,7 +178,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
-        listen = lines(name_of) if self.verbose else ignore
+        listen = _lines(name_of) if self.verbose else ignore
         training, learners = _train_on_shards(
             as_paths(shards), settings, machine, classes, workers, listen
         )
@@ -235,7 +258,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             weights, biases = np.atleast_2d(coef), np.atleast_1d(self.intercept_).tolist()
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
-        listen = lines(name_of) if self.verbose else ignore
+        listen = _lines(name_of) if self.verbose else ignore
         learners = train_learners(rows.source(), begin, settings, machine, listen)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)

@@ -1,4 +1,4 @@
-"""The parameters of estimators as settings."""
+"""The parameters of estimators as settings, and the other way round."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _named_as_in_sklearn() -> Iterator[None]:
 def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings that the parameters are, with others by ``names``."""
     with _named_as_in_sklearn():
-        present = [key for key in SKLEARN_NAMES if hasattr(model, key)]
-        parameters = {SKLEARN_NAMES[key]: getattr(model, key) for key in present}
+        given = model.get_params()
+        parameters = {SKLEARN_NAMES[name]: given[name] for name in given if name in SKLEARN_NAMES}
         if (seed := parameters.pop("seed")) is not None:  # of a wrong kind it is refused below
             is_state = isinstance(seed, np.random.RandomState)
             parameters["seed"] = int(seed.randint(2**31 - 1)) if is_state else seed

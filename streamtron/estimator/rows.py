@@ -114,14 +114,11 @@ def row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] 
     """Return the weights of the rows; refuse those that are negative or too large."""
     if sample_weight is None:
         return None
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    for kind, wrong in (("Negative", weights < 0.0), ("Too large", ~(weights <= LARGEST_WEIGHT))):
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise DataError(
-                f"{kind} values in data passed to `sample_weight`: row {row} has {weights[row]}. "
-                "Weights are 0, or at most 1e30."
-            )
+    weights: NDArray[np.float64] = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not (weights <= LARGEST_WEIGHT).all():
+        raise DataError(f"sample_weight: a weight above {LARGEST_WEIGHT:g}. Rescale them.")
     return weights
 
 

@@ -173,8 +173,13 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
         nodes += f" column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
-        constants |= {"shape": np.array([-1, len(directions)]), **extra_constants, "one": 1.0,
-                      "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
+        constants |= {
+            "shape": np.array([-1, len(directions)]),
+            **extra_constants,
+            "one": 1.0,
+            "one_axis": np.array([1]),
+            "even": 1.0 / len(classes),
+        }
         outputs += f", double[N, {len(classes)}] probabilities"
     proto = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17{opsets}], producer_name: "streamtron"> '
@@ -186,8 +191,9 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     used = {name for node in proto.graph.node for name in node.input}
     proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(constants[name]), name)
-        for name in constants if name in used
-    )  # fmt: skip
+        for name in constants
+        if name in used
+    )
     if model.recipe is not None:
         _name_inputs(proto.graph, model.recipe.names)
     onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
@@ -258,11 +264,15 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
 def _json(model: LinearModel) -> Iterator[bytes]:
     """Yield an object with one entry of ``directions``, of many classes one a class."""
     head = {
-        "kind": model.kind, "classes": list(model.classes), "columns": model.columns,
-        "index_base": model.index_base, "settings": model.settings,
-        "reading": dict(model.reading), "certificate": model.certificate,
+        "kind": model.kind,
+        "classes": list(model.classes),
+        "columns": model.columns,
+        "index_base": model.index_base,
+        "settings": model.settings,
+        "reading": dict(model.reading),
+        "certificate": model.certificate,
         "calibration": model.calibration,
-    }  # fmt: skip
+    }
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, names = ',\n "directions": [', model.feature_names
     for direction in model.directions():
@@ -278,5 +288,8 @@ def _json(model: LinearModel) -> Iterator[bytes]:
 
 
 _WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
-    "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json,
-}  # fmt: skip
+    "liblinear": _liblinear,
+    "onnx": _onnx,
+    "sklearn": _sklearn,
+    "json": _json,
+}

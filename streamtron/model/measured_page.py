@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streamtron.core.text import bracket_text, label_text, number
+from streamtron.core.text import label_text, number
 from streamtron.model.charts import FEWEST, Series, histogram, line_chart
 from streamtron.model.html import grid, shown
 from streamtron.model.linear_model import LinearModel
@@ -74,7 +74,7 @@ def ranking_charts(metrics: Mapping[str, Any], curves: Mapping[str, Floats]) -> 
     area, average = ("roc_auc", "average_precision") if single else (
         "macro_roc_auc", "macro_average_precision")  # fmt: skip
     words = "" if single else "macro "
-    values = [bracket_text(metrics, name) or shown(metrics[name]) for name in (area, average)]
+    values = [shown(metrics[name]) for name in (area, average)]
     return [
         line_chart(f"ROC curve{'' if single else 's'}, {words}area {values[0]}",
                    [*roc, CHANCE], "false positive rate", "true positive rate", unit=True),

@@ -29,7 +29,6 @@ from streamtron.core.text import (
     MANY,
     PROVEN,
     and_more,
-    bracket_text,
     down,
     feature_text,
     format_size,
@@ -164,7 +163,7 @@ def _held_out(facts: Facts) -> Iterator[str]:
         return
     metrics = facts.validation.evaluation.to_dict()
     values = {
-        metric_words(name): bracket_text(metrics, name) or shown(metrics[name])
+        metric_words(name): shown(metrics[name])
         for name in metrics_shown(metrics)
     }
     yield tiles({"rows": number(metrics["rows"]), **values})
@@ -246,7 +245,7 @@ def _classes(facts: Facts) -> Iterator[str]:
         names = [f"{feature_text(f)} {f['weight']:+.2g}" for f in features if f["weight"] > 0.0]
         rows.append([
             label_text(direction.positive),
-            *(numeric(measured[k][name], bracket_text(measured[k], name) or None)
+            *(numeric(measured[k][name])
               for name in metrics),
             wide(", ".join(names[:8])),
             gap_cell(report["certificate"]["relative_duality_gap"]),

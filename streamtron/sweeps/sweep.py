@@ -50,10 +50,6 @@ from streamtron.sweeps.trial import (
 )
 from streamtron.sweeps.two_stage import number_of_stages, pruned, stage_settings
 
-HELD_ROWS = 1 << 17
-"""Validation decisions that a candidate holds, 3 MB; of more, ROC AUC is known within 10⁻⁵."""
-
-
 Trials = dict[int, list[Trial]]
 """A candidate's number → its trials on all folds."""
 
@@ -399,9 +395,7 @@ def _measured(
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(
-        models, task.fold.valid, limit_rows=HELD_ROWS, share=task.fold.share, **how
-    )
+    measured = evaluate_many(models, task.fold.valid, share=task.fold.share, **how)
     times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

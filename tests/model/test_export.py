@@ -25,10 +25,13 @@ from tests.helpers.models import make_model, random_matrix, refused
 ROUNDING = {"rel": 0, "abs": 1e-13}
 
 CLASSES = {
-    "whole numbers": (-1.0, 7.0), "numbers": (0.5, 1.0), "names": ("ham", "späm"),
-    "booleans": (False, True), "many numbers": (-3.0, 2.0, 5.0, 11.0),
+    "whole numbers": (-1.0, 7.0),
+    "numbers": (0.5, 1.0),
+    "names": ("ham", "späm"),
+    "booleans": (False, True),
+    "many numbers": (-3.0, 2.0, 5.0, 11.0),
     "many names": ("ant", "bee", "cow"),
-}  # fmt: skip
+}
 
 
 def _model(classes: tuple[Any, ...], **reading: Any) -> tuple[LinearModel, np.ndarray]:
@@ -79,10 +82,18 @@ def test_programs_have_our_labels_and_decisions_for_any_classes_and_bias(tmp_pat
         assert labels == wanted
 
 
-@pytest.mark.parametrize(("weights", "classes", "rows", "labels"), [
-    ([1.0, -1.0], ("no", "yes"), [[2, 2], [2, 2 - 2**-20], [2, 2 + 2**-20]], ["no", "yes", "no"]),
-    ([[1], [1], [0]], ("ant", "bee", "cow"), [[0], [2], [-2]], ["ant", "ant", "cow"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "classes", "rows", "labels"),
+    [
+        (
+            [1.0, -1.0],
+            ("no", "yes"),
+            [[2, 2], [2, 2 - 2**-20], [2, 2 + 2**-20]],
+            ["no", "yes", "no"],
+        ),
+        ([[1], [1], [0]], ("ant", "bee", "cow"), [[0], [2], [-2]], ["ant", "ant", "cow"]),
+    ],
+)
 def test_of_equals_the_smaller_class_wins_in_onnx_as_here(tmp_path, weights, classes, rows, labels):
     bias = np.zeros(np.shape(weights)[:-1])
     model, rows = make_model(weights, bias, classes, certificate=None), np.array(rows)
@@ -105,8 +116,9 @@ def test_probabilities_of_any_kind_are_ours_at_between_and_beyond_knots(tmp_path
     bias: Any = 0.0 if kind == "two" else np.zeros(3)
     calibration = {
         "method": "sigmoid" if functions is SIGMOID else "isotonic",
-        "rows": 9, "directions": functions[: 1 if kind == "two" else 3],
-    }  # fmt: skip
+        "rows": 9,
+        "directions": functions[: 1 if kind == "two" else 3],
+    }
     more = {"multilabel": True} if kind == "multilabel" else {}
     model = make_model(weights, bias, classes, certificate=None, settings={}, **more)
     model = model.but(calibration=calibration)
@@ -156,11 +168,14 @@ def test_probabilities_of_logistic_loss_are_those_of_every_format(tmp_path, clas
         assert np.array(found)[:, order] == pytest.approx(wanted, **ROUNDING)
 
 
-@pytest.mark.parametrize(("loss", "solver", "kind"), [
-    ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
-    ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
-    ("log_loss", "L2R_LR", LogisticRegression),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "solver", "kind"),
+    [
+        ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
+        ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
+        ("log_loss", "L2R_LR", LogisticRegression),
+    ],
+)
 def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, solver, kind):
     weights = np.random.default_rng(0).normal(size=500)
     model = make_model(weights, 1 / 3, settings={"loss": loss, "C": 1.0, "rho": 1.0})
@@ -179,8 +194,9 @@ def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, so
 def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings(tmp_path):
     model = make_model(
         settings={"C": 0.5, "rho": 2.0, "class_weight": {"1": 3.0, "-1": 0.5}},
-        layout="columns", features=["a", "b", "c"],
-    )  # fmt: skip
+        layout="columns",
+        features=["a", "b", "c"],
+    )
     theirs = _sklearn(model, tmp_path)
     assert theirs.feature_names_in_.tolist() == ["a", "b", "c"]
     assert (theirs.C, theirs.intercept_scaling) == (0.5, 2.0)
@@ -196,9 +212,14 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     export(model, tmp_path / "m", "json")
     found = json.loads((tmp_path / "m").read_text(encoding="utf-8"))
     assert found["directions"] == [
-        {"positive": "spam", "bias": 0.25, "column": [1, 3], "name": ["ä", "c"],
-         "weight": [0.1, -1 / 3]}
-    ]  # fmt: skip
+        {
+            "positive": "spam",
+            "bias": 0.25,
+            "column": [1, 3],
+            "name": ["ä", "c"],
+            "weight": [0.1, -1 / 3],
+        }
+    ]
     assert (found["kind"], found["columns"], found["index_base"]) == ("two classes", 3, 1)
     assert found["certificate"] == model.certificate
     many, _ = _model(("ant", "bee", "cow"))
@@ -208,14 +229,17 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     assert [each["weight"] for each in directions] == many.weights.tolist()
 
 
-@pytest.mark.parametrize(("classes", "more", "format_", "sentence"), [
-    ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
-    ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
-    (("a", "b"), {}, "liblinear", "the class 'b'"),
-    ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
-    ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
-    ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "more", "format_", "sentence"),
+    [
+        ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
+        ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
+        (("a", "b"), {}, "liblinear", "the class 'b'"),
+        ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
+        ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
+        ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
+    ],
+)
 def test_what_a_format_cannot_hold_is_refused_unwritten(tmp_path, classes, more, format_, sentence):
     model, _ = _model(classes, **more)
     assert sentence in refused(lambda: export(model, tmp_path / "m", format_), SettingsError)
