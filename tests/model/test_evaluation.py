@@ -16,7 +16,6 @@ from streamtron.cli.evaluate import metric_lines
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import down, up
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.measured_page import ranking_charts
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import refused
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -137,8 +136,6 @@ def test_a_bracket_is_shown_as_one_on_the_command_line_in_tables_and_on_the_page
     assert f"<td>{down(bracket[0], 4)}</td><td>{up(bracket[1], 4)}</td>" in evaluation._repr_html_()
     ant, *_ = many.evaluation().tables()["Classes"]
     assert [ant["roc_auc_at_least"], ant["roc_auc_at_most"]] == found["roc_auc_bracket"]
-    _, ranked = ranking_charts(found, {"1": np.array([[0, 0], [1, 0], [2, 2]])})
-    assert f"average precision between {shown[1]} and {shown[2]}" in ranked
 
 
 @pytest.mark.parametrize("wrong", [False, True])
