@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.terminal import print_values
+from streamtron.cli.terminal import print_values, table
 from streamtron.core.text import Lines, aligned, feature_text, label_text
 
 _CLASSES = 3
@@ -19,20 +19,36 @@ _CLASSES = 3
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--row", type=options.whole_number(0),
-              help="Number of a row of SHARDS, from 0, to be explained.")  # fmt: skip
-@click.option("--most", type=options.whole_number(1), default=20, show_default=True,
-              help="Number of features shown of each class.")  # fmt: skip
-@click.option("--path", is_flag=True,
-              help="List the features in the order in which they come in as C grows, each with the "
-              "least C of the sweep that gave it a weight, and that weight. MODEL is the best of a "
-              "sweep over C with --valid, and --penalty l1 or elasticnet.")  # fmt: skip
+@click.option(
+    "--row",
+    type=options.whole_number(0),
+    help="Number of a row of SHARDS, from 0, to be explained.",
+)
+@click.option(
+    "--most",
+    type=options.whole_number(1),
+    default=20,
+    show_default=True,
+    help="Number of features shown of each class.",
+)
+@click.option(
+    "--path",
+    is_flag=True,
+    help="List the features in the order in which they come in as C grows, each with the "
+    "least C of the sweep that gave it a weight, and that weight. MODEL is the best of a "
+    "sweep over C with --valid, and --penalty l1 or elasticnet.",
+)
 @options.names_option
 @options.json_option
 def explain(
-    model: str, shards: tuple[str, ...], row: int | None, most: int, path: bool,
-    names: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    model: str,
+    shards: tuple[str, ...],
+    row: int | None,
+    most: int,
+    path: bool,
+    names: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Show the features with the heaviest weights of MODEL, by name where they have names.
 
     With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
@@ -55,19 +71,27 @@ def explain(
 def _model(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield from aligned([*class_facts(direction), ("bias", direction["bias"])])
-        yield f"{'weight':>14}  feature"
-        for feature in direction["features"]:
-            yield f"{feature['weight']:>+14.6g}  {feature_text(feature)}"
+        features = direction["features"]
+        columns = {
+            "weight": [f"{feature['weight']:+.6g}" for feature in features],
+            "feature": [*map(feature_text, features)],
+        }
+        yield from table(columns, ["feature"])
         yield ""
 
 
 def _path(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield from aligned(class_facts(direction))
-        yield f"{'C':>14} {'weight':>14}  feature"
-        for entry in direction["features"]:
-            yield f"{entry['C']:>14.6g} {entry['weight']:>+14.6g}  {feature_text(entry)}"
-        yield f"{'':>29}  {direction['other_features']:,} other features come in later\n"
+        entries = direction["features"]
+        columns = {
+            "C": [f"{entry['C']:.6g}" for entry in entries],
+            "weight": [f"{entry['weight']:+.6g}" for entry in entries],
+            "feature": [*map(feature_text, entries)],
+        }
+        yield from table(columns, ["feature"])
+        yield f"{direction['other_features']:,} other features come in later"
+        yield ""
 
 
 def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -78,22 +102,35 @@ def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _row(facts: Mapping[str, Any]) -> Lines:
     labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
-    yield from aligned([
-        ("shard", facts["shard"]), ("row", facts["row"]),
-        *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
-        *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            ("shard", facts["shard"]),
+            ("row", facts["row"]),
+            *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
+            *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
+        ]
+    )
     ranked = sorted(facts["directions"], key=lambda direction: -direction["decision"])
     for direction in ranked[:_CLASSES]:
         yield ""
         decision = f"{direction['decision']:+.6g}"
         yield from aligned([*class_facts(direction), ("decision", decision)])
-        yield f"{'adds':>14} {'value':>12} {'weight':>12}  feature"
-        for feature in direction["features"]:
-            numbers = f"{feature['contribution']:>+14.6g} {feature['value']:>12.6g}"
-            yield f"{numbers} {feature['weight']:>+12.6g}  {feature_text(feature)}"
+        rows = [
+            (
+                f"{feature['contribution']:+.6g}",
+                f"{feature['value']:.6g}",
+                f"{feature['weight']:+.6g}",
+                feature_text(feature),
+            )
+            for feature in direction["features"]
+        ]
         if count := direction["other_features"]:
-            yield f"{direction['other_contributions']:>+14.6g} {'':>25}  {count:,} other features"
-        yield f"{direction['bias']:>+14.6g} {'':>25}  bias"
+            rows.append(
+                (f"{direction['other_contributions']:+.6g}", "", "", f"{count:,} other features")
+            )
+        rows.append((f"{direction['bias']:+.6g}", "", "", "bias"))
+        heads = ("adds", "value", "weight", "feature")
+        columns = {head: [row[k] for row in rows] for k, head in enumerate(heads)}
+        yield from table(columns, ["feature"])
     if ranked[_CLASSES:]:
         yield f"\n… and {len(ranked) - _CLASSES:,} more; --json has all classes"

@@ -43,14 +43,14 @@ class Line(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Axis:
     """Values from ``low`` to ``high``, which are different, from ``start`` to ``end`` in units;
-    ``whole`` : whether they are whole numbers, and ticks are too."""
+    ``integral`` : whether they are whole numbers, and ticks are too."""
 
     low: float
     high: float
     start: float
     end: float
     log: bool = False
-    whole: bool = False
+    integral: bool = False
 
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
@@ -78,7 +78,7 @@ class Axis:
         rough = (self.high - self.low) / 4
         unit = math.pow(10.0, math.floor(math.log10(rough)))
         step = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= 0.999 * rough)
-        step = max(step, 1.0) if self.whole else step
+        step = max(step, 1.0) if self.integral else step
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [step * k for k in range(first, last + 1)]
 
@@ -125,7 +125,7 @@ def line_chart(
     out. ``unit`` : whether both axes go from 0 to 1. ``from_zero`` : which begin at 0 at the
     latest, "x" or "xy". ``hollow`` : the meaning of hollow points.
     """
-    can = [
+    drawable = [
         [
             (a, b)
             for a, b in line.points
@@ -133,7 +133,7 @@ def line_chart(
         ]
         for line in lines
     ]
-    lines = [line._replace(points=points) for line, points in zip(lines, can, strict=True)]
+    lines = [line._replace(points=points) for line, points in zip(lines, drawable, strict=True)]
     points = [point for line in lines for point in line.points]
     if not points:
         return None

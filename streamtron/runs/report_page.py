@@ -167,8 +167,13 @@ def report(
             many=MANY,
         )
     except (
-        jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
-    ) as error:  # fmt: skip
+        jinja2.TemplateError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise DataError(
             f"{directory / REPORT}: not the report of this model ({error!r}). Fit again."
         ) from error
