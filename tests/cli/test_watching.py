@@ -114,8 +114,9 @@ def test_lines_of_several_problems_name_them(run):
     done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
     readings = [line for line in done.stderr.splitlines() if "active rows" in line]
     assert {line[9:].partition(": reading")[0] for line in readings} == {
-        "C 0.1, rho 1", "C 1, rho 1",
-    }  # fmt: skip
+        "C 0.1, rho 1",
+        "C 1, rho 1",
+    }
     ended = [line for line in done.stderr.splitlines() if "stage 1 ended" in line]
     assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
 
@@ -159,17 +160,20 @@ def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
     assert forecast.end() == pytest.approx(clock.now + 32.0)
 
 
-@pytest.mark.parametrize(("readings", "tol", "left"), [
-    ([[0.8]], 0.01, None),  # one gap says nothing of its fall
-    # .4 → .2 → .1 → .05 → .025 → .0125 → below .01: 6 readings, with 5 solves between them
-    ([[0.8], [0.4]], 0.01, 6),
-    ([[0.4], [0.4]], 0.01, None),  # it does not fall
-    ([[1.0], [0.4]], 0.01, None),  # nothing was proven
-    ([[0.8], [0.4]], 0.0, None),
-    ([[0.8], [], [0.2]], 0.01, 5),  # 2 log 20 / log 4 = 4.3
-    ([[0.8, 0.2], [0.4, 0.02]], 0.01, 6),  # the problem that needs most decides
-    ([[0.8, 0.2], [0.4]], 0.01, None),  # the other one has not told yet
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("readings", "tol", "left"),
+    [
+        ([[0.8]], 0.01, None),  # one gap says nothing of its fall
+        # .4 → .2 → .1 → .05 → .025 → .0125 → below .01: 6 readings, with 5 solves between them
+        ([[0.8], [0.4]], 0.01, 6),
+        ([[0.4], [0.4]], 0.01, None),  # it does not fall
+        ([[1.0], [0.4]], 0.01, None),  # nothing was proven
+        ([[0.8], [0.4]], 0.0, None),
+        ([[0.8], [], [0.2]], 0.01, 5),  # 2 log 20 / log 4 = 4.3
+        ([[0.8, 0.2], [0.4, 0.02]], 0.01, 6),  # the problem that needs most decides
+        ([[0.8, 0.2], [0.4]], 0.01, None),  # the other one has not told yet
+    ],
+)
 def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
     clock = Clock()
     forecast = Forecast(clock)
@@ -202,8 +206,12 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(run
     assert run(*words).returncode == 0
     lines, report = _log(place / "fit.jsonl"), json.loads((place / "r.json").read_text())
     assert {line["event"] for line in lines} == {
-        "reading_started", "chunk_done", "solve_started", "reading_done", "stage_done",
-    }  # fmt: skip
+        "reading_started",
+        "chunk_done",
+        "solve_started",
+        "reading_done",
+        "stage_done",
+    }
     times = [datetime.fromisoformat(line["time"]) for line in lines]
     assert times == sorted(times)
     assert all(line["peak_rss_bytes"] > 1e7 for line in lines)
@@ -237,8 +245,12 @@ def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
 def test_update_forget_and_certify_append_to_a_log(run, place):
     assert run("fit", "train", "--model", "changed").returncode == 0
     log, told, before = place / "changes.jsonl", [], 0
-    for words in ("update changed more", "forget changed more/part-00000.svm", "certify changed",
-                  "certify changed train --json"):  # fmt: skip
+    for words in (
+        "update changed more",
+        "forget changed more/part-00000.svm",
+        "certify changed",
+        "certify changed train --json",
+    ):
         done = succeeded(run(*words.split(), "--log", log))
         lines = _log(log)
         told.append(lines[before:])
@@ -287,10 +299,17 @@ def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_a_line()
     )
 
 
-@pytest.mark.parametrize("content", [
-    "1 1:1\n", "3\n", '"time event"', "[" * 60_000, '{"time": 1}\n',
-    '{"event": "click", "time": 3, "label": 1}\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1 1:1\n",
+        "3\n",
+        '"time event"',
+        "[" * 60_000,
+        '{"time": 1}\n',
+        '{"event": "click", "time": 3, "label": 1}\n',
+    ],
+)
 def test_a_file_that_is_no_log_is_refused_and_kept(run, place, content):
     (place / "precious").write_text(content)
     one_sentence(run("fit", "train", "--model", "m1", "--log", "precious"), 2, "precious")

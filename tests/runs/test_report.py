@@ -150,10 +150,18 @@ def test_the_history_is_drawn_reading_by_reading_from_four_points_on(run, place,
     path = place / "model.run/report.json"
     before = path.read_text()
     history: list[dict[str, Any]] = [
-        {"reading": k, "seconds": k + 1.0, "lower": 0.2, "upper": 0.4, "gap": 0.5**k,
-         "proven": True, "active_rows": 9 - k, "newton_steps": k}
+        {
+            "reading": k,
+            "seconds": k + 1.0,
+            "lower": 0.2,
+            "upper": 0.4,
+            "gap": 0.5**k,
+            "proven": True,
+            "active_rows": 9 - k,
+            "newton_steps": k,
+        }
         for k in range(readings)
-    ]  # fmt: skip
+    ]
     history[0] |= {"lower": None, "gap": None, "proven": False}
     history.append({**history[-1], "reading": readings, "lower": 0.4, "gap": 1e-9})
     path.write_text(json.dumps({**json.loads(before), "history": history[: readings + 1]}))
@@ -244,8 +252,9 @@ def test_the_curve_has_the_points_of_scikit_learns():
     for part in np.array_split(np.arange(1000), 7):
         scores.add(truth[part], decisions[part], weights[part])
     fine, coarse = scores.curve(points=10**6), scores.curve(points=50)
-    fpr, tpr, _ = metrics.roc_curve(truth, decisions, sample_weight=weights,
-                                    drop_intermediate=False)  # fmt: skip
+    fpr, tpr, _ = metrics.roc_curve(
+        truth, decisions, sample_weight=weights, drop_intermediate=False
+    )
     ours = np.column_stack([fine[:, 1] / fine[-1, 1], fine[:, 0] / fine[-1, 0]])
     assert ours == pytest.approx(np.column_stack([fpr, tpr]), rel=0, abs=1e-12)
     assert 40 <= len(coarse) <= 62
@@ -308,8 +317,22 @@ def test_the_command_on_the_page_quotes_the_keys_of_a_strangers_settings(run, pl
 
 
 def test_the_best_model_of_a_sweep_shows_every_candidate(run, place):
-    done = run("sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1,10", "--rho", "0,1",
-               "--model", "swept", "--table", "swept.csv", "--report", "swept.json")  # fmt: skip
+    done = run(
+        "sweep",
+        "train",
+        "--valid",
+        "held-out",
+        "--C",
+        "0.01,0.1,1,10",
+        "--rho",
+        "0,1",
+        "--model",
+        "swept",
+        "--table",
+        "swept.csv",
+        "--report",
+        "swept.json",
+    )
     assert done.returncode == 0, done.stderr
     text, page = _reported(run, place, "swept")
     rows = page.table("C")
@@ -327,12 +350,21 @@ def test_the_best_model_of_a_sweep_shows_every_candidate(run, place):
 def test_candidates_of_several_losses_have_a_line_for_each_loss_and_rho(run, place, model):
     path = place / "model.run/report.json"
     before = path.read_text()
-    common = {"relative_duality_gap": 0.005, "tol": 0.01, "readings": 2.0, "seconds": 1.0,
-              "dropped": None, "stop_reason": "certified", "best": False}  # fmt: skip
+    common = {
+        "relative_duality_gap": 0.005,
+        "tol": 0.01,
+        "readings": 2.0,
+        "seconds": 1.0,
+        "dropped": None,
+        "stop_reason": "certified",
+        "best": False,
+    }
     rows = [
         {**common, "loss": loss, "rho": rho, "C": C, "accuracy": 0.5 + rho / 4}
-        for loss in ("hinge", "log_loss") for rho in (0.0, 1.0) for C in (0.1, 1.0, 10.0, 100.0)
-    ]  # fmt: skip
+        for loss in ("hinge", "log_loss")
+        for rho in (0.0, 1.0)
+        for C in (0.1, 1.0, 10.0, 100.0)
+    ]
     rows[0]["dropped"] = "surely worse"
     pages = []
     for candidates in (rows, rows[:3]):
@@ -407,8 +439,13 @@ def test_a_gap_of_zero_is_not_on_a_logarithmic_axis_and_numbers_are_short():
     assert len(drawn.lines[0].points) == 2
     assert line_chart("t", [Line("gap", [(0, 0.0)])], "x", "y", log="y") is None
     assert [short(x) for x in (0, 1500, 12_000, 2_000_000, 8.75e-4, -1 / 3)] == [
-        "0", "1500", "12k", "2M", "8.75e-4", "-0.3333",
-    ]  # fmt: skip
+        "0",
+        "1500",
+        "12k",
+        "2M",
+        "8.75e-4",
+        "-0.3333",
+    ]
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -436,9 +473,15 @@ def _ask(page: Path, width: int) -> dict[str, Any]:
     frame = page.with_name("frame.html")
     frame.write_text(f'<iframe width="{width}" height="900" frameborder="0" srcdoc="{asking}">')
     command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", frame.as_uri(),
-    ]  # fmt: skip
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--dump-dom",
+        frame.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert found, done.stderr
@@ -451,8 +494,12 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path, width):
     generate(str(tmp_path / "rows"), rows=400, columns=90, seed=1, shards=1)
     model = tmp_path / f"a_name_{'too_long_' * 9}for_a_phone"
     streamtron.sweep(
-        tmp_path / "rows", valid=tmp_path / "rows", C=[1e-5, 1e-3, 0.1, 1], rho=[0, 1], model=model,
-    )  # fmt: skip
+        tmp_path / "rows",
+        valid=tmp_path / "rows",
+        C=[1e-5, 1e-3, 0.1, 1],
+        rho=[0, 1],
+        model=model,
+    )
     path = Path(f"{model}.run") / "report.json"
     told = json.loads(path.read_text())
     told["history"][-1] |= {"lower": 0.01480485, "upper": 0.0148051}  # ticks of seven digits
