@@ -157,7 +157,8 @@ def reading_words(event: ReadingDone, end: float | None = None, *, several: bool
     words += [f"{event.mini_epochs:,} mini-epochs"] * bool(event.mini_epochs)
     words.append(f"{event.active_rows:,} active rows")
     if certificate is not None and certificate.dual:
-        words.append(f"upper bound {up(certificate.upper_bound, 6)}")
+        if certificate.upper_bound is not None:
+            words.append(f"upper bound {up(certificate.upper_bound, 6)}")
         words.append(f"gap {up(certificate.relative_duality_gap, 3)}")
     elif estimate is not None:
         words.append(f"upper bound ~{estimate:.6g}")

@@ -120,9 +120,6 @@ def report(
     place, held_out, named = locate(run, run_dir), as_paths(valid), as_paths(names)
     directory = place.directory
     check_outputs({"page": output}, [place.model, *held_out, *named], runs=[directory])
-    measured: dict[str, Measured] = {}
-    notes: list[str] = []
-    known_rows, kind = 0, "held-out"
     with shared(directory):
         check_recovered(directory)
         content = _read_report(directory / REPORT)
@@ -130,12 +127,12 @@ def report(
         model = LinearModel.load(place.model)
         column_names = load_names(model, named or names_beside(model, manifest))
         shards = shards_of(manifest, directory)
+        given = [] if share_of_rows(held_out) else held_out
+        known = sum(shard.rows for shard in trained_on(directory, given)) if given else 0
+        kind, notes = "given" if known else "held-out", list[str]()
+        measured: dict[str, Measured] = {}
         if held_out:
-            files_of_valid, share = _held_out(model, shards, held_out, directory)
-            if share == ALL:
-                known_rows = sum(shard.rows for shard in trained_on(directory, held_out))
-            kind = "given" if known_rows else "held-out"
-            measured[kind] = _measure(model, files_of_valid, executor, ranked=True, share=share)
+            measured[kind] = _measure_held_out(model, shards, held_out, directory, executor)
         if margins and isinstance(model.bias, float):
             try:
                 check_as_read(shards, str(directory))
@@ -152,7 +149,7 @@ def report(
             manifest=manifest,
             kind=kind,
             metrics=measured[kind].metrics if held_out else {},
-            known_rows=known_rows,
+            known_rows=known,
             notes=notes,
             charts=page_charts(model, content, measured, kind),
             features=[
@@ -192,20 +189,24 @@ def _read_report(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: not the report of a run ({error}). Fit again.") from error
 
 
-def _held_out(
-    model: LinearModel, shards: Sequence[ShardFile], valid: Sequence[str], directory: Path
-) -> tuple[Sequence[ShardFile], tuple[float, float]]:
-    """Return the shards to measure on, and the share of their rows."""
+def _measure_held_out(
+    model: LinearModel,
+    shards: Sequence[ShardFile],
+    valid: Sequence[str],
+    directory: Path,
+    executor: Executor,
+) -> Measured:
+    """Read the rows of ``valid``: of shards, or of the share of the run's that was held out."""
     size = share_of_rows(valid)
     if size is None:
-        return find_shards(valid), ALL
+        return _measure(model, find_shards(valid), executor, ranked=True, share=ALL)
     if size > (held_out := model.settings.get("held_out") or 0.0):
         raise SettingsError(
             f"--valid {valid[0]}: the fit held out {100 * held_out:g}% of its rows. Give at most "
             "that, or shards that were held out."
         )
     check_as_read(shards, str(directory))
-    return shards, (0.0, size)
+    return _measure(model, shards, executor, ranked=True, share=(0.0, size))
 
 
 def _measure(
