@@ -127,11 +127,9 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     if learners:
         scales = [repr(learner["weights_scale"]) for learner in learners]
         yield ""
-        yield from class_table(
-            [learner["label"] for learner in learners],
-            bounds([learner["certificate"] | learner["as_given"] for learner in learners]),
-            ("scale of weights", scales) if longer or is_verbose() else ("", ()),
-        )
+        columns = bounds([learner["certificate"] | learner["as_given"] for learner in learners])
+        columns |= {"scale of weights": scales} if longer or is_verbose() else {}
+        yield from class_table([learner["label"] for learner in learners], columns)
     elif (gap := certificate["relative_duality_gap"]) < 1.0:
         yield f"{within(gap)}, proven on these rows"
     if longer:

@@ -136,8 +136,7 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     if len(classes) > MATRIX or max(map(len, names)) > 8:
         shown = {name: [label_text(x[name]) for x in confusions[:MANY]] for name in _PAIR}
         weights = [number(x["weight"]) for x in confusions[:MANY]]
-        width = max(9, *map(len, names))
-        yield from table({**shown, "rows": weights}, (-width, -width))
+        yield from table({**shown, "rows": weights}, _PAIR)
         return
     from streamtron.model.mistakes import confusion_matrix
 

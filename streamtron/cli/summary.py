@@ -138,7 +138,7 @@ def _stages(stages: Sequence[Report]) -> Lines:
         },
         "ended because": [stage["stop_reason"] for stage in stages],
     }
-    yield from table(columns, (-8, 10, 11, 11, 12, 13))
+    yield from table(columns, ("stage", "ended because"))
 
 
 def _digits(b: float | None) -> str:
@@ -152,8 +152,11 @@ def _classes(learners: Sequence[Report]) -> Lines:
     yield from class_table(
         [learner["label"] for learner in shown],
         bounds([learner["certificate"] for learner in shown])
-        | {"full epochs": [str(learner["full_epochs"]) for learner in shown]},
-        ("ended because", [learner["stop_reason"] for learner in shown]),
+        | {
+            "full epochs": [str(learner["full_epochs"]) for learner in shown],
+            "ended because": [learner["stop_reason"] for learner in shown],
+        },
+        ["ended because"],
     )
     if hidden := [learners[k] for k in order[:-MANY]]:
         ways = [learner["stop_reason"] for learner in hidden]

@@ -131,10 +131,10 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     }
     if "nonzero_weights" in rows[0]:
         columns |= {"not 0": [f"{row['nonzero_weights']:,}" for row in rows]}
-    widths = (9 if head in ("gap", "readings") else max(10, len(head)) for head in columns)
-    stars = ["*" if row["best"] else " " for row in rows]
+    stars = ["*" if row["best"] else "" for row in rows]
     reasons = [_stop_reason(row) for row in rows]
-    yield from terminal.table({"best": stars, **columns, "ended because": reasons}, (-1, *widths))
+    columns = {"best": stars, **columns, "ended because": reasons}
+    yield from terminal.table(columns, ("best", "ended because"))
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."

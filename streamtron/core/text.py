@@ -117,6 +117,16 @@ def number(value: object) -> str:
     return f"{value:.7g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
+def shown(value: float | None) -> str:
+    """Format a number in three digits, a whole one in all; what is not 1 does not read as 1."""
+    if not isinstance(value, int | float | None):
+        raise TypeError(f"{value!r} is not a number")
+    if not isinstance(value, float) or (value.is_integer() and abs(value) < 1e15):
+        return number(value if value is None else int(value))
+    texts = (f"{value:.{digits}g}" for digits in range(3, 18))
+    return next(text for text in texts if float(text) != 1.0 or value == 1.0)
+
+
 def and_more(shards: Sequence[Any]) -> Lines:
     """Yield a line that counts the entries beyond the first MANY."""
     if len(shards) > MANY:
@@ -156,6 +166,19 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
         yield f"{'features':<18} {some(features, form=str)}"
     if unused := told.get("columns_not_used"):
         yield f"{'not used':<18} {with_types(unused)}"
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and marks that turn the direction of the text around them."""
+
+
+def visible(text: str) -> str:
+    """Show control characters and marks of direction as escapes; line ends and tabs stay.
+
+    >>> print(visible("a\\x1b[31m\\u202eb"))
+    a\\x1b[31m\\u202eb
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def quoted(name: str) -> str:

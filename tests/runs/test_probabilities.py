@@ -275,9 +275,9 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run,
         assert "dual" in text
     assert f"<b>{loss}</b><span>loss</span>" in page
     assert ("Reliability" in page) == (loss == "log_loss")
-    line = [row.split() for row in shown[0].stderr.splitlines() if " scan " in row][-1]
-    assert line[7] == "-"  # the margin
-    assert float(line[8]) <= 0.01
+    line = [row for row in shown[0].stderr.splitlines() if ", scan, " in row][-1]
+    assert "bound" not in line
+    assert float(line.partition(", gap ")[2]) <= 0.01
     events = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "reading_done"][-1]
     assert last["proven_lower_bound"] is last["proven_upper_bound"] is None

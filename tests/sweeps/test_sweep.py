@@ -222,7 +222,7 @@ def test_candidates_are_measured_and_proven_as_if_fitted_alone(place, tmp_path, 
 def test_the_loss_stands_in_the_lines_where_there_are_several(run):
     words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--loss")
     told = run(*words, "hinge,log_loss").stdout
-    assert told.split()[:2] == ["loss", "C"]
+    assert told.split()[:3] == ["best", "loss", "C"]
     assert "best (*)           hinge, C" in told or "best (*)           log_loss, C" in told
     assert "loss" not in run(*words, "hinge").stdout
 

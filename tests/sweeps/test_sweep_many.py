@@ -130,7 +130,7 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
     done = run("multilabel", "sweep", "train", *words, *files)
     assert (done.returncode, done.stderr) == (0, "")
     said = done.stdout.splitlines()
-    assert said[0].split()[:4] == ["C", "rho", "macro", "ROC"]
+    assert said[0].split()[:5] == ["best", "C", "rho", "macro", "ROC"]
     assert "macro avg. prec." in said[0]
     assert len({len(line.split("certified")[0]) for line in said[1:3]}) == 1
     assert said[3] == "A gap is that of the class with the widest one."
