@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import is_loaded, kernels
+from streamtron.core import kernels
 from streamtron.core import rows as chunk
 from streamtron.core.rows import Chunk, freeze, make_rows
 from streamtron.data.row_batch import RowBatch, offsets_of
@@ -129,9 +129,6 @@ def squares_of(
     """Compute ‖x_k‖² of rows in CSR; ``values`` None = all are 1."""
     if values is None:
         return np.diff(indptr).astype(np.float64)
-    if not is_loaded(kernels):  # the same sums in the same order
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        return np.bincount(rows, values.astype(np.float64) ** 2, len(indptr) - 1).astype(np.float64)
     squares = np.empty(len(indptr) - 1)
     kernels.squared_norms(make_rows(indptr, indices, values), squares)
     return squares

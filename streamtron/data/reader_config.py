@@ -183,7 +183,6 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
     "recipe": (None, lambda x: x is None or isinstance(x, dict)),
-    "text": (None, lambda x: x is None),  # the recipe of an earlier version
     "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,

@@ -184,28 +184,6 @@ def test_a_change_of_a_copy_leaves_the_original_as_it_was(place, tmp_path):
         assert original(place) == before, copy
 
 
-RELEASES = sorted((Path(__file__).resolve().parents[1] / "files" / "releases").iterdir())
-
-
-@pytest.fixture(params=[pytest.param(path, id=path.name) for path in RELEASES])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The files of a release, somewhere else than where they were written."""
-    return Path(shutil.copytree(request.param, tmp_path / "kept"))
-
-
-def test_a_release_decides_is_proven_again_goes_on_and_learns_more_rows(kept):
-    model = streamtron.load(kept / "model")
-    assert streamtron.evaluate(model, kept / "rows.svm").accuracy > 0.8
-    proven = streamtron.certify(model, kept / "rows.svm").certificate
-    assert proven.primal == pytest.approx(model.certificate["primal_objective"])
-    run = streamtron.certify(kept / "model.run").certificate
-    assert run.upper_bound == pytest.approx(model.certificate["upper_bound"])
-    generate(kept / "more", rows=30, columns=3, kind="dense", first_row=60, shards=1, seed=0)
-    outcome = streamtron.update(kept / "model", kept / "more", tol=1e-6)
-    assert outcome.report["rows"] == 90
-    assert outcome.report["certificate"]["relative_duality_gap"] <= 1e-6
-
-
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
 OFTEN = (*WORDS, "--checkpoint-every", "0s")
 

@@ -23,7 +23,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.deletions import Deletions
-from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
@@ -174,8 +174,6 @@ class _Parser(threading.local):
         read so far, which come with the text.
         """
         text, bytes_read = piece
-        if is_few(len(text)) and (parsed := self.parse_few(text)):
-            return *parsed, bytes_read
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
@@ -208,33 +206,6 @@ class _Parser(threading.local):
         trouble, at = self._buffers.counts[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
         numbers = self._weighted or self._targets
         return trouble == text_kernels.BAD_LABEL and not numbers and is_name_at(text, at)
-
-    def parse_few(self, text: bytearray) -> tuple[RowBatch, NDArray[np.int64], int] | None:
-        """Parse lines as most files have them in Python; None where there is more to a line than a
-        label and pairs, or something is wrong: the kernel tells what."""
-        if self._weighted or not _USUAL.fullmatch(text):
-            return None
-        spans = [match.span() for match in _LABEL.finditer(text)]
-        rows, labels = len(spans), np.empty(0)
-        named = None
-        if self._named:
-            tokens = np.array([(row, *span) for row, span in enumerate(spans)])
-            named = text_labels(text, tokens, rows, several=self._several)
-        elif all(NUMBER.fullmatch(text, *span) for span in spans):
-            labels = np.array([float(text[start:stop]) for start, stop in spans])
-        numbers = [*map(float, _LABEL.sub(b"", text).replace(b":", b" ").split())]
-        columns, values = np.array(numbers[::2], np.int64), np.array(numbers[1::2], np.float32)
-        indptr = np.cumsum([0, *(line.count(b":") for line in text.split(b"\n")[:-1])])
-        rising = np.diff(columns, prepend=-1) > 0
-        rising[indptr[:-1][indptr[:-1] < len(columns)]] = True
-        small = len(labels) == rows and (np.abs(labels) < 2.0**24).all()  # none is refused
-        known = named.refused is None if named else small
-        if not (known and rising.all() and columns.min(initial=1) >= self._first_column):
-            return None
-        lines, none = np.arange(rows), np.empty((0, 4), np.int64)
-        arrays = (columns.astype(np.uint32), values, labels, np.empty(0), lines)
-        buffers = _Buffers(indptr, *arrays, none, none[:, 0])
-        return self._row_batch(buffers, rows, named), lines, rows
 
     def _row_batch(self, buffers: _Buffers, rows: int, named: TextLabels | None) -> RowBatch:
         nonzeros = int(buffers.indptr[rows])
@@ -304,10 +275,6 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
     encoded = pa.array(labels, from_pandas=True).dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
-
-_LABEL = re.compile(rb"^[-+.,\w]+", re.MULTILINE)
-_USUAL = re.compile(rb"(?:[-+.,\w]++(?: \d{1,9}:-?\d{1,7}(?:\.\d{1,20}+)?+(?:e-\d\d?+)?+)*+ ?\n)++")
-"""Lines of a label and pairs: none overflows float32, or is an integer that it does not hold."""
 
 _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""
