@@ -125,8 +125,8 @@ class Settings:
     weight: str | None = setting(None, "text", NOT_EMPTY,
         "Tables: the column of row weights, ≥ 0 [none].")
     features: tuple[str, ...] | None = setting(None, "names", kinds.NAMES,
-        "Tables: the list, map or vector column of features; or columns of numbers, NAME,NAME,… "
-        "or a pattern as in f* [found by the usual names].")
+        "Tables: the list or map of features; or columns of numbers, NAME,NAME,… [a list or map "
+        "of a usual name, or all columns if all are numbers].")
     values: str | None = setting(None, "text", ANY,
         "Tables: the list of values beside a list of features [found by the usual names].")
     columns: tuple[str, ...] | None = setting(None, "columns", kinds.NAMES,

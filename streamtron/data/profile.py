@@ -16,10 +16,10 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.text import cells_of, some
 from streamtron.data.discover import ShardFile, find_shards
+from streamtron.data.formats.columns import ROLES
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
-from streamtron.data.formats.roles import ROLES
 from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_tables import MISSING, CsvReader
 from streamtron.data.labels import QUANTITY, are_quantity

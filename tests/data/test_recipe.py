@@ -386,9 +386,9 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     [
         ("age:number", "column 'age'. Say what a null is: null=0 or null=column or null=mean"),
         ("city:category", "--columns 'city:category,null=column'"),
-        ("note:number", "column 'note' of type string cannot be a number: wanted numbers or bool"),
-        ("income:category", "type double cannot be a category: wanted strings, booleans or whole"),
-        ("note:list", "of type string cannot be a list: wanted lists of names, of whole numbers"),
+        ("note:number", "column 'note' of type string cannot be a number: expected numbers or bool"),
+        ("income:category", "type double cannot be a category: expected strings, booleans or whole"),
+        ("note:list", "of type string cannot be a list: expected lists of names, of whole numbers"),
         ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
         ("nothing:number", "0 columns 'nothing', which --columns or --text names"),
         ("x*:number", "no column of numbers or booleans is called 'x*'"),

@@ -20,7 +20,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.text_tables import CsvReader, is_shallow
+from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
@@ -201,7 +201,6 @@ def test_json_is_not_nested_without_bound(before, tmp_path):
 def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
     assert (text_kernels.too_deep(np.frombuffer(text, np.uint8), 64) < len(text)) == (depth > 63)
-    assert is_shallow(bytearray(text)) == (depth <= 63)
 
 
 VW = """\

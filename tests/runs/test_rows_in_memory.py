@@ -104,10 +104,10 @@ def test_features_are_named_as_in_shards_and_an_index_of_pandas_is_none(table):
     # what pandas says of an index that is a column, and of one that is a range
     for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
         told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}
-        model = streamtron.fit(table.replace_schema_metadata(told), label="answer", features="*")
+        model = streamtron.fit(table.replace_schema_metadata(told), label="answer")
         assert model.feature_names == (("f0", "f2") if index == "f1" else ("f0", "f1", "f2"))
     frame = table.to_pandas()  # the index of what pandas has filtered
-    model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
+    model = streamtron.fit(frame[frame["f1"] > 0], label="answer")
     assert model.feature_names == ("f0", "f1", "f2")
 
 

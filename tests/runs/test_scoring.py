@@ -22,7 +22,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.runs.predict import write_predictions
-from tests.helpers import layouts
 from tests.helpers.processes import here
 from tests.helpers.runs import pickled
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -224,8 +223,7 @@ def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text
     convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
     columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
     pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
-    vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
-    table = pa.table({"label": labels, "features": pa.array(vectors, layouts.VECTOR)})
+    table = pa.table({"label": labels, "features": dense.tolist()})
     pq.write_table(table, tmp_path / "vectors.parquet")
     expected = _out(model, tmp_path / "rows.svm", tmp_path / "out")
     for shards in ("lists", "columns.parquet", "vectors.parquet"):

@@ -25,7 +25,7 @@ import pyarrow.json as json
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
 from streamtron.data import storage
-from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_labels import NUMBER
@@ -347,9 +347,7 @@ class JsonLinesReader(TextTableReader):
                 f"{self.name}: a JSON array, and an object a line is wanted. Write each item on a "
                 "line of its own, as jq -c '.[]' does."
             )
-        deep = len(cut.text)
-        if not (is_few(deep) and is_shallow(cut.text)):
-            deep = text_kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
+        deep = text_kernels.too_deep(np.frombuffer(cut.text, np.uint8), MOST_NESTED)
         if deep < len(cut.text):
             raise DataError(
                 f"{self.name}, line {cut.line_of(deep)}: lists and objects nested "
@@ -368,13 +366,6 @@ class JsonLinesReader(TextTableReader):
         row = re.search(r"in row (\d+)$", reason)
         lines = [number for number, text in enumerate(cut.text.split(b"\n")) if text.strip()]
         return cut.line + lines[int(row[1])] if row and int(row[1]) < len(lines) else None
-
-
-def is_shallow(text: bytearray) -> bool:
-    """Tell whether at most ``MOST_NESTED`` brackets are open anywhere in JSON."""
-    brackets = np.frombuffer(re.sub(rb'"(?:[^"\\]|\\.)*+"', b"", text, flags=re.DOTALL), np.uint8)
-    depths = np.isin(brackets, [*b"[{"]).cumsum() - np.isin(brackets, [*b"]}"]).cumsum()
-    return bool(depths.max(initial=0) <= MOST_NESTED)
 
 
 def _wide(field: pa.Field, are_keys: bool) -> pa.Field:
