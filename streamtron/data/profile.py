@@ -21,7 +21,7 @@ from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
 from streamtron.data.formats.tables import TableReader
-from streamtron.data.formats.text_tables import MISSING, CsvReader
+from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
@@ -34,6 +34,9 @@ MOST_DISTINCT = 10_000
 
 MOST_COLUMNS = 1_000
 """Columns that are looked at, the first ones."""
+
+MISSING = ("na", "n/a", "nan", "null", "none", "-", "?")
+"""Words, in small letters, that often stand for what is missing."""
 
 NO_KIND = "of a type that no kind of column has"
 

@@ -21,25 +21,25 @@ with pa.ipc.new_stream(_sink, (_table := pa.table({"f0": [1, 2.5], "y": [1, -1]}
     _file.write_table(_table)
 STREAM = _sink.getvalue().to_pybytes()
 
-LONG = f"y,f0,t\n1,2,{'x' * 2**21}\n" + f"1,2,{'x' * 2**17}\n" * 3  # tells the types
+LONG = "y,f0\n" + "1,2\n" * 2**19  # tells the types
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "nohead.csv": ("1,2,3\n2,3,4\n", "line 1: numbers .* where the names of the columns are"),
-    "tabs.csv": ("y\tf0\n1\t2\n2\t1\n", r"line 1: '\\t' between the names .* ends in \.tsv"),
-    "commas.tsv": ("y,f0\n1,2\n2,1\n", "line 1: ',' between the names of the columns"),
-    "blank.csv": ("y,f0\nyes,1\nno,2\n Yes,3\n", "line 4: label ' Yes', which differs from 'yes'"),
-    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "line 4: a third label 9.0 .* squared_error"),
+    "tabs.csv": ("y\tf0\n1\t2\n2\t1\n", r"no column for the labels, .*there: y\tf0 string"),
+    "commas.tsv": ("y,f0\n1,2\n2,1\n", "no column for the labels, .*there: y,f0 string"),
+    "blank.csv": ("y,f0\nyes,1\nno,2\n Yes,3\n", "row 3: label ' Yes', which differs from 'yes'"),
+    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "row 3: a third label 9.0 .* squared_error"),
     "identifiers.csv": (
         "y,f0\n" + "".join(f"{7 * k},1\n" for k in range(101)),
-        "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
+        "row 101: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
     "dates.csv": (
         "y,f0\n" + "".join(f"2024-{k},1\n" for k in range(200)),
-        "line 183: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
+        "row 182: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
     ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
-    "long.csv": (f"{LONG}-1,b,{'x' * 2**18}\n", "from line .* on: not a CSV table"),
-    "return.csv": (f"{LONG}1,2,a\r-1,b,c\n", "from line .* on: not a CSV table"),
+    "long.csv": (f"{LONG}-1,b\n", "row 524289: not a CSV table .*In column 'f0': .*'b'"),
+    "return.csv": (f"{LONG}1,2\r-1,b\n", "row 524290: not a CSV table"),
     "empty.svm": ("", "no rows"),
     "joined.arrows": (STREAM * 2, f"{len(STREAM)} bytes behind the end of its stream, as of"),
 }

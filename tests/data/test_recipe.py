@@ -386,8 +386,8 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     [
         ("age:number", "column 'age'. Say what a null is: null=0 or null=column or null=mean"),
         ("city:category", "--columns 'city:category,null=column'"),
-        ("note:number", "column 'note' of type string cannot be a number: expected numbers or bool"),
-        ("income:category", "type double cannot be a category: expected strings, booleans or whole"),
+        ("note:number", "column 'note' of type string cannot be a number: expected numbers"),
+        ("income:category", "type double cannot be a category: expected strings, booleans"),
         ("note:list", "of type string cannot be a list: expected lists of names, of whole numbers"),
         ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
         ("nothing:number", "0 columns 'nothing', which --columns or --text names"),

@@ -153,7 +153,7 @@ def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_
 @pytest.mark.parametrize(
     ("name", "second", "message"),
     [
-        ("{}.csv", ["A12", "B7"], r"b\.csv, line \d: .*double"),
+        ("{}.csv", ["A12", "B7"], r"b\.csv, row \d: .*double"),
         ("{}.csv", [3, ""], r"b\.csv, .*: null in"),
         ("{}.jsonl", ["A12", "B7"], r"b\.jsonl: column 'length' .* cannot be a number"),
         ("{}.jsonl", [3, ""], r"b\.jsonl, .* from number to string"),
@@ -172,7 +172,7 @@ def test_documents_are_read_once_and_for_a_vocabulary_twice(tmp_path):
     counters = Path("/proc/self/io")
     if not counters.exists():
         pytest.skip("this system does not count what a process reads")
-    write_texts(tmp_path / "a.jsonl", documents() * 16)
+    write_texts(tmp_path / "a.jsonl", documents() * 160)
     size = (tmp_path / "a.jsonl").stat().st_size
 
     def readings(name, text):

@@ -245,9 +245,7 @@ class _Table(NamedTuple):
                 raise SettingsError(f"{self.name}: {reason}")
         return features
 
-    def _found(
-        self, taken: set[str | None], features: tuple[str, ...] | None
-    ) -> tuple[str, ...]:
+    def _found(self, taken: set[str | None], features: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return what would be features if none were named; in a later shard, of their layout."""
         settled = self.reading.settled
         if features is not None and settled is None:

@@ -85,6 +85,10 @@ def is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
+_OF_NUMBERS = ("number", "vector")
+"""Kinds of a recipe's columns."""
+
+
 class Columns(NamedTuple):
     """The names of the columns to read; None where the table has none and needs none."""
 
@@ -105,6 +109,16 @@ class Columns(NamedTuple):
         """Every column to read, once."""
         names = (self.label, *self.features, self.values, self.weight)
         return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def numbers(self) -> set[str]:
+        """The columns whose numbers may be whole or not."""
+        names = {self.label, self.weight, self.values}
+        if self.recipe is not None:
+            names |= {column.name for column in self.recipe.columns if column.KIND in _OF_NUMBERS}
+        elif self.layout in ("columns", "dense"):
+            names |= {*self.features}
+        return {name for name in names if name is not None}
 
     @property
     def have_names(self) -> bool:

@@ -25,7 +25,7 @@ from streamtron.data.blocks import all_ones
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
-from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
+from streamtron.data.formats.text_labels import TextLabels, is_name_at, shown, text_labels
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 from streamtron.data.reader_config import ReaderConfig
