@@ -85,13 +85,16 @@ def join_rows(
     offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     squares = [part.squares for part in parts if part.squares is not None]
     return RowBatch(
-        _join_offsets([part.indptr for part in parts]), indices, values,
-        np.concatenate([part.codes for part in parts]), parts[0].classes,
+        _join_offsets([part.indptr for part in parts]),
+        indices,
+        values,
+        np.concatenate([part.codes for part in parts]),
+        parts[0].classes,
         None if weights is None else np.concatenate(weights),
         partial(_place_among, [(part.rows, part.place) for part in parts]),
         _join_offsets(offsets) if offsets else None,
         np.concatenate(squares) if len(squares) == len(parts) else None,
-    )  # fmt: skip
+    )
 
 
 def _or_ones(

@@ -147,10 +147,14 @@ class Guess(NamedTuple):
         """Return it as JSON values."""
         known = self.profile
         return {
-            "name": known.name, "type": str(known.type), "nulls": known.nulls,
-            "distinct": known.distinct, "examples": known.examples, "becomes": self.spec,
+            "name": known.name,
+            "type": str(known.type),
+            "nulls": known.nulls,
+            "distinct": known.distinct,
+            "examples": known.examples,
+            "becomes": self.spec,
             "reason": self.reason,
-        }  # fmt: skip
+        }
 
 
 def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile]:
@@ -200,9 +204,10 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     guessed = guesses(look_at(find_shards(paths), threads or 1), settings.label, settings.weight)
     named = (settings.text or "").partition(",")[0]
     specs = [
-        f"{guess.profile.name}:{guess.spec}" for guess in guessed
+        f"{guess.profile.name}:{guess.spec}"
+        for guess in guessed
         if guess.spec not in (None, "label", "weight") and guess.profile.name != named
-    ]  # fmt: skip
+    ]
     _log.warning("columns auto: %s", "  ".join(specs) or "none")
     for guess in guessed:
         if guess.spec is None:

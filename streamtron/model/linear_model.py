@@ -115,11 +115,16 @@ class LinearModel:
     the last ones may be beyond the model's width"""
 
     def __init__(
-        self, weights: ArrayLike | sparse.sparray, bias: ArrayLike, classes: Iterable[Label],
-        settings: Mapping[str, Any], certificate: Mapping[str, Any] | None,
-        reading: Mapping[str, Any], calibration: Mapping[str, Any] | None = None,
+        self,
+        weights: ArrayLike | sparse.sparray,
+        bias: ArrayLike,
+        classes: Iterable[Label],
+        settings: Mapping[str, Any],
+        certificate: Mapping[str, Any] | None,
+        reading: Mapping[str, Any],
+        calibration: Mapping[str, Any] | None = None,
         offsets: NDArray[np.float16] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assign = object.__setattr__
         kept, shape = validation.checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)

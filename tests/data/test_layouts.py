@@ -123,13 +123,22 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
 @pytest.mark.parametrize(
     ("columns", "reading", "wanted"),
     [
-        ({"tokens": pa.array([["b", "a", "b", "b"], [], ["a"]])}, {"names": Vocabulary(("a", "b"))},
-         [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])]),
-        ({"a": pa.array([1, 0, -3], pa.int64()), "b": pa.array([True, False, True]),
-          "c": pa.array([0.0, -0.0, 0.1], pa.float16())}, {"features": ("c", "a", "b")},
-         [([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [float(np.float16(0.1)), -3.0, 1.0])]),
+        (
+            {"tokens": pa.array([["b", "a", "b", "b"], [], ["a"]])},
+            {"names": Vocabulary(("a", "b"))},
+            [([0, 1], [1.0, 3.0]), ([], []), ([0], [1.0])],
+        ),
+        (
+            {
+                "a": pa.array([1, 0, -3], pa.int64()),
+                "b": pa.array([True, False, True]),
+                "c": pa.array([0.0, -0.0, 0.1], pa.float16()),
+            },
+            {"features": ("c", "a", "b")},
+            [([1, 2], [1.0, 1.0]), ([], []), ([0, 1, 2], [float(np.float16(0.1)), -3.0, 1.0])],
+        ),
     ],
-)  # fmt: skip
+)
 def test_names_in_a_list_are_counted_and_zeros_in_columns_of_any_numbers_are_left_out(
     tmp_path, columns, reading, wanted
 ):
@@ -144,19 +153,34 @@ NUMBER, MAP = pa.float64(), pa.map_(pa.int32(), pa.float32())
 @pytest.mark.parametrize(
     ("schema", "features", "wanted"),
     [
-        ({"f2": NUMBER, "y": NUMBER, "f10": pa.bool_(), "id": NUMBER}, None,
-         ("columns", ("f2", "f10", "id"))),
-        ({"price": NUMBER, "y": NUMBER, "id": NUMBER, "name": pa.string()}, ("id", "price"),
-         ("columns", ("id", "price"))),
-        ({"x0": NUMBER, "features": pa.list_(NUMBER, 7), "y": NUMBER}, None,
-         ("dense", ("features",))),
+        (
+            {"f2": NUMBER, "y": NUMBER, "f10": pa.bool_(), "id": NUMBER},
+            None,
+            ("columns", ("f2", "f10", "id")),
+        ),
+        (
+            {"price": NUMBER, "y": NUMBER, "id": NUMBER, "name": pa.string()},
+            ("id", "price"),
+            ("columns", ("id", "price")),
+        ),
+        (
+            {"x0": NUMBER, "features": pa.list_(NUMBER, 7), "y": NUMBER},
+            None,
+            ("dense", ("features",)),
+        ),
         ({"bag": MAP, "indices": pa.list_(NUMBER), "y": NUMBER}, ("bag",), ("map", ("bag",))),
-        ({"words": pa.list_(pa.dictionary(pa.int8(), pa.string())), "y": NUMBER}, None,
-         ("lists of names", ("words",))),
-        ({"features": pa.list_(pa.struct({"term": pa.string(), "weight": NUMBER})), "y": NUMBER},
-         None, ("pairs of names", ("features",))),
+        (
+            {"words": pa.list_(pa.dictionary(pa.int8(), pa.string())), "y": NUMBER},
+            None,
+            ("lists of names", ("words",)),
+        ),
+        (
+            {"features": pa.list_(pa.struct({"term": pa.string(), "weight": NUMBER})), "y": NUMBER},
+            None,
+            ("pairs of names", ("features",)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
     bits = 3 if "names" in wanted[0] else None
     reading = ReaderConfig(features=features, names=Hashing(bits) if bits else None)
@@ -169,38 +193,79 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
     [
         ({"f0": NUMBER, "name": pa.string()}, {}, "no column for the features, looked for a list"),
         ({"f0": NUMBER, "scores": MAP}, {}, "no column for the features, looked for a list or a"),
-        ({"features": pa.list_(pa.struct({"a": pa.int8(), "b": NUMBER}))}, {},
-         "no column for the features"),
-        ({"features": MAP, "tokens": pa.list_(pa.string())}, {},
-         "'features' and 'tokens' could all be the features."),
+        (
+            {"features": pa.list_(pa.struct({"a": pa.int8(), "b": NUMBER}))},
+            {},
+            "no column for the features",
+        ),
+        (
+            {"features": MAP, "tokens": pa.list_(pa.string())},
+            {},
+            "'features' and 'tokens' could all be the features.",
+        ),
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
         ({"a": NUMBER}, {"features": ("b*",)}, "no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "a")}, "'a' is named twice among the features."),
-        ({"a": NUMBER, "w": NUMBER}, {"features": ("a", "w"), "label_column": "w"},
-         "'w' is both the label and a feature. Leave it out of the features, or name another"),
-        ({"a": NUMBER, "w": NUMBER}, {"recipe": Recipe.of("w:number"), "weight_column": "w"},
-         "'w' is both the weight and a feature."),
-        ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")},
-         "of 2 columns of features 'bag' is of type map<int32, float>. Name one list or map"),
-        ({"a": pa.date32()}, {"features": ("a",)},
-         "column 'a' of type date32[day] cannot be the features, which are lists of column"),
-        ({"tokens": pa.list_(pa.string())}, {}, "the features in 'tokens' are lists of names. "
-         "Names need columns: give --hash-bits N or --vocabulary FILE."),
-        ({"features": MAP}, {"names": Hashing(8)}, "the features in 'features' are maps from "
-         "column numbers to values, which need neither --hash-bits nor --vocabulary."),
-        ({"features": pa.list_(NUMBER)}, {"index_base": 1}, "the features in 'features' are lists "
-         "of a number for every column, whose first column is 0. Give --index-base 0."),
-        ({"features": MAP, "v": pa.list_(NUMBER)}, {"values_column": "v"}, "the features in "
-         "'features' are maps from column numbers to values, which hold their values. Leave --val"),
+        (
+            {"a": NUMBER, "w": NUMBER},
+            {"features": ("a", "w"), "label_column": "w"},
+            "'w' is both the label and a feature. Leave it out of the features, or name another",
+        ),
+        (
+            {"a": NUMBER, "w": NUMBER},
+            {"recipe": Recipe.of("w:number"), "weight_column": "w"},
+            "'w' is both the weight and a feature.",
+        ),
+        (
+            {"a": NUMBER, "bag": MAP},
+            {"features": ("a", "bag")},
+            "of 2 columns of features 'bag' is of type map<int32, float>. Name one list or map",
+        ),
+        (
+            {"a": pa.date32()},
+            {"features": ("a",)},
+            "column 'a' of type date32[day] cannot be the features, which are lists of column",
+        ),
+        (
+            {"tokens": pa.list_(pa.string())},
+            {},
+            "the features in 'tokens' are lists of names. "
+            "Names need columns: give --hash-bits N or --vocabulary FILE.",
+        ),
+        (
+            {"features": MAP},
+            {"names": Hashing(8)},
+            "the features in 'features' are maps from "
+            "column numbers to values, which need neither --hash-bits nor --vocabulary.",
+        ),
+        (
+            {"features": pa.list_(NUMBER)},
+            {"index_base": 1},
+            "the features in 'features' are lists "
+            "of a number for every column, whose first column is 0. Give --index-base 0.",
+        ),
+        (
+            {"features": MAP, "v": pa.list_(NUMBER)},
+            {"values_column": "v"},
+            "the features in "
+            "'features' are maps from column numbers to values, which hold their "
+            "values. Leave --val",
+        ),
         *(
-            ([("f0", NUMBER), ("f1", NUMBER), ("f0", NUMBER)], {"features": features},
-             "2 columns 'f0' could all be the features")
+            (
+                [("f0", NUMBER), ("f1", NUMBER), ("f0", NUMBER)],
+                {"features": features},
+                "2 columns 'f0' could all be the features",
+            )
             for features in (None, ("f0",))
         ),
-        ([("f0", NUMBER), ("y", NUMBER), ("y", NUMBER)], {"label_column": "y"},
-         "2 columns 'y' could all be the labels"),
+        (
+            [("f0", NUMBER), ("y", NUMBER), ("y", NUMBER)],
+            {"label_column": "y"},
+            "2 columns 'y' could all be the labels",
+        ),
     ],
-)  # fmt: skip
+)
 def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(schema, reading, sentence):
     config = ReaderConfig(labels="optional", **reading)
     message = refused(lambda: find_columns(pa.schema(schema), config, "f"), StreamtronError)
@@ -245,15 +310,21 @@ IN_LIST = "1: a null in the list of column 'features'. Remove it or fill it in."
         (maps([(1, 1.0)], [(2, 1.0), (3, None)]), IN_LIST),
         (one(pa.array([[(1, 1.0)], [(2, 1.0), None]], pa.list_(PAIR))), IN_LIST),
         (one(pa.array([[(1, 1.0)], [(None, 1.0)]], pa.list_(PAIR))), IN_LIST),
-        ({"f0": [1.0, 2.0], "f1": [1.0, None]},
-         f"1: null in column 'f1'. {FILL}, or say what it is: --columns 'f1:number,null=mean'."),
-        ({"f0": [1.0, 2.0], "f1": [1.0, float("nan")]},
-         "1: value nan in column 'f1'. Values must be finite; remove it or the row."),
-        ({"f0": [1, 2], "f1": [1, 2**24 + 1]},
-         "1: value 16777217 in column 'f1' is an integer beyond 2²⁴ that float32 cannot hold. "
-         "Rescale its column, or make identifiers columns of their own."),
+        (
+            {"f0": [1.0, 2.0], "f1": [1.0, None]},
+            f"1: null in column 'f1'. {FILL}, or say what it is: --columns 'f1:number,null=mean'.",
+        ),
+        (
+            {"f0": [1.0, 2.0], "f1": [1.0, float("nan")]},
+            "1: value nan in column 'f1'. Values must be finite; remove it or the row.",
+        ),
+        (
+            {"f0": [1, 2], "f1": [1, 2**24 + 1]},
+            "1: value 16777217 in column 'f1' is an integer beyond 2²⁴ that float32 cannot hold. "
+            "Rescale its column, or make identifiers columns of their own.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_row_of_any_layout_is_refused_by_its_place(tmp_path, columns, sentence):
     assert refusal(tmp_path, columns) == GROUP + sentence
 
@@ -261,16 +332,30 @@ def test_a_bad_row_of_any_layout_is_refused_by_its_place(tmp_path, columns, sent
 @pytest.mark.parametrize(
     ("columns", "names", "sentence"),
     [
-        (maps([("a", 1.0)], [("b", 1.0), ("a", 2.0), ("b", 3.0)], key=pa.string()), Hashing(1),
-         "1: 'b' occurs twice. Add the values up or remove one."),
-        (one(pa.array([["a"], ["a", "c", "c"]])), Vocabulary(("a", "b")),
-         "1: 'c' is not in the vocabulary of 2 names. Add it at the vocabulary's end, remove it, "
-         "or use --hash-bits."),
+        (
+            maps([("a", 1.0)], [("b", 1.0), ("a", 2.0), ("b", 3.0)], key=pa.string()),
+            Hashing(1),
+            "1: 'b' occurs twice. Add the values up or remove one.",
+        ),
+        (
+            one(pa.array([["a"], ["a", "c", "c"]])),
+            Vocabulary(("a", "b")),
+            "1: 'c' is not in the vocabulary of 2 names. Add it at the vocabulary's "
+            "end, remove it, "
+            "or use --hash-bits.",
+        ),
         (one(pa.array([["a"], ["a", None]])), Hashing(4), IN_LIST),
-        (maps(*([(f"n{k}", 3e38)] for k in range(3)), [("a", 3e38), ("b", 3e38), ("c", 3e38)],
-              key=pa.string()), Hashing(1), "3: value"),
+        (
+            maps(
+                *([(f"n{k}", 3e38)] for k in range(3)),
+                [("a", 3e38), ("b", 3e38), ("c", 3e38)],
+                key=pa.string(),
+            ),
+            Hashing(1),
+            "3: value",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_name_is_refused_by_the_place_of_its_row(tmp_path, columns, names, sentence):
     assert refusal(tmp_path, columns, names=names).startswith(GROUP + sentence)
 
@@ -281,10 +366,13 @@ def test_a_bad_name_is_refused_by_the_place_of_its_row(tmp_path, columns, names,
         (b"a\nb\na\n", ", line 3: 'a' is in line 1 too. A name has one column; remove one of them"),
         (b"a\n\nb\n", ", line 2: no name. Remove the line"),
         (b"", ": no names. A vocabulary has one name a line"),
-        (b"a\n\xff\n", ": not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one name"
-         " a line; convert it"),
+        (
+            b"a\n\xff\n",
+            ": not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one name"
+            " a line; convert it",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_vocabulary_is_refused_by_its_line(tmp_path, text, sentence):
     path = tmp_path / "v.txt"
     path.write_bytes(text)
@@ -339,9 +427,16 @@ def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
     assert reading.key() == ReaderConfig(names=Vocabulary(("a", "b"))).key()
     assert reading.key() != ReaderConfig(names=Vocabulary(("b", "a"))).key()
     assert reading.key() != ReaderConfig().key()
-    for other in ({"unknown_features": "out_of_range"}, {"features": ("a",)}, {"values_column": ""},
-                  {"names": Hashing(5)}, {"names": Hashing(5, 3)}, {"multilabel": True},
-                  {"multiclass": True}, {"weights_in_label": True}):  # fmt: skip
+    for other in (
+        {"unknown_features": "out_of_range"},
+        {"features": ("a",)},
+        {"values_column": ""},
+        {"names": Hashing(5)},
+        {"names": Hashing(5, 3)},
+        {"multilabel": True},
+        {"multiclass": True},
+        {"weights_in_label": True},
+    ):
         assert reading.key() != replace(reading, **other).key()
     assert replace(reading, names=Hashing(5)).key() != replace(reading, names=Hashing(5, 3)).key()
     assert len(str(reading.key()["vocabulary"])) == 32, "a digest, for vocabularies may be large"
@@ -383,14 +478,24 @@ def test_features_are_names_between_commas_or_a_list_of_them():
 AGE, HEIGHT, WEIGHT = range(3)
 BUY, NOW, SEE, YOU = Hashing(20).columns(["buy", "now", "see", "you"]).tolist()
 SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
-    "maps": (Vocabulary(("age", "height", "weight")), [
-        (1.0, {AGE: 0.5, HEIGHT: -2.0}), (0.0, {WEIGHT: 3.0}), (1.0, {}),
-        (0.0, {AGE: 0.1, HEIGHT: 1.0, WEIGHT: 1.5}),
-    ]),
-    "words": (Hashing(20), [
-        ("spam", {BUY: 1.0, NOW: 2.0}), ("ham", {SEE: 1.0, YOU: 1.0}), ("ham", {}),
-    ]),
-}  # fmt: skip
+    "maps": (
+        Vocabulary(("age", "height", "weight")),
+        [
+            (1.0, {AGE: 0.5, HEIGHT: -2.0}),
+            (0.0, {WEIGHT: 3.0}),
+            (1.0, {}),
+            (0.0, {AGE: 0.1, HEIGHT: 1.0, WEIGHT: 1.5}),
+        ],
+    ),
+    "words": (
+        Hashing(20),
+        [
+            ("spam", {BUY: 1.0, NOW: 2.0}),
+            ("ham", {SEE: 1.0, YOU: 1.0}),
+            ("ham", {}),
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("form", ["", "-legacy"])  # the latter with writeLegacyFormat
@@ -433,15 +538,20 @@ def nines(*names: str) -> Table:
 @pytest.mark.parametrize(
     ("first", "features", "more", "words"),
     [
-        (LISTS, None, {"values": VALUES}, "'values' may hold the values of the features, and there "
-         "is no such column in 0.parquet, where all values are 1. Add the values there, remove "),
+        (
+            LISTS,
+            None,
+            {"values": VALUES},
+            "'values' may hold the values of the features, and there "
+            "is no such column in 0.parquet, where all values are 1. Add the values there, remove ",
+        ),
         (LISTS, None, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
         (LISTS, None, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
         (COLUMNS, None, nines(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
         (COLUMNS, None, nines("f2"), "'f2' would be features too, and 0.parquet has none of"),
         (COLUMNS, None, nines("age"), "name those to read with --features NAME,NAME,…"),
     ],
-)  # fmt: skip
+)
 def test_a_column_that_the_first_shard_has_not_is_not_dropped(
     first, features, more, words, tmp_path
 ):

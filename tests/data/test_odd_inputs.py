@@ -84,12 +84,15 @@ def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplo
     [
         ("1:0 1:1\n-1:0 2:1\n", (), "none of the 2 rows has a label and a weight above 0"),
         *(
-            ("1:1 1:1\n1:2 2:1\n-1:0 2:1\n", options,
-             "all rows of a weight above 0 have the label 1.0: wanted two labels")
+            (
+                "1:1 1:1\n1:2 2:1\n-1:0 2:1\n",
+                options,
+                "all rows of a weight above 0 have the label 1.0: wanted two labels",
+            )
             for options in ((), ("--multiclass",), ("--on-bad-shard", "skip"))
         ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_weigh_nothing_are_no_rows_of_a_label(tmp_path, rows, options, sentence):
     (tmp_path / "rows.svm").write_text(rows)
     words = ["fit", "rows.svm", "--model", "m", "--weights-in-label", "--cache-dir", "cache"]
@@ -192,10 +195,17 @@ def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path, dated):
     for name in ("a.svm", "b.svm", "c.parquet"):
         os.utime(tmp_path / name, ns=(dated, dated))
     for words in (
-        "fit a.svm --model m", "fit a.svm --model m --resume", "certify m", "inspect m.run",
-        "update m b.svm", "forget m b.svm", "fit c.parquet --model n", "certify n",
-        "inspect c.parquet", "fit a.svm --model o --cache-dir m.run/cache",
-    ):  # fmt: skip
+        "fit a.svm --model m",
+        "fit a.svm --model m --resume",
+        "certify m",
+        "inspect m.run",
+        "update m b.svm",
+        "forget m b.svm",
+        "fit c.parquet --model n",
+        "certify n",
+        "inspect c.parquet",
+        "fit a.svm --model o --cache-dir m.run/cache",
+    ):
         done = here(tmp_path, *words.split())
         assert done.returncode == 0, (words, done.stderr)
 
@@ -211,21 +221,35 @@ def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, 
         assert here(tmp_path, "cache", "m", "--clear").returncode == 0
     with open(tmp_path / "data" / "a.svm", "a") as file:
         file.write("1 1:7\n")
-    one_sentence(here(tmp_path, *words), 3, "a.svm: changed since m.run", "was made of it",
-                 "Put it back as it was", "streamtron forget m.run a.svm")  # fmt: skip
+    one_sentence(
+        here(tmp_path, *words),
+        3,
+        "a.svm: changed since m.run",
+        "was made of it",
+        "Put it back as it was",
+        "streamtron forget m.run a.svm",
+    )
     for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
         succeeded(here(tmp_path, *advised))
     assert here(tmp_path, "certify", "m.run").returncode == 0
 
 
 NUMBERS = (
-    "generate g --rows", "generate g --rows 10 --seed", "generate g --rows 10 --columns",
-    "generate g --rows 10 --skip", "generate g --rows 9 --shards", "generate g --rows 9 --workers",
-    "fit rows.svm --model m --max-epochs", "certify done --readings",
-    "fit rows.svm --model m --threads", "sweep rows.svm --folds",
-    "fit rows.svm --model m --memory", "sweep rows.svm --random",
-    "convert rows.svm c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
-)  # fmt: skip
+    "generate g --rows",
+    "generate g --rows 10 --seed",
+    "generate g --rows 10 --columns",
+    "generate g --rows 10 --skip",
+    "generate g --rows 9 --shards",
+    "generate g --rows 9 --workers",
+    "fit rows.svm --model m --max-epochs",
+    "certify done --readings",
+    "fit rows.svm --model m --threads",
+    "sweep rows.svm --folds",
+    "fit rows.svm --model m --memory",
+    "sweep rows.svm --random",
+    "convert rows.svm c --format parquet --rows-per-shard",
+    "fit rows.svm --model m --active-set",
+)
 
 
 @pytest.mark.parametrize("words", NUMBERS)

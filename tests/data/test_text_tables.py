@@ -28,10 +28,11 @@ from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import rows_of
 
 TABLE = {
-    "bought": ["yes", "no"] * 150, "age": np.random.default_rng(0).normal(40, 10, 300).tolist(),
+    "bought": ["yes", "no"] * 150,
+    "age": np.random.default_rng(0).normal(40, 10, 300).tolist(),
     "visits": [*range(299), 2.5],  # whole numbers, but for the last
     "open": [True, False, False] * 100,
-}  # fmt: skip
+}
 
 
 def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
@@ -90,8 +91,11 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
     ("name", "text", "message"),
     [
         ("a.csv", "a;b\n1,5;2\n", "row 1: not a CSV table .*Expected 1 columns, got 2: 1,5;2"),
-        ("a.csv", "label,text\n1,a\n2,b\n",
-         "features by --columns 'text:category', documents by --text"),
+        (
+            "a.csv",
+            "label,text\n1,a\n2,b\n",
+            "features by --columns 'text:category', documents by --text",
+        ),
         ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "f1 string"),
         ("a.csv", f"y,f1\n{LONG}2,abc\n", f"row {MANY + 1}: not a CSV table .*'f1': .*'abc'"),
         ("a.csv", f"y,f1\n{LONG}2,NA\n", r"'NA'\)\. Correct the row; a field that is a null is"),
@@ -105,17 +109,26 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
         ("a.csv", "y,f1\n1,2\n3\n", "row 2: not a CSV table .*Expected 2 columns, got 1"),
         ("a.csv", "y,f1\n1,2\n2,\n", "row 2: null in column 'f1'"),
         ("a.csv", f"y,f1\n{LONG}1,{2**53}\n", "from row .* on: a number of 2⁵³ or more in column"),
-        ("a.csv", f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
-         r"line 1: 1.*columns; .* libsvm text, or as lists"),
+        (
+            "a.csv",
+            f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
+            r"line 1: 1.*columns; .* libsvm text, or as lists",
+        ),
         ("a.csv", "y,f1\n1,2\n0,café\n", NOT_UTF_8),
         ("a.csv", f"y,f1\n{LONG}0,café\n", "behind|row"),
         ("a.jsonl", '[{"y": 1}]', "a JSON array, where an object a line is expected"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "row 2: not a file of JSON lines"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "row 2: null in column 'f1'"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n',
-         "row 2: .* changed from number to string"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n' * MANY + '{"y": 1, "f1": "a"}\n',
-         f"row {MANY + 1}: .* changed from number to"),
+        (
+            "a.jsonl",
+            '{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n',
+            "row 2: .* changed from number to string",
+        ),
+        (
+            "a.jsonl",
+            '{"y": 1, "f1": 2}\n' * MANY + '{"y": 1, "f1": "a"}\n',
+            f"row {MANY + 1}: .* changed from number to",
+        ),
         ("a.vw", "1 |f a\n\n-1 |f café\n", "line 3: not UTF-8. Convert the file"),
         ("a.vw", "1 |f a\n1 a b\n", r"line 2: no \|"),
         ("a.vw", "1 |f a\n1:0.5 |f a\n", r"line 2: '1:0.5' before the \|"),
@@ -127,7 +140,7 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
         ("a.vw", "1 |f a\n1 |f a\r1 |f b\n", "line 2: a carriage return inside the line"),
         ("a.vw", "1 |f a\n|f a\n", "null in column 'label'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_text_is_refused_with_its_place(name, text, message, tmp_path):
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=rf"a\.(csv|jsonl|vw).*{message}"):

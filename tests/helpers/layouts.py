@@ -18,6 +18,7 @@ NAMES = tuple(f"name {j}" for j in range(WIDTH))
 
 PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
 
+
 def parallel(
     rows: list[Row], list_type: Any, key: Any, value: Any, key_of: Any = int
 ) -> dict[str, pa.Array]:

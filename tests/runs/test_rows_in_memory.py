@@ -114,10 +114,12 @@ def test_features_are_named_as_in_shards_and_an_index_of_pandas_is_none(table):
 def test_categories_may_differ_from_batch_to_batch():
     def batches() -> Iterator[pa.RecordBatch]:
         for labels in (["a", "b"], ["b", "a"]):
-            yield pa.record_batch({
-                "label": pa.array(labels).dictionary_encode(),
-                "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
-            })  # fmt: skip
+            yield pa.record_batch(
+                {
+                    "label": pa.array(labels).dictionary_encode(),
+                    "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
+                }
+            )
 
     assert streamtron.fit(batches(), hash_bits=8).predict([["x"], ["y"]]).tolist() == ["a", "b"]
 
@@ -192,10 +194,16 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"order": "sequential"}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
-     {"parts": 1}, {"multiclass": True}],
+    [
+        {},
+        {"order": "sequential"},
+        {"class_weight": "balanced"},
+        {"on_bad_shard": "skip"},
+        {"parts": 1},
+        {"multiclass": True},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_iterator_is_read_once_and_only_the_cache_is_written(
     settings, table, tmp_path, monkeypatch
 ):

@@ -150,10 +150,12 @@ def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_p
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
-    [*(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
-     ({"top": 4}, "top is 4, and the model has 3 classes"),
-     ({"top": 1, "proba": True}, "leave proba and certain out")],
-)  # fmt: skip
+    [
+        *(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
+        ({"top": 4}, "top is 4, and the model has 3 classes"),
+        ({"top": 1, "proba": True}, "leave proba and certain out"),
+    ],
+)
 def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, sentence, corpus):
     with pytest.raises(SettingsError, match=sentence):
         next(predict(_many(("a", "b", "c")), corpus, **how))
@@ -356,6 +358,8 @@ def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_num
     (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
     done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
     assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
-        ["class", "as", "0", "as", "1"], ["0", "1", "1"], ["1", "0", "2"],
+        ["class", "as", "0", "as", "1"],
+        ["0", "1", "1"],
+        ["1", "0", "2"],
         ["c.svm,", "row", "1:", "label", "0,", "predicted", "1,", "decision", "-2"],
-    ]  # fmt: skip
+    ]

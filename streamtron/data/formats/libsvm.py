@@ -47,9 +47,15 @@ class LibsvmReader(FileReader):
     """
 
     def __init__(
-        self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1, without: Deletions | None = None, batch_bytes: int = 1 << 20,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        name: str,
+        reading: ReaderConfig,
+        scratch: str | None = None,
+        threads: int = 1,
+        without: Deletions | None = None,
+        batch_bytes: int = 1 << 20,
+    ) -> None:
         super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS), without)
         self._batch_bytes = batch_bytes
 
@@ -140,10 +146,15 @@ class _Buffers(NamedTuple):
     def for_text(cls, size: int) -> _Buffers:
         rows, nonzeros = size // 2 + 1, size // 4 + 1
         return cls(
-            np.empty(rows + 1, np.int64), np.empty(nonzeros, np.uint32),
-            np.empty(nonzeros, np.float32), np.empty(rows, np.float64), np.empty(rows, np.float64),
-            np.empty(rows, np.int64), np.empty((rows, 4), np.int64), np.empty(6, np.int64),
-        )  # fmt: skip
+            np.empty(rows + 1, np.int64),
+            np.empty(nonzeros, np.uint32),
+            np.empty(nonzeros, np.float32),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.int64),
+            np.empty((rows, 4), np.int64),
+            np.empty(6, np.int64),
+        )
 
 
 Refusal = tuple[int, str]
@@ -218,10 +229,15 @@ class _Parser(threading.local):
             if not self._targets:
                 codes, classes = _classes(codes)
         return RowBatch(
-            buffers.indptr[: rows + 1].copy(), buffers.indices[:nonzeros].copy(),
-            None if all_ones(values) else values.copy(), codes, classes,
-            buffers.weights[:rows].copy() if self._weighted else None, str, code_offsets,
-        )  # fmt: skip
+            buffers.indptr[: rows + 1].copy(),
+            buffers.indices[:nonzeros].copy(),
+            None if all_ones(values) else values.copy(),
+            codes,
+            classes,
+            buffers.weights[:rows].copy() if self._weighted else None,
+            str,
+            code_offsets,
+        )
 
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
         """Return what the kernel left: the labels where they may be names, or the numbers."""
@@ -233,8 +249,10 @@ class _Parser(threading.local):
         """Read the numbers that the kernel left by Python's float."""
         _, _, values, labels, weights, *_ = self._buffers
         target: dict[Any, NDArray[Any]] = {
-            text_kernels.VALUE: values, text_kernels.LABEL: labels, text_kernels.WEIGHT: weights,
-        }  # fmt: skip
+            text_kernels.VALUE: values,
+            text_kernels.LABEL: labels,
+            text_kernels.WEIGHT: weights,
+        }
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)

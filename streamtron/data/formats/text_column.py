@@ -115,9 +115,10 @@ class TextColumn(Column):
     TYPES = "strings"
     NULLS = (REFUSED, "empty")
     CHOICES: ClassVar = {
-        "analyzer": ("word", "char", "char_wb"), "strip_accents": ("none", "unicode"),
+        "analyzer": ("word", "char", "char_wb"),
+        "strip_accents": ("none", "unicode"),
         "norm": ("l2", "l1", "none"),
-    }  # fmt: skip
+    }
 
     def _check(self) -> None:
         low, high = self.ngram_range
@@ -126,15 +127,17 @@ class TextColumn(Column):
         counts = self.min_df != 1 or self.max_df != 1.0 or self.most_features != MOST_WORDS
         for wrong, words in (
             (not 1 <= low <= high <= 100, f"ngrams={low}-{high}: wanted 1 ≤ LOW ≤ HIGH ≤ 100"),
-            (hashes and not 1 <= (self.hash_bits or 0) <= most,
-             f"hash_bits={self.hash_bits}: wanted 1 to {most} for {what}"),
+            (
+                hashes and not 1 <= (self.hash_bits or 0) <= most,
+                f"hash_bits={self.hash_bits}: wanted 1 to {most} for {what}",
+            ),
             (hashes and counts, "min_df, max_df and most_features choose words: no hash_bits then"),
             (self.alternate_sign and not hashes, "alternate_sign without hash_bits"),
             (self.alternate_sign and self.sublinear_tf, "sublinear_tf of counts with signs"),
             (not 0 <= self.documents < 2**63, "documents is below 0 or beyond 2⁶³"),
             (self.min_df < 0 or self.max_df < 0, "min_df and max_df: wanted 0 or more"),
             (self.most_features < 1, "most_features: wanted 1 or more"),
-        ):  # fmt: skip
+        ):
             if wrong:
                 self.refuse(words)
         self._check_pattern()

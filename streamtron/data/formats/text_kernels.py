@@ -321,11 +321,37 @@ def _line_end(text, at):
 
 
 @kernel(
-    types.void(readonly(types.uint8), types.int64, types.boolean, types.boolean, types.boolean,
-               _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
-)  # fmt: skip
-def parse_libsvm(text, first_column, optional, weighted, named,
-                 indptr, indices, values, labels, weights, lines, deferred, counts):  # fmt: skip
+    types.void(
+        readonly(types.uint8),
+        types.int64,
+        types.boolean,
+        types.boolean,
+        types.boolean,
+        _I8,
+        types.uint32[::1],
+        types.float32[::1],
+        _F8,
+        _F8,
+        _I8,
+        types.int64[:, ::1],
+        _I8,
+    )
+)
+def parse_libsvm(
+    text,
+    first_column,
+    optional,
+    weighted,
+    named,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    lines,
+    deferred,
+    counts,
+):
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters

@@ -24,9 +24,11 @@ else:
     from backports import zstd
 
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31), ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor, ".zst": zstd.ZstdDecompressor,
-}  # fmt: skip
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+    ".zst": zstd.ZstdDecompressor,
+}
 PACKED = tuple(_DECOMPRESSORS)
 """Suffixes of the compressions that are unpacked."""
 

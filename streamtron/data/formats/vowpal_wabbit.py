@@ -96,9 +96,13 @@ class VowpalWabbitReader(StreamedReader):
         if not complete.all():
             sentence = "no |. Write label |namespace name name"
             self._refuse(lines_of_rows[np.argmin(complete)], sentence)
-        table = pa.table([*self._heads(pc.list_element(halves, 0), lines_of_rows),
-                          self._features(pc.list_element(halves, 1), lines_of_rows)],
-                         schema=SCHEMA)  # fmt: skip
+        table = pa.table(
+            [
+                *self._heads(pc.list_element(halves, 0), lines_of_rows),
+                self._features(pc.list_element(halves, 1), lines_of_rows),
+            ],
+            schema=SCHEMA,
+        )
         if {"features", "importance"} & {*columns} == {"features"}:
             self._check_importance(table["importance"], lines_of_rows)
         return table

@@ -117,8 +117,10 @@ def grams_of(documents: Sequence[str] | pa.Array, column: TextColumn) -> Grams:
         starts.append(words.starts[:count][within])
         stops.append(words.stops[n - 1 :][within])
         runs.append(run[:count][within])
-    parts = (parts[1] if len(parts) == 2 and not len(short) else np.concatenate(parts)
-             for parts in (starts, stops, runs))  # fmt: skip
+    parts = (
+        parts[1] if len(parts) == 2 and not len(short) else np.concatenate(parts)
+        for parts in (starts, stops, runs)
+    )
     first, end, of_run = parts
     return Grams(words.text, first, end, document[of_run], len(array))
 
