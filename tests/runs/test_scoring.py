@@ -323,7 +323,7 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
     assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
     assert "standard input: no rows" in lines("svm", "")[0]
-    assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
+    assert "row 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
     for model in ("svm", "number"):
         assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]

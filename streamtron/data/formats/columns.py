@@ -226,13 +226,13 @@ class _Table(NamedTuple):
     def _features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
         settled, features = self.reading.settled, self.reading.features
-        found = () if settled is not None and settled.asked else self._found(taken, features)
+        unnamed = () if settled is not None and settled.asked else self._usual(taken, features)
         if features is None:
-            features = found
-        elif self.reading.unknown_features == "refused" and {*found} - {*features}:
-            more = some([column for column in found if column not in features])
+            features = unnamed
+        elif self.reading.unknown_features == "refused" and {*unnamed} - {*features}:
+            new = some([column for column in unnamed if column not in features])
             raise DataError(
-                f"{self.name}: {more} would be features too, and "
+                f"{self.name}: {new} would be features too, and "
                 f"{settled.by if settled else ''} has none of that name. All shards need the same "
                 "columns: add them there, remove them here, or name those to read with --features "
                 "NAME,NAME,…"
@@ -245,7 +245,7 @@ class _Table(NamedTuple):
                 raise SettingsError(f"{self.name}: {reason}")
         return features
 
-    def _found(self, taken: set[str | None], features: tuple[str, ...] | None) -> tuple[str, ...]:
+    def _usual(self, taken: set[str | None], features: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return what would be features if none were named; in a later shard, of their layout."""
         settled = self.reading.settled
         if features is not None and settled is None:
@@ -283,7 +283,7 @@ class _Table(NamedTuple):
         )
 
     def _layout(self, features: Sequence[str]) -> Layout:
-        settled, found = self.reading.settled, set[Layout]()
+        settled, layouts = self.reading.settled, set[Layout]()
         for column in features:
             field = self.schema.field(column)
             layout = layout_of(field.type)
@@ -301,8 +301,8 @@ class _Table(NamedTuple):
                     f"{self.name}: of {len(features)} columns of features {column!r} is of type "
                     f"{field.type}. Name one list or map, or columns of numbers."
                 )
-            found.add(layout)
-        return found.pop()
+            layouts.add(layout)
+        return layouts.pop()
 
     def _values(self, columns: Columns) -> str | None:
         """Return the column of the values that belong to a list; None where all are 1."""
