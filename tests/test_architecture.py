@@ -264,7 +264,7 @@ assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
 @pytest.mark.parametrize(("code", "loaded"), [
     ("import streamtron", []),
     (DECIDE, ["scipy", "numpy"]),
-    (READ, ["numpy", "pyarrow"]),
+    (READ, ["scipy", "numpy", "numba", "pyarrow"]),
     ("import streamtron.cli.main", ["click"]),
 ], ids=["the package", "a decision", "reading and measuring", "the command line"])  # fmt: skip
 def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     X, y = _rows(columns=3)
     table = pa.table({name: X[:, j] for j, name in enumerate(("b", "a", "c"))})
     pq.write_table(table.append_column("label", pa.array(y.tolist())), tmp_path / "rows.parquet")
-    model = StreamtronClassifier().fit_shards(tmp_path / "rows.parquet", features="*")
+    model = StreamtronClassifier().fit_shards(tmp_path / "rows.parquet")
     assert model.feature_names_in_.tolist() == ["b", "a", "c"]
     names = pandas.Series(y).map({0: "no", 1: "yes"})
     decisions = model.predict(table) == 1

@@ -91,8 +91,8 @@ class Settings:
     weights_in_label : Read text labels as label:weight.
     label : Tables: the column of labels [found by the usual names].
     weight : Tables: the column of row weights, ≥ 0 [none].
-    features : Tables: the list, map or vector column of features; or columns of numbers,
-        NAME,NAME,… or a pattern as in f* [found by the usual names].
+    features : Tables: the list or map of features; or columns of numbers, NAME,NAME,… [a list or
+        map of a usual name, or all columns if all are numbers].
     values : Tables: the list of values beside a list of features [found by the usual names].
     columns : Tables: NAME:KIND,OPTION=VALUE,…, a column and its KIND: number, category, date, list,
         vector or text, as in age:number,null=mean; can be repeated. Or FILE.toml, or auto.

@@ -28,7 +28,6 @@ _CONTENT = ("classes", "settings", "certificate", "reading")
 """Attributes that are written as JSON."""
 
 FORMAT_VERSION = 3
-"""Versions 1 and 2 held all weights, of two classes and of many."""
 
 _NO_MODEL = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 """Errors that content raises which is not that of a model."""

@@ -29,8 +29,7 @@ from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, manifest_of, run_directory
-from streamtron.runs.transaction import CACHE, COMMITTED, STAGED
+from streamtron.runs.directory import RUN_SUFFIX, is_run, manifest_of, run_directory
 
 if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe
@@ -265,7 +264,6 @@ def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Ite
 
 
 StrPath = str | os.PathLike[str]
-_Identity = tuple[int, int] | str
 
 
 def check_outputs(
@@ -279,34 +277,46 @@ def check_outputs(
     """Raise a SettingsError if outputs would replace an input or each other, or lie in a run
     directory; return them as absolute paths, for a listener may change the working directory.
 
-    Files are compared by device and inode, which resolves links. Pipes and devices may be given
-    twice, but not for the model. ``inputs`` : all that is read; beside shards also the names of
-    their columns. ``runs`` : models or run directories that are read, with the shards of the run.
-    ``directories`` are those where files of fixed names are written, such as the run directory; no
-    input and no other output may be there.
+    Real paths are compared. Pipes and devices may be given twice, but not for the model. ``inputs``
+    : all that is read; beside shards also the names of their columns. ``runs`` : models or run
+    directories that are read, with the shards of the run. ``directories`` are those where files of
+    fixed names are written, such as the run directory; no input and no other output may be there.
     """
     outputs = {name: as_path(path) for name, path in files.items() if path is not None}
-    places = {name: path for name, path in (directories or {}).items() if path is not None}
-    paths = {name: None if path is None else absolute(path) for name, path in files.items()}
-    for name, path in places.items():
-        if os.path.exists(absolute(path)) and not os.path.isdir(path):
-            raise MachineError(
-                f"{path}: a file, where the {name} would be. Move it away, or name another place."
-            )
-    if "model" in outputs and is_stream(outputs["model"]):
-        raise SettingsError(
-            f"model {outputs['model']}: a pipe or a device, and a model is a file with its run "
-            "beside it. Name a file."
-        )
-    outputs = {name: path for name, path in outputs.items() if not is_stream(path)}
-    owned = {_identity(path): name for name, path in places.items()}
-    _refuse_shared(outputs, owned, cache)
-    existing = {_identity(path): name for name, path in outputs.items() if os.path.exists(path)}
-    if existing or any(map(os.path.isdir, places.values())):  # otherwise all outputs are new
+    absolutes = {name: absolute(path) for name, path in outputs.items()}
+    owned = dict[str, str]()
+    for name, place in (directories or {}).items():
+        if place is not None:
+            if os.path.exists(absolute(place)) and not os.path.isdir(place):
+                where = f"{place}: a file, where the {name} would be"
+                raise MachineError(f"{where}. Move it away, or name another place.")
+            owned[os.path.realpath(place)] = name
+    written = owned | ({} if cache is None else {os.path.realpath(cache): "cache"})
+    for name, path in outputs.items():
+        if is_stream(path):
+            if name != "model":
+                continue
+            what = f"model {path}: a pipe or a device, and a model is a file with its run beside it"
+            raise SettingsError(f"{what}. Name a file.")
+        real = os.path.realpath(path)
+        if (writer := written.setdefault(real, name)) != name:
+            what = f"{name} {path}: the {writer} is written there too"
+            raise SettingsError(f"{what}. Name another file.")
+        for directory in (parent := os.path.dirname(real), os.path.dirname(parent)):
+            if owner := owned.get(directory, "run directory" if is_run(directory) else None):
+                what = f"{name} {path}: lies in the {owner}, which has files of its own"
+                raise SettingsError(f"{what}. Name another place.")
+    if any(map(os.path.lexists, written)):  # otherwise all outputs are new
         read = [os.fspath(path) for path in inputs if path is not None]
         for path in _local_files([*read, *(path for run in runs for path in _inputs_of(run))]):
-            _refuse_input(path, outputs, existing, owned)
-    return paths
+            real = os.path.realpath(path)
+            if name := written.get(real, ""):
+                what = f"{name} {outputs.get(name, real)}: this is the input {path}, which would be"
+                raise SettingsError(f"{what} replaced. Name another file.")
+            if name := owned.get(directory := os.path.dirname(real), ""):
+                what = f"{name} {directory}: holds the input {path}, which could be replaced"
+                raise SettingsError(f"{what}. Name another directory.")
+    return {name: absolutes.get(name) for name in files}
 
 
 def check_outputs_of_fit(
@@ -319,57 +329,6 @@ def check_outputs_of_fit(
     places = {"run directory": directory}
     paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
     return paths, None if directory is None else absolute(directory)
-
-
-def _refuse_shared(
-    files: Mapping[str, str], directories: Mapping[_Identity, str], cache: StrPath | None
-) -> None:
-    writers = dict(directories)
-    if cache is not None:
-        writers[_identity(cache)] = "cache"
-    for name, path in files.items():
-        if (writer := writers.setdefault(_identity(path), name)) != name:
-            raise SettingsError(
-                f"{name} {path}: the {writer} is written there too. Name another file."
-            )
-        inside = [os.path.dirname(os.path.realpath(path))]
-        if os.path.basename(inside[0]) in (CACHE, PARTS, STAGED, COMMITTED):
-            inside.append(os.path.dirname(inside[0]))
-        for directory in inside:
-            run = "run directory" if is_run(directory) else None
-            if owner := directories.get(_identity(directory), run):
-                raise SettingsError(
-                    f"{name} {path}: lies in the {owner}, which has files of its own. Name another "
-                    "place."
-                )
-
-
-def _refuse_input(
-    path: str,
-    files: Mapping[str, str],
-    existing: Mapping[_Identity, str],
-    directories: Mapping[_Identity, str],
-) -> None:
-    if (name := existing.get(_identity(path))) is not None:
-        raise SettingsError(
-            f"{name} {files[name]}: this is the input {path}, which would be replaced. Name "
-            "another file."
-        )
-    directory = os.path.dirname(os.path.realpath(path))
-    if (name := directories.get(_identity(directory))) is not None:
-        raise SettingsError(
-            f"{name} {directory}: holds the input {path}, which could be replaced. Name another "
-            "directory."
-        )
-
-
-def _identity(path: StrPath) -> _Identity:
-    """Return device and inode of a file, or the real path of a missing one."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return os.path.realpath(path)
-    return stat.st_dev, stat.st_ino
 
 
 def _inputs_of(run: StrPath) -> Iterator[str]:

@@ -83,9 +83,9 @@ def test_a_column_of_any_number_type_gives_the_nearest_doubles(tmp_path):
             (kind, [1, 2**53 + 1], "line 2: label 9007199254740993 is an integer beyond 2⁵³ that")
             for kind in ("svm", "vw")
         ),
-        ("csv", [2.5, "cheap"], "line 3: label cheap in column 'price' of type string. A loss of"),
-        ("csv", [2.5, "inf"], "line 3: label inf in column 'price'"),
-        ("jsonl", [2.5, '"x"'], "line 2: not a file of JSON lines .*number to string"),
+        ("csv", [2.5, "cheap"], "row 2: label cheap in column 'price' of type string. A loss of"),
+        ("csv", [2.5, "inf"], "row 2: label inf in column 'price'"),
+        ("jsonl", [2.5, '"x"'], "row 2: not a file of JSON lines .*number to string"),
         ("parquet", [1.0, None], "row group 0, row 1: null in column 'price'"),
         ("parquet", ["1", "b"], "row 1: label b in column 'price' of type string"),
         ("parquet", [True, False], "row 0: label True in column 'price' of type bool"),

@@ -67,7 +67,7 @@ PLANS = {
     "no names": lambda _: NOTHING | {"remove": 7},
     "no plan": lambda _: [],
     "nested deep": lambda _: "[" * 100_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -81,8 +81,16 @@ def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(plan, 
     assert before.keys() <= after.keys()
 
 
-@pytest.mark.parametrize("words", [("certify", "m"), ("certify", "m.run"), ("inspect", "m.run"),
-                                   ("inspect", "m"), ("cache", "m")])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("certify", "m"),
+        ("certify", "m.run"),
+        ("inspect", "m.run"),
+        ("inspect", "m"),
+        ("cache", "m"),
+    ],
+)
 def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(words, place):
     leave_change(place, NOTHING)
     (place / "m.run" / ".streamtron-half-written").touch()

@@ -22,7 +22,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.runs.predict import write_predictions
-from tests.helpers import layouts
 from tests.helpers.processes import here
 from tests.helpers.runs import pickled
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -151,10 +150,12 @@ def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_p
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
-    [*(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
-     ({"top": 4}, "top is 4, and the model has 3 classes"),
-     ({"top": 1, "proba": True}, "leave proba and certain out")],
-)  # fmt: skip
+    [
+        *(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
+        ({"top": 4}, "top is 4, and the model has 3 classes"),
+        ({"top": 1, "proba": True}, "leave proba and certain out"),
+    ],
+)
 def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, sentence, corpus):
     with pytest.raises(SettingsError, match=sentence):
         next(predict(_many(("a", "b", "c")), corpus, **how))
@@ -224,8 +225,7 @@ def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text
     convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
     columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
     pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
-    vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
-    table = pa.table({"label": labels, "features": pa.array(vectors, layouts.VECTOR)})
+    table = pa.table({"label": labels, "features": dense.tolist()})
     pq.write_table(table, tmp_path / "vectors.parquet")
     expected = _out(model, tmp_path / "rows.svm", tmp_path / "out")
     for shards in ("lists", "columns.parquet", "vectors.parquet"):
@@ -309,7 +309,7 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
     assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
     assert "standard input: no rows" in lines("svm", "")[0]
-    assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
+    assert "row 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
     for model in ("svm", "number"):
         assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
@@ -344,6 +344,8 @@ def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_num
     (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
     done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
     assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
-        ["class", "as", "0", "as", "1"], ["0", "1", "1"], ["1", "0", "2"],
+        ["class", "as", "0", "as", "1"],
+        ["0", "1", "1"],
+        ["1", "0", "2"],
         ["c.svm,", "row", "1:", "label", "0,", "predicted", "1,", "decision", "-2"],
-    ]  # fmt: skip
+    ]

@@ -25,6 +25,9 @@ LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
 """Kinds of deferred tokens: label or weight of a row, value of a nonzero, or all labels of a row.
 numpy integers, because numba would compile ``_defer`` once for each Python integer."""
 
+BEFORE, BARE, QUOTED, CLOSED = np.arange(4)
+"""Places in a line of CSV: before a field, in one without quotes, within quotes, behind them."""
+
 _TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
@@ -318,11 +321,37 @@ def _line_end(text, at):
 
 
 @kernel(
-    types.void(readonly(types.uint8), types.int64, types.boolean, types.boolean, types.boolean,
-               _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
-)  # fmt: skip
-def parse_libsvm(text, first_column, optional, weighted, named,
-                 indptr, indices, values, labels, weights, lines, deferred, counts):  # fmt: skip
+    types.void(
+        readonly(types.uint8),
+        types.int64,
+        types.boolean,
+        types.boolean,
+        types.boolean,
+        _I8,
+        types.uint32[::1],
+        types.float32[::1],
+        _F8,
+        _F8,
+        _I8,
+        types.int64[:, ::1],
+        _I8,
+    )
+)
+def parse_libsvm(
+    text,
+    first_column,
+    optional,
+    weighted,
+    named,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    lines,
+    deferred,
+    counts,
+):
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters
@@ -376,10 +405,14 @@ def parse_libsvm(text, first_column, optional, weighted, named,
     counts[TROUBLE], counts[PLACE] = trouble, at
 
 
-@kernel(types.int64(readonly(types.uint8), types.int64))
-def too_deep(text, most):
-    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length."""
-    depth, quoted, escaped = 0, False, False
+@kernel(types.int64(readonly(types.uint8), types.int64, types.int64[::1]))
+def too_deep(text, most, state):
+    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length.
+
+    state : int64, shape (3,), changed in place: open brackets, whether within a string, whether
+        behind a backslash; 0 at the start of the file.
+    """
+    depth, quoted, escaped = state[0], state[1] != 0, state[2] != 0
     for at in range(len(text)):
         byte = text[at]
         if quoted:
@@ -393,4 +426,34 @@ def too_deep(text, most):
                 return at
         elif byte | 0x20 == _CLOSE:
             depth -= 1
+    state[0], state[1], state[2] = depth, quoted, escaped
+    return len(text)
+
+
+@kernel(types.int64(readonly(types.uint8), types.int64, types.int64, types.int64[::1]))
+def odd_quote(text, separator, line, state):
+    """Return where CSV has a quote that neither opens nor closes a field; or the length.
+
+    line : the line of the first byte.
+    state : int64, shape (3,), changed in place: BEFORE, BARE, QUOTED or CLOSED; the line on which
+        the last quote opened; the last byte. All 0 at the start of the file.
+    """
+    where = state[0]
+    for at in range(len(text)):
+        byte = text[at]
+        ends = byte in (separator, _NEWLINE, _RETURN)
+        if byte == _QUOTE:
+            if where == BARE:
+                return at
+            elif where == QUOTED:
+                where = CLOSED
+            else:  # behind a closing quote it stands for a quote
+                state[1] = line if where == BEFORE else state[1]
+                where = QUOTED
+        elif where == CLOSED and not ends:
+            return at
+        elif where != QUOTED:
+            where = BEFORE if ends else BARE
+        line += byte == _NEWLINE
+    state[0], state[2] = where, text[-1]
     return len(text)

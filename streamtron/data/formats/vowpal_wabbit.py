@@ -8,6 +8,8 @@ its values, and values of a name that occurs again in its row are added up.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import closing
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,8 +18,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.data import storage
+from streamtron.data.formats.layouts import Spot
+from streamtron.data.formats.tables import Part
 from streamtron.data.formats.text_labels import NUMBER, merging
-from streamtron.data.formats.text_tables import Cut, TextTableReader
+from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
+from streamtron.data.formats.text_tables import StreamedReader
+from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import offsets_of
 
 SCHEMA = pa.schema(
@@ -30,21 +37,55 @@ SCHEMA = pa.schema(
 )
 """The columns of every file."""
 
+LINE_SHARE = 384
+"""A line may take this part of the memory: words of one letter take 80 times their length."""
 
-class VowpalWabbitReader(TextTableReader):
+
+class VowpalWabbitReader(StreamedReader):
     """One shard of Vowpal Wabbit's text whose labels are numbers, or not there."""
 
     KIND = "Vowpal Wabbit's text"
-    BATCH_BYTES = 1 << 18
-    SHARE = 384  # words of one letter take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
         return SCHEMA
 
-    def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
-        lines = pc.split_pattern(pa.array([cut.text.decode()], pa.large_string()), "\n").flatten()
+    def _parts(
+        self, file: Any, columns: list[str], numbers: Collection[str] = ()
+    ) -> Iterator[Part]:
+        size = max(storage.stamp(self.path, self.name).size, 1)
+
+        def parsed(cut: tuple[str, int, int]) -> Part:
+            text, line, bytes_read = cut
+            [rows] = self._table(text, line, columns).select(columns).combine_chunks().to_batches()
+            spot = Spot(self.name, f"from line {line} on", 0)
+            if len(rows) == text.count("\n"):  # no line is blank
+                spot = Spot(self.name, "line", line)
+            return Part(rows, spot, bytes_read / size)
+
+        with closing(in_order(parsed, self._cuts(file), self._threads)) as parts:
+            yield from parts
+
+    def _cuts(self, stream: TextStream) -> Iterator[tuple[str, int, int]]:
+        """Yield whole lines, the number of the first, and the stored bytes up to their end."""
+        line, blocks = 1, stream.blocks(READ_BYTES)
+        try:
+            for text, bytes_read in whole_rows(blocks, READ_BYTES, self.KIND, LINE_SHARE):
+                if not text.endswith(b"\n"):
+                    self.note_end("the last line ends without a newline")
+                    text += b"\n"
+                if not text.isspace():
+                    yield text.decode(), line, bytes_read
+                line += text.count(b"\n")
+        except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
+            self._refuse(line, "not UTF-8. Convert the file, as iconv -f latin1 -t utf-8 does")
+        except BadLine as bad:
+            raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
+
+    def _table(self, text: str, line: int, columns: list[str]) -> pa.Table:
+        lines = pc.split_pattern(pa.array([text], pa.large_string()), "\n").flatten()
         lines = pc.utf8_trim_whitespace(lines)
-        lines_of_rows = cut.line + np.flatnonzero(pc.not_equal(lines, ""))
+        lines_of_rows = line + np.flatnonzero(pc.not_equal(lines, ""))
         lines = lines.filter(pc.not_equal(lines, ""))
         broken = pc.match_substring(lines, "\r").to_numpy(zero_copy_only=False)
         if broken.any():
@@ -55,10 +96,14 @@ class VowpalWabbitReader(TextTableReader):
         if not complete.all():
             sentence = "no |. Write label |namespace name name"
             self._refuse(lines_of_rows[np.argmin(complete)], sentence)
-        table = pa.table([*self._heads(pc.list_element(halves, 0), lines_of_rows),
-                          self._features(pc.list_element(halves, 1), lines_of_rows)],
-                         schema=SCHEMA)  # fmt: skip
-        if schema is not None and {"features", "importance"} & set(schema.names) == {"features"}:
+        table = pa.table(
+            [
+                *self._heads(pc.list_element(halves, 0), lines_of_rows),
+                self._features(pc.list_element(halves, 1), lines_of_rows),
+            ],
+            schema=SCHEMA,
+        )
+        if {"features", "importance"} & {*columns} == {"features"}:
             self._check_importance(table["importance"], lines_of_rows)
         return table
 
