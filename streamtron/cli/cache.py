@@ -47,10 +47,10 @@ def warm() -> None:
     They are kept beside the package, in the home directory, or in NUMBA_CACHE_DIR.
     """
     from streamtron.core import kernels
-    from streamtron.data.formats import text_kernels, word_kernels
+    from streamtron.data.formats import text_kernels
 
     start = time.monotonic()
-    modules = (kernels, text_kernels, word_kernels)
+    modules = (kernels, text_kernels)
     known = [getattr(module, name) for module in modules for name in dir(module)]
     loops: list[Any] = [value for value in known if isinstance(value, kernels.Kernel)]
     compiled = [loop.compile() for loop in loops]

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import murmur_hash
-from streamtron.data.formats import is_few, word_kernels
+from streamtron.data.formats import is_few, text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
 from streamtron.data.formats.words import TOKEN_PATTERN, Grams, grams_of
@@ -205,7 +205,7 @@ class TextColumn(Column):
             hashes = murmur_hash(grams.strings().to_pylist()).view(np.int32).astype(np.int64)
             return np.abs(hashes) & mask, hashes < 0
         columns, negative = (np.empty(len(grams.starts), kind) for kind in (np.int64, bool))
-        word_kernels.hash_words(*grams[:3], mask, columns, negative)
+        text_kernels.hash_words(*grams[:3], mask, columns, negative)
         return columns, negative
 
     @cached_property

@@ -133,12 +133,14 @@ class TextTableReader(TableReader):
             for cut, rows in parsed:
                 end = cut.bytes_read / size
                 if len(rows):
-                    lines = cut.text.count(b"\n")
-                    named = cut.line == 1 and self.QUOTED  # by the first line
-                    if lines - named == len(rows):
-                        yield Part(rows, Spot(self.name, "line", cut.line + named), end)
-                    else:  # some are blank, or rows of several lines
-                        yield Part(rows, Spot(self.name, f"from line {cut.line} on", 0), end)
+                    yield Part(rows, self._spot(cut, len(rows)), end)
+
+    def _spot(self, cut: Cut, rows: int) -> Spot:
+        named = cut.line == 1 and self.QUOTED  # by the first line
+        if cut.text.count(b"\n") - named == rows:
+            return Spot(self.name, "line", cut.line + named)
+        # some are blank, or rows of several lines
+        return Spot(self.name, f"from line {cut.line} on", 0)
 
     def _rows(self, cut: Cut, schema: pa.Schema, columns: list[str]) -> tuple[Cut, pa.RecordBatch]:
         """Parse whole rows; whole numbers are read as floats, and are integers where all are."""
