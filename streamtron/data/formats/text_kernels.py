@@ -76,6 +76,8 @@ _KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _LEAD
 _GAPS = np.array([-((4 * 4**k - 9 * 9**k) // (5 * 4**k)) for k in range(22, -1, -1)], np.uintp)
 """Shell's, as Tokuda (1992) has them: …, 46, 20, 9, 4, 1."""
 
+_CARETS = np.frombuffer(b"^", np.uint8)
+
 
 class Found(NamedTuple):
     """What ``parse_vowpal_wabbit`` finds in a text of n bytes, without what it defers."""
@@ -119,20 +121,43 @@ def _rotated(number, by):
 
 
 @helper
+def _four_bytes(text, at):
+    """Four bytes as a number, the first the lowest."""
+    four = np.uint64(text[at]) | np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
+    four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
+    return four | np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
+
+
+@helper
 def _scrambled(block):
     """Four bytes as MurmurHash3 takes them in."""
     return _times(_rotated(_times(block, _MURMUR[0]), 15), _MURMUR[1])
 
 
 @helper
-def _hash_byte(byte, hashed, block, length):
-    """MurmurHash3_x86_32 (Appleby, 2011) of one byte more: the hash of all whole blocks of four,
+def _mixed(hashed, block):
+    """The hash with four bytes more."""
+    return (_times(_rotated(hashed ^ _scrambled(block), 13), _FIVE) + _MURMUR[2]) & _32_BITS
+
+
+@helper
+def _hash_on(text, start, stop, hashed, block, length):
+    """MurmurHash3_x86_32 (Appleby, 2011) of some bytes more: the hash of all whole blocks of four,
     the bytes of the block begun, and how many bytes there were; at first the seed, 0 and 0."""
-    block |= np.uint64(byte) << ((length & _THREE) * _ONE_BYTE)
-    length += _ONE
-    if length & _THREE == 0:
-        hashed = (_times(_rotated(hashed ^ _scrambled(block), 13), _FIVE) + _MURMUR[2]) & _32_BITS
-        block = np.uint64(0)
+    shift = (length & _THREE) * _ONE_BYTE
+    length += np.uint64(stop - start)
+    while stop - start >= np.uintp(4):
+        block |= _four_bytes(text, start) << shift
+        hashed = _mixed(hashed, block & _32_BITS)
+        block >>= _32
+        start += np.uintp(4)
+    while start < stop:
+        block |= np.uint64(text[start]) << shift
+        shift += _ONE_BYTE
+        start += np.uintp(1)
+    if shift >= _32:
+        hashed = _mixed(hashed, block & _32_BITS)
+        block >>= _32
     return hashed, block, length
 
 
@@ -205,11 +230,9 @@ def _digits(text, at, number):
 def _many_digits(text, at, number):
     """The same, the first four of them at once where there are as many."""
     if at + np.uintp(3) < np.uintp(len(text)):
-        four = np.uint64(text[at])
-        four |= np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
-        four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
-        four |= np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
-        four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
+        four = (
+            _four_bytes(text, at) - _FOUR_ZEROS
+        )  # a byte below "0" gets its top bit set, or borrows and has it
         if not ((four + _OVER_NINE) | four) & _TOP_BITS:
             pairs = (four * _TEN + (four >> _ONE_BYTE)) & _PAIRS
             number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _TWO_BYTES)) & _LOW)
@@ -590,27 +613,25 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
     prefix, prefix_block, prefix_length = seed, np.uint64(0), np.uint64(0)
     while text[at] != _NEWLINE:
         is_space = text[at] == _BAR
-        hashed, block, length = prefix, prefix_block, prefix_length
-        if is_space:
-            hashed, block, length = seed, np.uint64(0), np.uint64(0)
         start = at + np.uintp(is_space)
         stop = start
-        while True:
-            byte = text[stop]
-            kind = _KINDS[byte]
-            if kind != _PLAIN and (kind != _LEAD or _is_white(text, stop)):
-                break
-            hashed, block, length = _hash_byte(byte, hashed, block, length)
+        kind = _KINDS[text[stop]]
+        while kind == _PLAIN or (kind == _LEAD and not _is_white(text, stop)):
             stop += np.uintp(1)
+            kind = _KINDS[text[stop]]
         number, sure, after = 1.0, _EXACT, stop
         if text[stop] == _COLON:
             number, sure, after = _number(text, stop + np.uintp(1))
             if sure == _NO_NUMBER or not _ends_word(text, after):
                 return BAD_PAIR, at, nonzero, space, count
         if is_space:
+            prefix, prefix_block, prefix_length = _hash_on(
+                text, start, stop, seed, np.uint64(0), np.uint64(0)
+            )
             if stop != start:
-                hashed, block, length = _hash_byte(_CARET, hashed, block, length)
-            prefix, prefix_block, prefix_length = hashed, block, length
+                prefix, prefix_block, prefix_length = _hash_on(
+                    _CARETS, np.uintp(0), np.uintp(1), prefix, prefix_block, prefix_length
+                )
             found.spaces[space, 0], found.spaces[space, 1] = start, stop
             found.scales[space] = number
             if sure > _WHOLE:
@@ -619,7 +640,7 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
         else:
             if stop == start:
                 return NAMELESS, at, nonzero, space, count
-            hashed = _hash_end(hashed, block, length)
+            hashed = _hash_end(*_hash_on(text, start, stop, prefix, prefix_block, prefix_length))
             found.keys[nonzero] = ((hashed << (_32 - bits) & _32_BITS) | hashed >> bits) << _32 | (
                 np.uint64(nonzero)
             )
@@ -717,32 +738,64 @@ def _same_name(text, found, i, j):
     return True
 
 
-@kernel(types.void(readonly(types.uint8), types.int64, _FOUND))
-def add_names(text, rows, found):
-    """Sort the names of each row by hash and add up the values of a name that occurs again, in the
-    order of its occurrences, in the value of the first; its ``keys`` alone are kept, side by side,
-    and ``indptr`` are their offsets. Arrays are those of ``parse_vowpal_wabbit``."""
+@helper
+def _put_row(keys, first, stop, bits, values, columns, sums):
+    """Write the columns and values of a row's names; return how many there are so far. Only two
+    names that share a column become one: the sum of more depends on their order."""
+    end = at = first
+    while at < stop:
+        key = keys[at]
+        column, number = key & _32_BITS, values[key & _32_BITS]
+        at += np.uintp(1)
+        if bits:
+            shift = np.uint64(64) - bits
+            column = key >> shift
+            pair = at < stop and keys[at] >> shift == column
+            if pair and not (at + np.uintp(1) < stop and keys[at + np.uintp(1)] >> shift == column):
+                other = values[keys[at] & _32_BITS]
+                if abs(number) < _NEAR_MAX and abs(other) < _NEAR_MAX:
+                    number = np.float64(np.float32(number)) + np.float64(np.float32(other))
+                    at += np.uintp(1)
+        columns[end], sums[end] = column, number
+        end += np.uintp(1)
+    return end
+
+
+@kernel(
+    types.void(readonly(types.uint8), types.int64, types.uint64, _FOUND, types.uint32[::1], _F8)
+)
+def add_names(text, rows, bits, found, columns, sums):
+    """Sort the names of each row by column and add up the values of a name that occurs again, in
+    the order of its occurrences; and of two names that share a column, each rounded to float32.
+
+    Parameters
+    ----------
+    text, rows : that were parsed.
+    bits : as in ``parse_vowpal_wabbit``; or 0, for names instead of columns.
+    found : of ``parse_vowpal_wabbit``; changed in place are ``indptr``, the offsets of what is
+        left, ``keys`` and ``values``.
+    columns, sums : uint32, float64, shape as ``keys``, changed in place: the columns, more than
+        twice only where more than two names share one, and values; or which of the names is the
+        first that is equal, and the sum.
+    """
     indptr, keys, values = found.indptr, found.keys, found.values
     kept = start = np.uintp(0)
     for i in range(np.uintp(rows)):
         first, stop = kept, np.uintp(indptr[i + np.uintp(1)])
         _sort(keys, start, stop)
         for j in range(start, stop):
-            key = keys[j]
-            back = kept
-            while (
-                back > first
-                and keys[back - np.uintp(1)] >> _32 == key >> _32
-                and not _same_name(text, found, keys[back - np.uintp(1)] & _32_BITS, key & _32_BITS)
-            ):
-                back -= np.uintp(1)
-            if back > first and keys[back - np.uintp(1)] >> _32 == key >> _32:
-                values[keys[back - np.uintp(1)] & _32_BITS] += values[key & _32_BITS]
+            key, last = keys[j], kept - np.uintp(1)
+            again = kept > first and keys[last] >> _32 == key >> _32
+            while again and not _same_name(text, found, keys[last] & _32_BITS, key & _32_BITS):
+                again = last > first and keys[last - np.uintp(1)] >> _32 == key >> _32
+                last -= np.uintp(1)
+            if again:
+                values[keys[last] & _32_BITS] += values[key & _32_BITS]
             else:
                 keys[kept] = key
                 kept += np.uintp(1)
+        start, kept = stop, _put_row(keys, first, kept, bits, values, columns, sums)
         indptr[i + np.uintp(1)] = kept
-        start = stop
 
 
 @kernel(types.void(readonly(types.uint8), _FOUND, _ORDER, _U1, _I8))
@@ -835,9 +888,8 @@ def hash_words(text, starts, stops, mask, columns, negative):
     columns, negative : int64, bool, changed in place: of each piece, and whether h < 0.
     """
     for k in range(len(starts)):
-        hashed = block = length = np.uint64(0)
-        for at in range(np.uintp(starts[k]), np.uintp(stops[k])):
-            hashed, block, length = _hash_byte(text[at], hashed, block, length)
+        start, stop, zero = np.uintp(starts[k]), np.uintp(stops[k]), np.uint64(0)
+        hashed, block, length = _hash_on(text, start, stop, zero, zero, zero)
         h = np.int64(np.int32(np.uint32(_hash_end(hashed, block, length))))
         columns[k] = abs(h) & mask
         negative[k] = h < 0

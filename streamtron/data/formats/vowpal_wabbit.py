@@ -47,7 +47,7 @@ class VowpalWabbitReader(TextTableReader):
     """One shard of Vowpal Wabbit's text whose labels are numbers, or not there."""
 
     KIND = "Vowpal Wabbit's text"
-    BATCH_BYTES = 1 << 18
+    BATCH_BYTES = 1 << 20
     SHARE = 384  # words of one letter take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
@@ -184,20 +184,26 @@ def _features(
     text: NDArray[np.uint8], found: text_kernels.Found, rows: int, hashing: Hashing | None
 ) -> pa.Array:
     """Return lists of pairs of a name, or the column that is its hash, and a value."""
-    text_kernels.add_names(text, rows, found)
+    bits = 0 if hashing is None else hashing.bits
+    columns, sums = np.empty(len(found.keys), np.uint32), np.empty(len(found.keys))
+    text_kernels.add_names(text, rows, bits, found, columns, sums)
     count = int(found.indptr[rows])
-    keys = found.keys[:count]
-    chosen = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    columns, sums = columns[:count], sums[:count]
+    names = pa.array(columns)
     if hashing is None:
-        chosen.sort()  # in the order of their first occurrences
-        offsets = np.empty(count + 1, np.int64)
-        text_kernels.copy_names(text, found, chosen, np.empty(0, np.uint8), offsets)
-        letters = np.empty(offsets[-1], np.uint8)
-        text_kernels.copy_names(text, found, chosen, letters, offsets)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
-        names = pa.LargeStringArray.from_buffers(count, *buffers[1:])
-    else:
-        names = pa.array((keys >> np.uint64(64 - hashing.bits)).astype(np.uint32))
-    pairs = pa.StructArray.from_arrays([names, pa.array(found.values[chosen])], ["name", "value"])
-    offsets32 = pa.array(found.indptr[: rows + 1], pa.int32())
-    return pa.ListArray.from_arrays(offsets32, pairs)
+        order = np.argsort(columns)  # as they first occur
+        sums = sums[order]
+        names = _names(text, found, columns[order].astype(np.int64))
+    pairs = pa.StructArray.from_arrays([names, pa.array(sums)], ["name", "value"])
+    return pa.ListArray.from_arrays(pa.array(found.indptr[: rows + 1], pa.int32()), pairs)
+
+
+def _names(
+    text: NDArray[np.uint8], found: text_kernels.Found, chosen: NDArray[np.int64]
+) -> pa.Array:
+    offsets = np.empty(len(chosen) + 1, np.int64)
+    text_kernels.copy_names(text, found, chosen, np.empty(0, np.uint8), offsets)
+    letters = np.empty(offsets[-1], np.uint8)
+    text_kernels.copy_names(text, found, chosen, letters, offsets)
+    buffers = map(pa.py_buffer, (offsets, letters))
+    return pa.LargeStringArray.from_buffers(len(chosen), *buffers)
