@@ -333,6 +333,24 @@ def _number(text, at):
 
 
 @helper
+def _short_number(text, at):
+    """A number of at most 15 digits, 7 of them before its point, exact as in ``_number``, and the
+    place after it; or the place before, if it is none."""
+    negative = text[at] == _MINUS
+    first = at + np.uintp(negative)
+    mantissa, after = _digits(text, first, np.int64(0))
+    head, places = after - first, np.uintp(0)
+    if text[after] == _POINT:
+        point = after + np.uintp(1)
+        mantissa, after = _many_digits(text, point, mantissa)
+        places = after - point
+    if head - np.uintp(1) >= np.uintp(7) or head + places > 15:
+        return 0.0, at - np.uintp(1)
+    number = np.float64(mantissa) / _POWERS[places]
+    return -number if negative else number, after
+
+
+@helper
 def _fits_float32(number, sure):
     """Whether float32(number) is what the true number gives.
 
@@ -621,7 +639,9 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
             kind = _KINDS[text[stop]]
         number, sure, after = 1.0, _EXACT, stop
         if text[stop] == _COLON:
-            number, sure, after = _number(text, stop + np.uintp(1))
+            number, after = _short_number(text, stop + np.uintp(1))
+            if after == stop or not _ends_word(text, after):
+                number, sure, after = _number(text, stop + np.uintp(1))
             if sure == _NO_NUMBER or not _ends_word(text, after):
                 return BAD_PAIR, at, nonzero, space, count
         if is_space:
@@ -650,9 +670,11 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
             if sure > _WHOLE:
                 count = _defer(deferred, count, VALUE, nonzero, stop + np.uintp(1), after)
             nonzero += np.uintp(1)
-        at, returned = _pass_white(text, after)
-        if returned and text[at] != _NEWLINE:
-            return BAD_END, at, nonzero, space, count
+        at = after + np.uintp(1)
+        if text[after] != _BLANK or _KINDS[text[at]] != _PLAIN:  # as it is between most words
+            at, returned = _pass_white(text, after)
+            if returned and text[at] != _NEWLINE:
+                return BAD_END, at, nonzero, space, count
     return NOTHING, at, nonzero, space, count
 
 
@@ -697,6 +719,8 @@ def parse_vowpal_wabbit(text, seed, bits, found, deferred, counts):
 def _sort(keys, start, stop):
     """Sort a part of an array in place (Shell, 1959)."""
     for gap in _GAPS:
+        if gap > np.uintp(1) and gap << np.uintp(4) > stop - start:
+            continue  # few are sorted sooner by insertion
         for j in range(start + gap, stop):
             key, place = keys[j], j
             while place >= start + gap and keys[place - gap] > key:
@@ -732,10 +756,10 @@ def _same_name(text, found, i, j):
     length = _length(found, i)
     if length != _length(found, j):
         return False
-    for at in range(length):
-        if _byte_of(text, found, i, at) != _byte_of(text, found, j, at):
-            return False
-    return True
+    at = np.uintp(0)
+    while at < length and _byte_of(text, found, i, at) == _byte_of(text, found, j, at):
+        at += np.uintp(1)
+    return at == length
 
 
 @helper
@@ -750,8 +774,10 @@ def _put_row(keys, first, stop, bits, values, columns, sums):
         if bits:
             shift = np.uint64(64) - bits
             column = key >> shift
-            pair = at < stop and keys[at] >> shift == column
-            if pair and not (at + np.uintp(1) < stop and keys[at + np.uintp(1)] >> shift == column):
+            more = np.uintp(0)
+            while at + more < stop and keys[at + more] >> shift == column and more < 2:
+                more += np.uintp(1)
+            if more == 1 and (end == first or columns[end - np.uintp(1)] != column):
                 other = values[keys[at] & _32_BITS]
                 if abs(number) < _NEAR_MAX and abs(other) < _NEAR_MAX:
                     number = np.float64(np.float32(number)) + np.float64(np.float32(other))

@@ -9,6 +9,7 @@ its values, and values of a name that occurs again in its row are added up.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -47,7 +48,7 @@ class VowpalWabbitReader(TextTableReader):
     """One shard of Vowpal Wabbit's text whose labels are numbers, or not there."""
 
     KIND = "Vowpal Wabbit's text"
-    BATCH_BYTES = 1 << 20
+    BATCH_BYTES = 1 << 19
     SHARE = 384  # words of one letter take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
@@ -61,15 +62,17 @@ class VowpalWabbitReader(TextTableReader):
             return
         with table_errors(self.name, self.KIND), self._open(whole=True) as (stream, _):
             columns = find_columns(SCHEMA, self.reading, self.name)
-            parse = partial(self._hashed, names=names, columns=columns)
+            parse = partial(self._hashed, names=names, columns=columns, scratch=_Scratch())
             with closing(in_order(parse, self._cuts(stream), self._threads)) as batches:
                 for batch, self.bytes_read in batches:
                     if batch.rows:
                         yield batch
 
-    def _hashed(self, cut: Cut, names: Hashing, columns: Columns) -> tuple[RowBatch, int]:
+    def _hashed(
+        self, cut: Cut, names: Hashing, columns: Columns, scratch: _Scratch
+    ) -> tuple[RowBatch, int]:
         with self._place(cut):
-            table = pa.RecordBatch.from_pydict(self._arrays(cut, columns.all, names))
+            table = pa.RecordBatch.from_pydict(self._arrays(cut, columns.all, names, scratch))
         batch = make_batch(table, columns, self._spot(cut, len(table)), self.reading)
         return batch, cut.bytes_read
 
@@ -78,19 +81,24 @@ class VowpalWabbitReader(TextTableReader):
         return pa.table(self._arrays(cut, schema.names), schema=schema)
 
     def _arrays(
-        self, cut: Cut, columns: list[str], hashing: Hashing | None = None
+        self,
+        cut: Cut,
+        columns: list[str],
+        hashing: Hashing | None = None,
+        scratch: _Scratch | None = None,
     ) -> dict[str, pa.Array]:
         """Parse lines; the names of features are those of columns where they are hashed."""
         if not cut.text.isascii():
             cut.text.decode()
-        text, found, deferred, counts = _buffers(cut.text)
+        text = np.frombuffer(cut.text, np.uint8)
+        found, deferred, counts = (scratch or _Scratch()).arrays(len(text))
         seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
         text_kernels.parse_vowpal_wabbit(text, seed, bits, found, deferred, counts)
         self._read_deferred(cut, found, deferred[: counts[text_kernels.DEFERRED]])
         if trouble := int(counts[text_kernels.TROUBLE]):
             self._complain(cut, trouble, int(counts[text_kernels.PLACE]))
         rows, spaces = counts[[text_kernels.PARSED_ROWS, text_kernels.PARSED_SPACES]].tolist()
-        label, importance = found.heads[:rows].T
+        label, importance = found.heads[:rows].T.copy()
         arrays: dict[str, Any] = {"label": pa.array(label, from_pandas=True)}
         arrays["importance"] = importance
         if "features" in columns:
@@ -166,18 +174,30 @@ class VowpalWabbitReader(TextTableReader):
         raise DataError(f"{self.name}, line {cut.line_of(at)}: {what}.")
 
 
-def _buffers(
-    text: bytearray,
-) -> tuple[NDArray[np.uint8], text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]:
-    """Return a text and the arrays that the kernel fills in."""
-    size, most = len(text), len(text) // 2 + 1
-    found = text_kernels.Found(
-        np.empty((most, 2)), np.empty((most, 2), np.uint32), np.empty(most + 1, np.int64),
-        np.empty(most, np.uint64), np.empty(most), np.empty((most, 3), np.uint32),
-        np.empty((size, 2), np.uint32), np.empty(size),
-    )  # fmt: skip
-    deferred, counts = np.empty((size // 4 + 1, 4), np.int64), np.zeros(6, np.int64)
-    return np.frombuffer(text, np.uint8), found, deferred, counts
+class _Scratch(threading.local):
+    """The kernel's arrays, of each thread its own, which the next text overwrites."""
+
+    def __init__(self) -> None:
+        self._size = -1
+        self._arrays: Any = None
+
+    def arrays(self, size: int) -> tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]:
+        """Return what the kernel fills in for so many bytes."""
+        if size > self._size:
+            self._size = size = size * 5 // 4  # the next one is a little longer or shorter
+            most = size // 2 + 1
+            found = text_kernels.Found(
+                heads=np.empty((most, 2)),
+                tags=np.empty((most, 2), np.uint32),
+                indptr=np.empty(most + 1, np.int64),
+                keys=np.empty(most, np.uint64),
+                values=np.empty(most),
+                names=np.empty((most, 3), np.uint32),
+                spaces=np.empty((size, 2), np.uint32),
+                scales=np.empty(size),
+            )
+            self._arrays = found, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
+        return self._arrays
 
 
 def _features(
@@ -185,7 +205,8 @@ def _features(
 ) -> pa.Array:
     """Return lists of pairs of a name, or the column that is its hash, and a value."""
     bits = 0 if hashing is None else hashing.bits
-    columns, sums = np.empty(len(found.keys), np.uint32), np.empty(len(found.keys))
+    most = int(found.indptr[rows])
+    columns, sums = np.empty(most, np.uint32), np.empty(most)
     text_kernels.add_names(text, rows, bits, found, columns, sums)
     count = int(found.indptr[rows])
     columns, sums = columns[:count], sums[:count]
