@@ -49,7 +49,7 @@ class VowpalWabbitReader(TextTableReader):
 
     KIND = "Vowpal Wabbit's text"
     BATCH_BYTES = 1 << 19
-    SHARE = 384  # words of one letter take 80 times their length
+    SHARE = 384  # names that are kept take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
         return SCHEMA
@@ -116,7 +116,7 @@ class VowpalWabbitReader(TextTableReader):
         self, cut: Cut, found: text_kernels.Found, deferred: NDArray[np.int64]
     ) -> None:
         """Read the numbers that the kernel left by Python's float."""
-        targets: dict[int, NDArray[np.float64]] = {
+        targets: dict[Any, NDArray[np.float64]] = {
             text_kernels.LABEL: found.heads[:, 0],
             text_kernels.WEIGHT: found.heads[:, 1],
             text_kernels.VALUE: found.values,
@@ -179,7 +179,6 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self._size = -1
-        self._arrays: Any = None
 
     def arrays(self, size: int) -> tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]:
         """Return what the kernel fills in for so many bytes."""
