@@ -456,7 +456,7 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
             mantissa, after = _many_digits(text, point, mantissa)
             places = after - point
         if head - np.uintp(1) < np.uintp(7) and head + places <= 15 and _ends_token(text[after]):
-            # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
+            # Most numbers, as in _short_number, which would be slower here.
             number = np.float64(mantissa) / _POWERS[places]
             values[nonzero] = -number if negative else number
             nonzero += np.uintp(1)
@@ -800,9 +800,9 @@ def add_names(text, rows, bits, found, columns, sums):
     bits : as in ``parse_vowpal_wabbit``; or 0, for names instead of columns.
     found : of ``parse_vowpal_wabbit``; changed in place are ``indptr``, the offsets of what is
         left, ``keys`` and ``values``.
-    columns, sums : uint32, float64, shape as ``keys``, changed in place: the columns, more than
-        twice only where more than two names share one, and values; or which of the names is the
-        first that is equal, and the sum.
+    columns, sums : uint32, float64, shape (names,), changed in place: columns, each once in its
+        row unless more than two names share it, and values; or which of the names is the first
+        that is equal, and its sum.
     """
     indptr, keys, values = found.indptr, found.keys, found.values
     kept = start = np.uintp(0)
