@@ -733,8 +733,8 @@ def _sort(keys, start, stop):
 def _length(found, k):
     """How many bytes a name has with its namespace and ``^`` before it."""
     space = found.names[k, 2]
-    before = found.spaces[space, 1] - found.spaces[space, 0]
-    return np.uintp(found.names[k, 1] - found.names[k, 0]) + np.uintp(before + (before > 0))
+    prefix = found.spaces[space, 1] - found.spaces[space, 0]
+    return np.uintp(found.names[k, 1] - found.names[k, 0]) + np.uintp(prefix + (prefix > 0))
 
 
 @helper
@@ -742,12 +742,12 @@ def _byte_of(text, found, k, at):
     """A byte of a name with its namespace and ``^`` before it."""
     space = found.names[k, 2]
     start = np.uintp(found.spaces[space, 0])
-    before = np.uintp(found.spaces[space, 1]) - start
-    if at < before:
+    prefix = np.uintp(found.spaces[space, 1]) - start
+    if at < prefix:
         return text[start + at]
-    if before and at == before:
+    if prefix and at == prefix:
         return np.uint8(_CARET)
-    return text[np.uintp(found.names[k, 0]) + at - before - np.uintp(before > 0)]
+    return text[np.uintp(found.names[k, 0]) + at - prefix - np.uintp(prefix > 0)]
 
 
 @helper
@@ -774,13 +774,13 @@ def _put_row(keys, first, stop, bits, values, columns, sums):
         if bits:
             shift = np.uint64(64) - bits
             column = key >> shift
-            more = np.uintp(0)
-            while at + more < stop and keys[at + more] >> shift == column and more < 2:
-                more += np.uintp(1)
-            if more == 1 and (end == first or columns[end - np.uintp(1)] != column):
-                other = values[keys[at] & _32_BITS]
-                if abs(number) < _NEAR_MAX and abs(other) < _NEAR_MAX:
-                    number = np.float64(np.float32(number)) + np.float64(np.float32(other))
+            ahead = np.uintp(0)
+            while at + ahead < stop and keys[at + ahead] >> shift == column and ahead < 2:
+                ahead += np.uintp(1)
+            if ahead == 1 and (end == first or columns[end - np.uintp(1)] != column):
+                addend = values[keys[at] & _32_BITS]
+                if abs(number) < _NEAR_MAX and abs(addend) < _NEAR_MAX:
+                    number = np.float64(np.float32(number)) + np.float64(np.float32(addend))
                     at += np.uintp(1)
         columns[end], sums[end] = column, number
         end += np.uintp(1)

@@ -91,36 +91,36 @@ class VowpalWabbitReader(TextTableReader):
         if not cut.text.isascii():
             cut.text.decode()
         text = np.frombuffer(cut.text, np.uint8)
-        found, deferred, counts = (scratch or _Scratch()).arrays(len(text))
+        parsed, deferred, counts = (scratch or _Scratch()).arrays(len(text))
         seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
-        text_kernels.parse_vowpal_wabbit(text, seed, bits, found, deferred, counts)
-        self._read_deferred(cut, found, deferred[: counts[text_kernels.DEFERRED]])
+        text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed, deferred, counts)
+        self._read_deferred(cut, parsed, deferred[: counts[text_kernels.DEFERRED]])
         if trouble := int(counts[text_kernels.TROUBLE]):
             self._complain(cut, trouble, int(counts[text_kernels.PLACE]))
         rows, spaces = counts[[text_kernels.PARSED_ROWS, text_kernels.PARSED_SPACES]].tolist()
-        label, importance = found.heads[:rows].T.copy()
+        label, importance = parsed.heads[:rows].T.copy()
         arrays: dict[str, Any] = {"label": pa.array(label, from_pandas=True)}
         arrays["importance"] = importance
         if "features" in columns:
             if "importance" not in columns and self.reading.weights == "read":
                 self._check_importance(cut, importance)
-            self._scale(cut, found, rows, spaces)
-            arrays["features"] = _features(text, found, rows, hashing)
+            self._scale(cut, parsed, rows, spaces)
+            arrays["features"] = _features(text, parsed, rows, hashing)
         if "tag" in columns:
-            spans = found.tags[:rows].tolist()
+            spans = parsed.tags[:rows].tolist()
             tags = [cut.text[a:b].decode() if a <= b else None for a, b in spans]
             arrays["tag"] = pa.array(tags, pa.string())
         return {name: pa.array(arrays[name]) for name in columns}
 
     def _read_deferred(
-        self, cut: Cut, found: text_kernels.Found, deferred: NDArray[np.int64]
+        self, cut: Cut, parsed: text_kernels.Found, deferred: NDArray[np.int64]
     ) -> None:
         """Read the numbers that the kernel left by Python's float."""
         targets: dict[Any, NDArray[np.float64]] = {
-            text_kernels.LABEL: found.heads[:, 0],
-            text_kernels.WEIGHT: found.heads[:, 1],
-            text_kernels.VALUE: found.values,
-            text_kernels.SCALE: found.scales,
+            text_kernels.LABEL: parsed.heads[:, 0],
+            text_kernels.WEIGHT: parsed.heads[:, 1],
+            text_kernels.VALUE: parsed.values,
+            text_kernels.SCALE: parsed.scales,
         }
         for what, which, at, after in deferred.tolist():
             token = bytes(cut.text[at:after])
@@ -128,17 +128,17 @@ class VowpalWabbitReader(TextTableReader):
             if what == text_kernels.LABEL and (sentence := merging(token, number, True)):
                 self._refuse(cut, at, sentence.removesuffix("."))
 
-    def _scale(self, cut: Cut, found: text_kernels.Found, rows: int, spaces: int) -> None:
+    def _scale(self, cut: Cut, parsed: text_kernels.Found, rows: int, spaces: int) -> None:
         """Multiply values by the scales of their namespaces, in place."""
-        if (found.scales[:spaces] == 1.0).all():
+        if (parsed.scales[:spaces] == 1.0).all():
             return
-        count = found.indptr[rows]
-        values = found.values[:count]
+        count = parsed.indptr[rows]
+        values = parsed.values[:count]
         with np.errstate(over="ignore", invalid="ignore"):  # refused here, or with all values
-            products = values * found.scales[found.names[:count, 2]]
+            products = values * parsed.scales[parsed.names[:count, 2]]
         if (beyond := np.isinf(products) & np.isfinite(values)).any():
             what = "a value times that of its namespace overflows float32. Rescale one of them"
-            self._refuse(cut, found.names[first(beyond), 0], what)
+            self._refuse(cut, parsed.names[first(beyond), 0], what)
         values[:] = products
 
     def _check_importance(self, cut: Cut, importance: NDArray[np.float64]) -> None:
@@ -185,7 +185,7 @@ class _Scratch(threading.local):
         if size > self._size:
             self._size = size = size * 5 // 4  # the next one is a little longer or shorter
             most = size // 2 + 1
-            found = text_kernels.Found(
+            parsed = text_kernels.Found(
                 heads=np.empty((most, 2)),
                 tags=np.empty((most, 2), np.uint32),
                 indptr=np.empty(most + 1, np.int64),
@@ -195,35 +195,35 @@ class _Scratch(threading.local):
                 spaces=np.empty((size, 2), np.uint32),
                 scales=np.empty(size),
             )
-            self._arrays = found, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
+            self._arrays = parsed, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
         return self._arrays
 
 
 def _features(
-    text: NDArray[np.uint8], found: text_kernels.Found, rows: int, hashing: Hashing | None
+    text: NDArray[np.uint8], parsed: text_kernels.Found, rows: int, hashing: Hashing | None
 ) -> pa.Array:
     """Return lists of pairs of a name, or the column that is its hash, and a value."""
     bits = 0 if hashing is None else hashing.bits
-    most = int(found.indptr[rows])
+    most = int(parsed.indptr[rows])
     columns, sums = np.empty(most, np.uint32), np.empty(most)
-    text_kernels.add_names(text, rows, bits, found, columns, sums)
-    count = int(found.indptr[rows])
+    text_kernels.add_names(text, rows, bits, parsed, columns, sums)
+    count = int(parsed.indptr[rows])
     columns, sums = columns[:count], sums[:count]
     names = pa.array(columns)
     if hashing is None:
         order = np.argsort(columns)  # as they first occur
         sums = sums[order]
-        names = _names(text, found, columns[order].astype(np.int64))
+        names = _names(text, parsed, columns[order].astype(np.int64))
     pairs = pa.StructArray.from_arrays([names, pa.array(sums)], ["name", "value"])
-    return pa.ListArray.from_arrays(pa.array(found.indptr[: rows + 1], pa.int32()), pairs)
+    return pa.ListArray.from_arrays(pa.array(parsed.indptr[: rows + 1], pa.int32()), pairs)
 
 
 def _names(
-    text: NDArray[np.uint8], found: text_kernels.Found, chosen: NDArray[np.int64]
+    text: NDArray[np.uint8], parsed: text_kernels.Found, chosen: NDArray[np.int64]
 ) -> pa.Array:
     offsets = np.empty(len(chosen) + 1, np.int64)
-    text_kernels.copy_names(text, found, chosen, np.empty(0, np.uint8), offsets)
+    text_kernels.copy_names(text, parsed, chosen, np.empty(0, np.uint8), offsets)
     letters = np.empty(offsets[-1], np.uint8)
-    text_kernels.copy_names(text, found, chosen, letters, offsets)
+    text_kernels.copy_names(text, parsed, chosen, letters, offsets)
     buffers = map(pa.py_buffer, (offsets, letters))
     return pa.LargeStringArray.from_buffers(len(chosen), *buffers)
