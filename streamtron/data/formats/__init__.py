@@ -2,5 +2,4 @@
 
 from streamtron.core import later
 
-for _name in ("text", "word"):
-    later(f"{__name__}.{_name}_kernels")  # loads numba
+later(f"{__name__}.text_kernels")  # loads numba

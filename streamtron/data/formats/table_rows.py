@@ -26,7 +26,9 @@ def make_batch(
     """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
     named = None
-    if columns.have_names:
+    if columns.have_names and isinstance(keys, np.ndarray):  # hashed as they were read
+        named, indices = _Named([], np.arange(len(keys))), keys
+    elif columns.have_names:
         encoded = keys.dictionary_encode()
         named = _Named(encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
         indices = _columns_of(named, indptr, reading, spot)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats import word_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
 from streamtron.data.formats.words import TOKEN_PATTERN, Grams, grams_of
@@ -204,7 +204,7 @@ class TextColumn(Column):
     def _hashed(self, grams: Grams, mask: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the column of each n-gram, and whether its hash is negative."""
         columns, negative = (np.empty(len(grams.starts), kind) for kind in (np.int64, bool))
-        word_kernels.hash_words(*grams[:3], mask, columns, negative)
+        text_kernels.hash_words(*grams[:3], mask, columns, negative)
         return columns, negative
 
     @cached_property

@@ -40,7 +40,7 @@ MOST_COLUMNS = 100_000
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
 _LONG = "Check that each quote is closed, or write the rows as Parquet"
-_MARK = b"\xef\xbb\xbf"
+MARK = b"\xef\xbb\xbf"
 _ROUNDED = 2.0**53  # from here on floats skip whole numbers
 
 
@@ -261,7 +261,7 @@ class CsvReader(TextTableReader):
     def check(self, text: bytes, file: _Text) -> None:
         """Refuse more columns than fit in memory, and quotes by which rows would be lost."""
         separator, state = self._separator.encode(), file.state
-        text = text.removeprefix(_MARK) if file.lines == 0 else text
+        text = text.removeprefix(MARK) if file.lines == 0 else text
         if not text:
             if state[0] == text_kernels.QUOTED:
                 self._refuse_quote(int(state[1]))

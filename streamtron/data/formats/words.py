@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import word_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.row_batch import offsets_of
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     words = np.empty(size * 3 // 2 + count, np.uint8)
     starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
     indptr = np.empty(count + 1, np.int64)
-    word_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
+    text_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
     return Words(words, starts[: indptr[-1]], stops[: indptr[-1]], indptr)
 
 
@@ -244,6 +244,6 @@ def _letters(lowercase: bool) -> NDArray[np.uint32]:
     is_word = np.zeros(_CODE_POINTS, bool)
     for run in re.finditer(r"\w+", every):
         is_word[run.start() : run.end()] = True
-    table |= np.where(is_word[table], word_kernels.WORD, np.uint32(0))
+    table |= np.where(is_word[table], text_kernels.WORD, np.uint32(0))
     table.setflags(write=False)
     return table
