@@ -66,9 +66,12 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         def by(workers: Workers | None) -> Any:
             machine = Machine(threads=1 if workers else threads, cache_dir=cache)
             found = run_sweep(
-                shards, C=[one.C for one in tried], valid=shards, machine=machine,
+                shards,
+                C=[one.C for one in tried],
+                valid=shards,
+                machine=machine,
                 executor=SweepExecutor(workers) if workers else serial,
-            )  # fmt: skip
+            )
             return [{k: v for k, v in row.items() if k not in LASTING} for row in found.rows()]
 
         return by

@@ -261,12 +261,16 @@ assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
 """
 
 
-@pytest.mark.parametrize(("code", "loaded"), [
-    ("import streamtron", []),
-    (DECIDE, ["scipy", "numpy"]),
-    (READ, ["scipy", "numpy", "numba", "pyarrow"]),
-    ("import streamtron.cli.main", ["click"]),
-], ids=["the package", "a decision", "reading and measuring", "the command line"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("import streamtron", []),
+        (DECIDE, ["scipy", "numpy"]),
+        (READ, ["scipy", "numpy", "numba", "pyarrow"]),
+        ("import streamtron.cli.main", ["click"]),
+    ],
+    ids=["the package", "a decision", "reading and measuring", "the command line"],
+)
 def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")
     words = [sys.executable, "-c", f"{code}\n{LOADED}", tmp_path]

@@ -26,14 +26,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = (
-    "fit", "run", "predict", "evaluate", "certify", "sweep", "update", "forget", "convert",
-    "generate", "load", "log_events", "export", "explain",
-    "calibrate", "report",
-)  # fmt: skip
+    "fit",
+    "run",
+    "predict",
+    "evaluate",
+    "certify",
+    "sweep",
+    "update",
+    "forget",
+    "convert",
+    "generate",
+    "load",
+    "log_events",
+    "export",
+    "explain",
+    "calibrate",
+    "report",
+)
 CLASSES = (
-    "LinearModel", "ModelCertificate", "StreamtronClassifier", "StreamtronRegressor", "Settings",
-    "Machine", "Certificate", "Recipe",
-)  # fmt: skip
+    "LinearModel",
+    "ModelCertificate",
+    "StreamtronClassifier",
+    "StreamtronRegressor",
+    "Settings",
+    "Machine",
+    "Certificate",
+    "Recipe",
+)
 
 
 # --- the command line ---

@@ -17,9 +17,16 @@ METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precisio
 """Metrics by which a sweep of two classes can choose; see ``model.metrics.Evaluation``."""
 
 METRICS_OF_MANY = (
-    "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
-    "macro_f1", "macro_roc_auc", "macro_average_precision",
-)  # fmt: skip
+    "accuracy",
+    "micro_precision",
+    "micro_recall",
+    "micro_f1",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "macro_roc_auc",
+    "macro_average_precision",
+)
 """Metrics by which a sweep of many classes can choose."""
 
 METRICS_OF_NUMBERS = ("r2", "rmse", "mae")

@@ -62,13 +62,18 @@ _log = logging.getLogger(__name__)
 
 
 def fit(
-    shards: Paths | InMemory, y: ArrayLike | None = None, *,
+    shards: Paths | InMemory,
+    y: ArrayLike | None = None,
+    *,
     model: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None, machine: Machine | None = None,
-    resume: bool = False, overwrite: bool = False,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
+    settings: Settings | None = None,
+    machine: Machine | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
     **names: Any,
-) -> LinearModel:  # fmt: skip
+) -> LinearModel:
     """Train on shards, or rows in memory, and return the certified model.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² until the relative
@@ -111,18 +116,30 @@ def fit(
     chosen = settings_from(settings, names)
     with as_shards(shards, y, model) as paths:
         return run(
-            paths, chosen, model=model, machine=machine, resume=resume, overwrite=overwrite,
-            listen=listen, open_parts=open_parts,
-        ).model  # fmt: skip
+            paths,
+            chosen,
+            model=model,
+            machine=machine,
+            resume=resume,
+            overwrite=overwrite,
+            listen=listen,
+            open_parts=open_parts,
+        ).model
 
 
 def run(
-    shards: Paths, settings: Settings, *,
-    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    resume: bool = False, overwrite: bool = False,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    shards: Paths,
+    settings: Settings,
+    *,
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Fit, and write model, report and witness where they are named, and beside a model its run
     directory. Where a third class is met, the fit starts over with ``multiclass``.
 
@@ -150,9 +167,17 @@ def run(
     files, directory = check_outputs_of_fit(named, inputs, machine)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
         job = Job(
-            as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
-            resume, overwrite, open_parts=open_parts,
-        )  # fmt: skip
+            as_paths(shards),
+            [settings],
+            machine,
+            listen,
+            cache,
+            directory,
+            files["model"],
+            resume,
+            overwrite,
+            open_parts=open_parts,
+        )
         fitting = None
         while True:
             try:
@@ -183,9 +208,14 @@ def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def fit_many(
-    shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
-    cache_dir: str, run_dir: str | None = None,
-) -> list[Outcome]:  # fmt: skip
+    shards: Paths,
+    candidates: Sequence[Settings],
+    *,
+    machine: Machine,
+    listen: Listener = ignore,
+    cache_dir: str,
+    run_dir: str | None = None,
+) -> list[Outcome]:
     """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
     checkpoints are written.
 
@@ -295,9 +325,14 @@ def opened(job: Job) -> Iterator[Fitting]:
     ]
     candidates, read = with_active_set(job.shards, candidates, machine, job.cache, job.listen)
     with open_training_shards(
-        job.shards, candidates[0], machine, job.cache, classes=job.classes, recipe=recipe,
+        job.shards,
+        candidates[0],
+        machine,
+        job.cache,
+        classes=job.classes,
+        recipe=recipe,
         most_labels=most_labels,
-    ) as source:  # fmt: skip
+    ) as source:
         source.nonzeros_read = read[0] + nonzeros
         source.bytes_read = read[1] + size + source.counted
         if job.classes is not None:
@@ -315,10 +350,14 @@ def opened(job: Job) -> Iterator[Fitting]:
                 directory,
             )
         with open_run(
-            directory, candidates[0], stamps_of(source.shards), job.model,
+            directory,
+            candidates[0],
+            stamps_of(source.shards),
+            job.model,
             recipe=recipe_digest(candidates[0], source.reading),
-            resume=job.resume, overwrite=job.overwrite,
-        ) as run:  # fmt: skip
+            resume=job.resume,
+            overwrite=job.overwrite,
+        ) as run:
             fitting = _begun(fitting, run)
             with nullcontext() if job.model is None else signals.defer_to_checkpoint():
                 yield fitting

@@ -27,13 +27,19 @@ NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 def forget(
-    run: str | os.PathLike[str], shards: Paths = (), *,
-    key: str | None = None, values: str | float | Sequence[str | int | float] = (),
+    run: str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    key: str | None = None,
+    values: str | float | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
-    tol: float | None = None, max_epochs: int | None = None,
-    report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Delete rows from a finished run, and train on until the remaining rows are certified.
 
     If a shard still holds deleted rows, they are recorded in the run's directory and in the

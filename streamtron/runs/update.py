@@ -16,11 +16,17 @@ from streamtron.runs.report import Outcome
 
 
 def update(
-    run: str | os.PathLike[str], shards: Paths, *, tol: float | None = None,
-    max_epochs: int | None = None, allow_duplicate: bool = False,
-    report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    run: str | os.PathLike[str],
+    shards: Paths,
+    *,
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    allow_duplicate: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
     The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter

@@ -275,9 +275,12 @@ def solve_in_memory(learner: Learner) -> Solve:
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
     take_solution(
-        learner, solution.b, None if solution.v is None else narrowed.subset.widen(solution.v),
-        newton_steps=solution.newton_steps, primal=solution.primal,
-    )  # fmt: skip
+        learner,
+        solution.b,
+        None if solution.v is None else narrowed.subset.widen(solution.v),
+        newton_steps=solution.newton_steps,
+        primal=solution.primal,
+    )
 
 
 def _visit_buffer(learner: Learner) -> bool:
@@ -326,12 +329,20 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
     stages, updates, mini_epochs = progress.done_since(learner.running.updates)
     listen(
         ReadingDone(
-            reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
-            learner.rows_held, None if learner.frozen is None else learner.certificate,
-            learner.upper_bound, rows, learner.settings.tolerance, progress.finished,
+            reading,
+            ", ".join(stage.name for stage in stages),
+            progress.mode,
+            updates,
+            mini_epochs,
+            learner.rows_held,
+            None if learner.frozen is None else learner.certificate,
+            learner.upper_bound,
+            rows,
+            learner.settings.tolerance,
+            progress.finished,
             problem,
         )
-    )  # fmt: skip
+    )
     for stage in stages:
         if stage.stop_reason:
             listen(StageDone(stage.name, stage.stop_reason, problem))

@@ -80,15 +80,34 @@ def test_the_shell_gets_its_completion_script(place):
 
 def test_options_become_settings_of_the_right_kinds():
     words = [
-        "train", "--model", "m", "--C", "2", "--stage", "1,0.1", "--b", "5,0.25", "--active-set",
-        "2MB", "--class-weight", "1=2,-1=0.5", "--index-base", "1", "--faithful",
-    ]  # fmt: skip
+        "train",
+        "--model",
+        "m",
+        "--C",
+        "2",
+        "--stage",
+        "1,0.1",
+        "--b",
+        "5,0.25",
+        "--active-set",
+        "2MB",
+        "--class-weight",
+        "1=2,-1=0.5",
+        "--index-base",
+        "1",
+        "--faithful",
+    ]
     with fit.make_context("fit", words) as context:
         given, _ = options.split(context.params)
     assert given == {
-        "C": 2.0, "stage": "1,0.1", "b": (5.0, 0.25), "active_set": 2_000_000,
-        "class_weight": {"1": 2.0, "-1": 0.5}, "index_base": 1, "faithful": True,
-    }  # fmt: skip
+        "C": 2.0,
+        "stage": "1,0.1",
+        "b": (5.0, 0.25),
+        "active_set": 2_000_000,
+        "class_weight": {"1": 2.0, "-1": 0.5},
+        "index_base": 1,
+        "faithful": True,
+    }
 
 
 def test_what_is_given_by_hand_wins_over_the_settings_file(tmp_path):
@@ -109,11 +128,14 @@ def wrong(place, model):
     """The same directory with files that are not as they should be."""
     head = "solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n1\n"
     for name, text in {
-        "third.svm": "1 1:1\n-1 1:1\n2.5 1:1\n", "seven.svm": "1 1:1\n7 1:1\n",
-        "s.toml": "tol = 0.5\n", "weights.txt": "0.5\n" * 500, "liblinear": head,
+        "third.svm": "1 1:1\n-1 1:1\n2.5 1:1\n",
+        "seven.svm": "1 1:1\n7 1:1\n",
+        "s.toml": "tol = 0.5\n",
+        "weights.txt": "0.5\n" * 500,
+        "liblinear": head,
         "crammer": head.replace("L2R_L2LOSS_SVC", "MCSVM_CS").replace("w\n1", "w\n1 0"),
         "lasso": head.replace("L2R", "L1R").replace("bias -1\nw", "bias 1\nw\n1"),
-    }.items():  # fmt: skip
+    }.items():
         (place / name).write_text(text)
     content = bytearray(model.read_bytes())
     (place / "lonely").write_bytes(content)
@@ -122,38 +144,41 @@ def wrong(place, model):
     return place
 
 
-@pytest.mark.parametrize(("words", "code", "part"), [
-    ("fit", 2, "SHARDS"),
-    ("fit train", 2, "--model"),
-    ("fit train --model x --tol 2", 2, "tol is 2.0"),
-    ("fit train --model x --tol much", 2, "much"),
-    ("fit train --model x --C 1 --delta 1", 2, "C and delta"),
-    ("fit train --model x --C 1 --delta 1 --config s.toml", 2, "give one"),
-    ("fit train --model x --b 1,x", 2, "'--b': '1,x': expected numbers"),
-    ("fit train --model x --class-weight 1", 2, "'--class-weight': '1': expected"),
-    ("fit train --model x --active-set 3XB", 2, "3XB"),
-    ("fit train --model x --stage 3", 2, "stage '3'"),
-    ("fit train --model x --nonesuch", 2, "--nonesuch"),
-    ("fit train --model x --config nonesuch.toml", 2, "nonesuch.toml"),
-    ("fit third.svm --model x", 3, "line 3: a third label 2.5"),
-    ("fit train --model x --report nowhere/file", 5, "nowhere"),
-    ("fit train --model x --witness nowhere/file", 5, "nowhere"),
-    ("fit train --model nowhere/x", 5, "nowhere"),
-    ("fit train --model x --memory 100MB", 5, "interpreter and libraries 215.0 MB, "),
-    ("fit train --model x --memory 100MB", 5, "the limit is 100.0 MB. Give a larger --memory."),
-    ("evaluate train/part-00000.svm held-out", 3, "part-00000.svm"),
-    ("evaluate nonesuch held-out", 5, "nonesuch"),
-    ("evaluate turned held-out", 3, "checksum"),
-    ("certify crammer train --C 1", 2, "(Crammer and Singer) is not certified"),
-    ("certify lasso train --C 1", 2, "with a bias (-B) is not certified"),
-    ("evaluate model seven.svm", 3, "seven.svm, line 2: "),
-    ("certify lonely", 3, "certify MODEL SHARDS"),
-    ("certify liblinear train", 2, "--C"),
-    ("certify weights.txt train --C 1", 2, "--index-base"),
-    ("certify weights.txt train --C 1 --index-base 1", 2, "--rho"),
-    ("inspect model --plan", 2, "--plan is for shards"),
-    ("cache nonesuch --clear", 5, "nonesuch: there is none. Name a model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        ("fit", 2, "SHARDS"),
+        ("fit train", 2, "--model"),
+        ("fit train --model x --tol 2", 2, "tol is 2.0"),
+        ("fit train --model x --tol much", 2, "much"),
+        ("fit train --model x --C 1 --delta 1", 2, "C and delta"),
+        ("fit train --model x --C 1 --delta 1 --config s.toml", 2, "give one"),
+        ("fit train --model x --b 1,x", 2, "'--b': '1,x': expected numbers"),
+        ("fit train --model x --class-weight 1", 2, "'--class-weight': '1': expected"),
+        ("fit train --model x --active-set 3XB", 2, "3XB"),
+        ("fit train --model x --stage 3", 2, "stage '3'"),
+        ("fit train --model x --nonesuch", 2, "--nonesuch"),
+        ("fit train --model x --config nonesuch.toml", 2, "nonesuch.toml"),
+        ("fit third.svm --model x", 3, "line 3: a third label 2.5"),
+        ("fit train --model x --report nowhere/file", 5, "nowhere"),
+        ("fit train --model x --witness nowhere/file", 5, "nowhere"),
+        ("fit train --model nowhere/x", 5, "nowhere"),
+        ("fit train --model x --memory 100MB", 5, "interpreter and libraries 215.0 MB, "),
+        ("fit train --model x --memory 100MB", 5, "the limit is 100.0 MB. Give a larger --memory."),
+        ("evaluate train/part-00000.svm held-out", 3, "part-00000.svm"),
+        ("evaluate nonesuch held-out", 5, "nonesuch"),
+        ("evaluate turned held-out", 3, "checksum"),
+        ("certify crammer train --C 1", 2, "(Crammer and Singer) is not certified"),
+        ("certify lasso train --C 1", 2, "with a bias (-B) is not certified"),
+        ("evaluate model seven.svm", 3, "seven.svm, line 2: "),
+        ("certify lonely", 3, "certify MODEL SHARDS"),
+        ("certify liblinear train", 2, "--C"),
+        ("certify weights.txt train --C 1", 2, "--index-base"),
+        ("certify weights.txt train --C 1 --index-base 1", 2, "--rho"),
+        ("inspect model --plan", 2, "--plan is for shards"),
+        ("cache nonesuch --clear", 5, "nonesuch: there is none. Name a model"),
+    ],
+)
 def test_a_refusal_is_one_sentence_with_its_reason_and_an_exit_code(words, code, part, run, wrong):
     one_sentence(run(*words.split()), code, part)
     assert not (wrong / "x").exists()
@@ -190,11 +215,15 @@ def test_predictions_onto_a_full_disk_or_into_a_closed_pipe_end(out, ended, unwr
 
 PIPE = subprocess.PIPE
 STREAMS: dict[str, tuple[Any, Any, int]] = {
-    "out closed": (None, PIPE, 0), "err closed": (PIPE, None, 0), "both closed": (None, None, 0),
-    "out unread": ("closed pipe", PIPE, 141), "err unread": (PIPE, "closed pipe", 0),
-    "out full": ("/dev/full", PIPE, 5), "err full": (PIPE, "/dev/full", 0),
+    "out closed": (None, PIPE, 0),
+    "err closed": (PIPE, None, 0),
+    "both closed": (None, None, 0),
+    "out unread": ("closed pipe", PIPE, 141),
+    "err unread": (PIPE, "closed pipe", 0),
+    "out full": ("/dev/full", PIPE, 5),
+    "err full": (PIPE, "/dev/full", 0),
     "both full": ("/dev/full", "/dev/full", 5),
-}  # fmt: skip
+}
 """What stdout and stderr are, None = the descriptor is closed; and the exit code."""
 
 
@@ -204,9 +233,11 @@ def test_a_fit_that_cannot_print_writes_its_model(streams, unwritable, model, tm
     shell = f'exec "$@" {">&-" if out is None else ""} {"2>&-" if err is None else ""}'
     words = ["fit", model.parent / "train", "--model", tmp_path / "m", "--report", tmp_path / "r"]
     done = subprocess.run(
-        ["sh", "-c", shell, "sh", STREAMTRON, *words, "-v"], text=True,
-        stdout=unwritable.get(out, out), stderr=unwritable.get(err, err),
-    )  # fmt: skip
+        ["sh", "-c", shell, "sh", STREAMTRON, *words, "-v"],
+        text=True,
+        stdout=unwritable.get(out, out),
+        stderr=unwritable.get(err, err),
+    )
     assert done.returncode == code
     assert (tmp_path / "m").read_bytes() == model.read_bytes()
     assert json.loads((tmp_path / "r").read_text())["stop_reason"] == "certified"
@@ -242,9 +273,19 @@ def test_fit_prints_a_proof_and_where_its_files_are_and_bounds_with_v(run, place
 def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(run, model):
     report = json.loads((model.parent / "report.json").read_text())
     assert {
-        "rows", "columns", "nonzeros", "readings", "full_epochs", "seconds", "bytes_read",
-        "peak_rss_bytes", "settings", "stages", "certificate", "history",
-    } <= set(report)  # fmt: skip
+        "rows",
+        "columns",
+        "nonzeros",
+        "readings",
+        "full_epochs",
+        "seconds",
+        "bytes_read",
+        "peak_rss_bytes",
+        "settings",
+        "stages",
+        "certificate",
+        "history",
+    } <= set(report)
     with safe_open(str(model), "numpy") as file:
         content = json.loads(file.metadata()["streamtron"])
     for name in ("history", "ball"):  # the ball belongs to the offsets in the model
@@ -346,8 +387,12 @@ def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(named, ru
 
 
 def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):
-    for path, kind in (("model", "model"), ("w", "witness"), ("model.run", "run"),
-                       ("train", "shards")):  # fmt: skip
+    for path, kind in (
+        ("model", "model"),
+        ("w", "witness"),
+        ("model.run", "run"),
+        ("train", "shards"),
+    ):
         assert json.loads(run("inspect", path, "--json").stdout)["kind"] == kind
         lines = succeeded(run("inspect", path)).stdout.splitlines()
         if path != "model":

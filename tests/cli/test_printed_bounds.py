@@ -65,10 +65,17 @@ def test_no_format_but_down_and_up_is_applied_to_what_is_proven():
     assert wrong == []
 
 
-@pytest.mark.parametrize("code", [
-    "f'{gap:.3g}'", "number(upper)", "'%.6g' % report['upper_bound']", "format(gap, 'g')",
-    "aligned([('largest gap', float(c['relative_duality_gap']))])", "f'{_gap(x):.{n}g}'",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "code",
+    [
+        "f'{gap:.3g}'",
+        "number(upper)",
+        "'%.6g' % report['upper_bound']",
+        "format(gap, 'g')",
+        "aligned([('largest gap', float(c['relative_duality_gap']))])",
+        "f'{_gap(x):.{n}g}'",
+    ],
+)
 def test_that_rule_sees_every_way_to_round_a_bound_to_nearest(code):
     assert any(PROVEN.search(value) for value, _ in _formats(ast.parse(code)))
 

@@ -29,9 +29,11 @@ READINGS = {
     "vw": ReaderConfig(numbers=True, names=Hashing(8), weight_column="importance"),
 }
 ROW = {
-    "svm": "{} 1:1\n", "vw": "{} 2 |a x:1\n", "csv": "1,{}\n",
+    "svm": "{} 1:1\n",
+    "vw": "{} 2 |a x:1\n",
+    "csv": "1,{}\n",
     "jsonl": '{{"f0": 1, "price": {}}}\n',
-}  # fmt: skip
+}
 FINE = [0.1, -3e-05, 0.0, 1e300, 5e-324, 12345678.123456789, -7.0]
 """Numbers that only a correctly rounded double has."""
 

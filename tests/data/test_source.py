@@ -41,11 +41,13 @@ def reading_threads() -> list[str]:
 
 rows_strategy = st.lists(
     st.tuples(
-        st.sampled_from(["ham", "spam", "eggs"]), st.sampled_from([1.0, 1.0, 1.0, 0.25, 0.0]),
+        st.sampled_from(["ham", "spam", "eggs"]),
+        st.sampled_from([1.0, 1.0, 1.0, 0.25, 0.0]),
         st.dictionaries(st.integers(0, 30), st.sampled_from([1.0, 1.0, -2.5]), max_size=7),
     ),
-    min_size=1, max_size=40,
-)  # fmt: skip
+    min_size=1,
+    max_size=40,
+)
 
 
 @st.composite
@@ -166,17 +168,33 @@ def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted
 @pytest.mark.parametrize(
     ("first", "second", "options", "words"),
     [
-        (("1", {}), (1.0, {}), {},
-         "the number 1.0 as label, where the labels before are strings ('1')"),
-        ((1.0, {}), (True, {}), {},
-         "the boolean True as label, where the labels before are numbers (1.0)"),
-        ((1.0, {}), ("1", {}), {},
-         "the string '1' as label, where the labels before are numbers (1.0)"),
+        (
+            ("1", {}),
+            (1.0, {}),
+            {},
+            "the number 1.0 as label, where the labels before are strings ('1')",
+        ),
+        (
+            (1.0, {}),
+            (True, {}),
+            {},
+            "the boolean True as label, where the labels before are numbers (1.0)",
+        ),
+        (
+            (1.0, {}),
+            ("1", {}),
+            {},
+            "the string '1' as label, where the labels before are numbers (1.0)",
+        ),
         ((1.0, {}), (-1.0, {}), {"classes": [0.0, 1.0]}, "label -1.0. Known are 0.0 and 1.0"),
-        ((1.0, {10: 1.0}), (1.0, {1: 1.0, 10: 1.0, 11: 1.0}), {"most_columns": 11},
-         "column 11. Weights up to there would take 96 B"),
+        (
+            (1.0, {10: 1.0}),
+            (1.0, {1: 1.0, 10: 1.0, 11: 1.0}),
+            {"most_columns": 11},
+            "column 11. Weights up to there would take 96 B",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_does_not_go_with_those_before_is_refused(
     tmp_path, first, second, options, words
 ):
@@ -215,8 +233,10 @@ def test_a_shard_that_changed_since_it_was_found_or_read_is_named_and_not_opened
         ListReader.opened.clear()
         changed = "changed while the run was going"
         for reader, later, words in (
-            (source, 1, changed), (cached, 1, changed), (source, 0, "contents differ")
-        ):  # fmt: skip
+            (source, 1, changed),
+            (cached, 1, changed),
+            (source, 0, "contents differ"),
+        ):
             os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + later))
             with pytest.raises(DataError, match=rf"b\.svm: .*{words}"):
                 list(reader.chunks())
@@ -432,8 +452,11 @@ def names_in(*paths: Path | str) -> list[str]:
 @pytest.mark.parametrize(
     ("there", "roots", "wanted"),
     [
-        ("b.svm a/z.svm a-b/x.svm B.svm é.svm 10.svm 9.svm", "",
-         "10.svm 9.svm B.svm a-b/x.svm a/z.svm b.svm é.svm"),
+        (
+            "b.svm a/z.svm a-b/x.svm B.svm é.svm 10.svm 9.svm",
+            "",
+            "10.svm 9.svm B.svm a-b/x.svm a/z.svm b.svm é.svm",
+        ),
         ("_x/a.svm _x/_SUCCESS _x/.crc _x/_t/b.svm _x/.t/c.svm", "_x", "a.svm"),
         ("_x/a.svm _x/_SUCCESS _x/.crc", "_x/_SUCCESS", "_SUCCESS"),
         ("_x/a.svm _x/_SUCCESS _x/.crc _x/_t/b.svm", "_x/*", "a.svm"),
@@ -443,7 +466,7 @@ def names_in(*paths: Path | str) -> list[str]:
         ("b/1.svm a/1.svm a/2.svm", "b a", "{}/b/1.svm {}/a/1.svm 2.svm"),
     ],
     ids=["byte order", "hidden", "a root", "below a pattern", "pattern", "all", "a name", "roots"],
-)  # fmt: skip
+)
 def test_roots_and_patterns_stand_for_their_files_in_byte_order(there, roots, wanted, tmp_path):
     plant(tmp_path, *there.split())
     paths = [tmp_path / root for root in roots.split() or [""]]

@@ -112,9 +112,25 @@ def floors(room: str) -> int:
 
 
 PRONOUNS = {
-    "found", "one", "own", "each", "more", "shared", "alone", "now", "before", "these", "those",
-    "both", "other", "others", "such", "same", "whole", "rest",
-}  # fmt: skip
+    "found",
+    "one",
+    "own",
+    "each",
+    "more",
+    "shared",
+    "alone",
+    "now",
+    "before",
+    "these",
+    "those",
+    "both",
+    "other",
+    "others",
+    "such",
+    "same",
+    "whole",
+    "rest",
+}
 """Words that name no value: a name says what something is, not which."""
 
 

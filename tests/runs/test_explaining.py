@@ -39,8 +39,10 @@ def test_the_heaviest_features_come_first_and_zeros_are_left_out():
     [direction] = streamtron.explain(model)["directions"]
     assert (direction["positive"], direction["bias"]) == ("spam", 0.25)
     assert direction["features"] == [
-        {"column": 3, "weight": -2.0}, {"column": 1, "weight": 1.5}, {"column": 4, "weight": 0.1},
-    ]  # fmt: skip
+        {"column": 3, "weight": -2.0},
+        {"column": 1, "weight": 1.5},
+        {"column": 4, "weight": 0.1},
+    ]
     [shorter] = streamtron.explain(model, most=1)["directions"]
     assert shorter["features"] == direction["features"][:1]
 

@@ -265,8 +265,21 @@ def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_pa
 def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path):
     X, signs = drawn(6)
     shards = write(tmp_path, X, signs)
-    ran = here(tmp_path, "sweep", *shards[:3], "--valid", shards[3], "--penalty", "elasticnet",
-               "--C", 0.1, "--l1-ratio", "0.1,0.5,1", "--table", "t.csv")  # fmt: skip
+    ran = here(
+        tmp_path,
+        "sweep",
+        *shards[:3],
+        "--valid",
+        shards[3],
+        "--penalty",
+        "elasticnet",
+        "--C",
+        0.1,
+        "--l1-ratio",
+        "0.1,0.5,1",
+        "--table",
+        "t.csv",
+    )
     assert ran.returncode == 0, ran.stderr
     assert "l1 ratio" in ran.stdout
     table = np.genfromtxt(tmp_path / "t.csv", delimiter=",", names=True, dtype=None, encoding=None)

@@ -100,9 +100,11 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     assert "The model has lost its probabilities" in caplog.text
     (place / "s.toml").write_text("held_out = 0.5\n")
     for bad, message in (
-        ("100%", "below 100%"), ("0%", "above 0%"), ("90%", "hold out all rows"),
+        ("100%", "below 100%"),
+        ("0%", "above 0%"),
+        ("90%", "hold out all rows"),
         ("20%", "held_out is 0.5, but 0.3 of the rows are to be held out"),
-    ):  # fmt: skip
+    ):
         words = ("--valid", bad, "--calibrate", "10%", "--config", "s.toml")
         done = run("fit", "a.svm", "--model", "x", *words)
         assert (done.returncode, message in done.stderr) == (2, True)
@@ -191,10 +193,13 @@ def test_every_command_says_which_columns_it_uses_and_a_missing_one_is_an_error(
         ([0.5, 0.25, float("nan"), 0.5], "0.5", [0, 3]),
         ([True, False, None, True], "false", [1]),
         (pa.array([b"a", b"b", b"a", None]), "a", [0, 2]),
-        (pa.array(["2026-01-02", "2026-01-03", None, "2026-01-02"]).cast("date32"), "2026-01-03",
-         [1]),
+        (
+            pa.array(["2026-01-02", "2026-01-03", None, "2026-01-02"]).cast("date32"),
+            "2026-01-03",
+            [1],
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("suffix", ["parquet", "arrows"])
 def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, tmp_path):
     path = write_table(tmp_path / f"a.{suffix}", {"key": cells}, 2)

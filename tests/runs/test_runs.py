@@ -142,9 +142,11 @@ def test_other_shards_are_refused_by_name(stopped):
         (lambda: os.utime(shard, ns=(0, 0)), rf"part-1\.svm: {changed}.*or touched\)"),
         (lambda: shard.write_text(before + "1 1:1\n"), rf"{changed} \(\d+ bytes then, \d+ now"),
         (shard.unlink, r"the run has other shards \(part-1\.svm is missing\)"),
-        (lambda: [(stopped / "two" / f"part-{k}.svm").write_text(before) for k in (1, 3)],
-         r"the run has other shards \(part-3\.svm is new\)"),
-    ):  # fmt: skip
+        (
+            lambda: [(stopped / "two" / f"part-{k}.svm").write_text(before) for k in (1, 3)],
+            r"the run has other shards \(part-3\.svm is new\)",
+        ),
+    ):
         change()
         with pytest.raises(DataError, match=sentence):
             fitted(stopped, "model", resume=True)

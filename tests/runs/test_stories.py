@@ -268,10 +268,21 @@ class Story:
 
     def step(self) -> None:
         ways: list[Callable[[], Outcome | None]] = [
-            self.update, self.update, self.forget, self.forget_rows, self.forget_user, self.replace,
-            self.resume, self.fit_killed, self.go_away, self.away_are_back, self.move, self.copy,
-            self.lose_cache, self.call_again,
-        ]  # fmt: skip
+            self.update,
+            self.update,
+            self.forget,
+            self.forget_rows,
+            self.forget_user,
+            self.replace,
+            self.resume,
+            self.fit_killed,
+            self.go_away,
+            self.away_are_back,
+            self.move,
+            self.copy,
+            self.lose_cache,
+            self.call_again,
+        ]
         outcome = ways[self.rng.integers(len(ways))]()
         if outcome is not None:
             self.check(outcome)

@@ -85,9 +85,12 @@ def _columns_of(
 
 
 def _rising(
-    indptr: Offsets, indices: NDArray[np.uint32], values: NDArray[np.float32] | None,
-    named: _Named | None, spot: Spot,
-) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:  # fmt: skip
+    indptr: Offsets,
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    named: _Named | None,
+    spot: Spot,
+) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:
     """Sort the columns of each row; refuse a column number twice in a row.
 
     Values of names that share a column are added up: names of one hash and, where there are no
