@@ -171,9 +171,10 @@ def visit_rows(
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
     b = learner.progress.b or 1.0
-    before = learner.running.objective_at(b)
+    objective = learner.running.objective_at(b)
     visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
-    learner.progress.count_first_visits(learner.running.objective_at(b) - before, chunk.nonzeros)
+    gain = learner.running.objective_at(b) - objective
+    learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
