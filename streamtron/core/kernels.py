@@ -112,8 +112,12 @@ def _can_be_kept():
     return True
 
 
-_KEPT = _can_be_kept()
-_OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS = {
+    "cache": _can_be_kept(),
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
 """Options of all kernels. Wrappers for calls from C took a fifth of the compilation."""
 
 _first_calls = threading.Lock()
@@ -133,14 +137,12 @@ class Kernel:
         return self._call(*arguments)
 
     def compile(self):
-        """Compile or load the function if needed; return whether it was newly compiled to disk."""
+        """Compile or load the function if needed."""
         with _first_calls:
-            if self._call is self._compiled:
-                return False
-            self._compiled.compile(self._signature)
-            self._compiled.disable_compile()
-            self._call = self._compiled
-        return _KEPT and bool(self._compiled.stats.cache_misses)
+            if self._call is not self._compiled:
+                self._compiled.compile(self._signature)
+                self._compiled.disable_compile()
+                self._call = self._compiled
 
     def _first_call(self, *arguments):
         self.compile()

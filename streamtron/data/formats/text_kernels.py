@@ -57,7 +57,7 @@ _FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
     np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
 )
 _TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
-_ONE, _THREE, _FIVE = np.uint64(1), np.uint64(3), np.uint64(5)
+_THREE, _FIVE = np.uint64(3), np.uint64(5)
 
 
 WORD = np.uint32(1 << 31)
