@@ -259,6 +259,16 @@ def take_solution(
         best.candidate = best.average.add(candidate)
 
 
+def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) -> None:
+    """Take what passes over a buffer have found: the running weights join the average that the next
+    scan certifies, unless they ``crawl`` and Newton's method goes on."""
+    progress, best = learner.progress, learner.best
+    progress.count_work(mini_epochs=passes, visited=visited)
+    progress.passes_paid, progress.crawls = passes > 1, crawls
+    if not crawls and best.candidate is not None:
+        best.candidate = best.average.add(learner.running.augmented(1.0 / progress.b))
+
+
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
     """Begin the quadratic of rows outside memory. In a scan their counts are about to change."""
     learner.outside = outside

@@ -27,6 +27,7 @@ from streamtron.solver.learner import (
     loosen_bias,
     start_reading,
     take_solution,
+    take_visits,
 )
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import IN_BLOCKS, Regime, choose_b
@@ -297,11 +298,7 @@ def _visit_buffer(learner: Learner) -> bool:
     )
     passes, crawls = visit_while_it_pays(problem, progress.fresh_gain)
     learner.counts.put(active.numbers, counts)
-    progress.count_work(mini_epochs=passes, visited=problem.visited)
-    progress.passes_paid, progress.crawls = passes > 1, crawls
-    if not crawls and learner.best.candidate is not None:
-        weights = learner.running.augmented(1.0 / progress.b)
-        learner.best.candidate = learner.best.average.add(weights)
+    take_visits(learner, passes, problem.visited, crawls=crawls)
     return not crawls
 
 
