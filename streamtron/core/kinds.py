@@ -100,6 +100,13 @@ def _specs(given: Any) -> tuple[str, ...]:
     return _names(map(_text, [given] if isinstance(given, str) else given))
 
 
+def _not_empty(make: Callable[[Any], str], given: Any) -> str:
+    """Return text; a ValueError if it is empty, as that of an unset variable of a shell."""
+    if not (text := make(given)):
+        raise ValueError
+    return text
+
+
 KINDS = {
     "number": Kind("a number", _number, lambda text: float(digits(text))),
     "whole": Kind("a whole number below 2⁶³", _whole, lambda text: _whole(int(digits(text)))),
@@ -114,7 +121,7 @@ KINDS = {
         parse_duration,
     ),
     "flag": Kind("true or false", partial(_as, (bool,))),
-    "text": Kind("text", _text),
+    "text": Kind("text that is not empty", partial(_not_empty, _text)),
     "stage": Kind("text or a number", partial(_as, (str, int, float))),
     "numbers": Kind(
         "numbers between commas, one a stage",
@@ -128,7 +135,7 @@ KINDS = {
     ),
     "names": Kind("names of columns", _names),
     "columns": Kind("NAME:KIND,OPTION=VALUE,… of each column", _specs),
-    "input": Kind("a path", as_path),
+    "input": Kind("a path", partial(_not_empty, as_path)),
     "output": Kind("a path", absolute),
 }
 

@@ -193,9 +193,9 @@ def test_what_has_no_meaning_with_a_text_is_refused(tmp_path):
     mail, out = tmp_path / "mail.jsonl", tmp_path / "out"
     with pytest.raises(SettingsError, match="no place for the recipe"):
         convert(mail, out, to="libsvm", settings=SPAM)
-    for given_ in ({"features": ("length",)}, {"hash_bits": 12}):
-        with pytest.raises(SettingsError, match="says where features are, and columns and text"):
-            convert(mail, out, text="text", **given_)
+    for name, value in (("features", ("length",)), ("hash_bits", 12)):
+        with pytest.raises(SettingsError, match=f"text make the features, without {name}: leave"):
+            convert(mail, out, text="text", **{name: value})
     with pytest.raises(DataError, match="0 columns 'size'"):
         convert(mail, out, text="text", columns="size:number", label="spam")
 
