@@ -309,12 +309,18 @@ def show(case: dict[str, Any]) -> None:
     for level in case["tolerances"]:
         own = level["ours"]
         visited = own["nonzeros_visited"] / case["nonzeros"]
-        lines.append([
-            f"{level['tol']:g}  streamtron", f"{own['median_seconds']:.3f}", "1",
-            f"{own['peak_bytes'] / 1e6:.0f}", f"{own['readings']:g}", "",
-            f"certified {own['gap']:.1e}, true {_number(own['true_gap'])}, "
-            f"visited {visited:.1f} × nonzeros, {own['stop_reason']}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{level['tol']:g}  streamtron",
+                f"{own['median_seconds']:.3f}",
+                "1",
+                f"{own['peak_bytes'] / 1e6:.0f}",
+                f"{own['readings']:g}",
+                "",
+                f"certified {own['gap']:.1e}, true {_number(own['true_gap'])}, "
+                f"visited {visited:.1f} × nonzeros, {own['stop_reason']}",
+            ]
+        )
         lines += [_rival_line(rival, level) for rival in level["rivals"]]
     measure.print_table(title, head, lines)
     print(f"LIBLINEAR's optimum {case['optimum']!r}", end=": ")
@@ -333,9 +339,14 @@ def _rival_line(rival: dict[str, Any], level: dict[str, Any]) -> list[str]:
     if rival["reached"] < 1:
         remark += f", reached in {rival['reached']:.0%} of the runs"
     return [
-        f"       {name}", f"{rival['median_seconds']:.3f}", f"{rival['ratio']:.2f}",
-        f"{peak / 1e6:.0f}" if peak else "", "", f"{rival['setting']:g}", remark,
-    ]  # fmt: skip
+        f"       {name}",
+        f"{rival['median_seconds']:.3f}",
+        f"{rival['ratio']:.2f}",
+        f"{peak / 1e6:.0f}" if peak else "",
+        "",
+        f"{rival['setting']:g}",
+        remark,
+    ]
 
 
 def _verdict(unbracketed: list[str]) -> str:
@@ -382,10 +393,16 @@ def draw(case: dict[str, Any], path: Path) -> None:
 
     figure, (by_readings, by_seconds) = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     proofs = min(case["tolerances"], key=lambda level: level["tol"])["ours"]["proofs"]
-    curves = [("streamtron, certified", "k-o", [
-        (proof["readings"], proof["seconds"], 1.0 - proof["dual"] / proof["primal"])
-        for proof in proofs
-    ])]  # fmt: skip
+    curves = [
+        (
+            "streamtron, certified",
+            "k-o",
+            [
+                (proof["readings"], proof["seconds"], 1.0 - proof["dual"] / proof["primal"])
+                for proof in proofs
+            ],
+        )
+    ]
     optimum = case["optimum"]
     if optimum is not None:
         true = [(p["readings"], p["seconds"], 1.0 - optimum / p["primal"]) for p in proofs]

@@ -52,10 +52,15 @@ def row_of(name: str, data: Data, loss: str, C: float, threads: int, repeats: in
     ratio = float(np.median(ratios))
     shared = min(max((1.0 - 1.0 / ratio) / (1.0 - 1.0 / threads), 0.0), 1.0)
     return [
-        name, loss, f"{C:g}", f"{np.median(alone):.3f}", f"{np.median(shared_out):.3f}",
-        f"{ratio:.2f} ({ratios.min():.2f} to {ratios.max():.2f})", f"{100 * shared:.0f} %",
+        name,
+        loss,
+        f"{C:g}",
+        f"{np.median(alone):.3f}",
+        f"{np.median(shared_out):.3f}",
+        f"{ratio:.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+        f"{100 * shared:.0f} %",
         *(f"{1.0 / (1.0 - shared + shared / more):.1f}" for more in MORE),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

@@ -4,9 +4,7 @@
 
 Start it in a control group to limit its memory. The rows are a tenth of the 45.8 million of
 Criteo's challenge of 2014 as the LIBSVM site has them: 39 nonzeros of 1/√39 a row, hashed into 10⁶
-columns. 13 of the fields are binned numbers, 26 are categories with the challenge's numbers of
-values, drawn by Zipf's law. The logarithm of the odds of a click is the sum of the effects of a
-row's columns. See README.md here.
+columns: those of ``streamtron generate --kind clicks``. See README.md here.
 """
 
 from __future__ import annotations
@@ -21,26 +19,17 @@ from typing import Any
 
 import measure
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron import Settings, run
 from streamtron.core.limits import available_memory
 from streamtron.data.row_batch import RowBatch, take_rows
+from streamtron.data.writers.corpus import FIELDS, GROUP_ROWS, INTERCEPT, corpus_rows
 from streamtron.data.writers.shards import ShardStyle, new_shards, write_shards
 
-COLUMNS, GROUP_ROWS, SHARD_ROWS = 10**6, 4096, 1 << 18
-NUMBERS = [60] * 13
-CATEGORIES = [
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
-    5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-]  # fmt: skip
-FIELDS = np.array(NUMBERS + CATEGORIES, dtype=np.float64)
-ZIPF, INTERCEPT, DEVIATION = 1.1, -1.3, 1.0
-"""The exponent; the mean logarithm of the odds, and its deviation from row to row."""
+COLUMNS, SHARD_ROWS = 10**6, 1 << 18
 DAYS, DRIFT = 30, 1.0
 """Where odds drift: days, and by how much the logarithm of the odds rises over all of them, while
 as much of other effects is added to those of the columns."""
-SCRAMBLE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def click_logs(rows: int, skip: int = 0, drift: str | None = None) -> Iterator[RowBatch]:
@@ -49,28 +38,24 @@ def click_logs(rows: int, skip: int = 0, drift: str | None = None) -> Iterator[R
     With ``drift`` a row is of one of ``DAYS``, and its odds are that day's: "sorted" by day, or
     "shuffled".
     """
-    fields = np.arange(1, len(FIELDS) + 1, dtype=np.uint64)
-    effects, later = np.random.default_rng(0).normal(
-        0.0, DEVIATION / len(FIELDS) ** 0.5, (2, COLUMNS)
-    )
-    for number, first in enumerate(range(0, rows, GROUP_ROWS), skip):
-        random, size = np.random.default_rng([1, number]), min(GROUP_ROWS, rows - first)
-        values = _zipf(random.random((size, len(FIELDS)))).astype(np.uint64)
-        hashed = (values * np.uint64(len(FIELDS) + 1) + fields) * SCRAMBLE
-        columns = ((hashed >> np.uint64(32)) % np.uint64(COLUMNS)).astype(np.uint32)
-        columns.sort(axis=1)
-        new = np.append(np.ones((size, 1), bool), columns[:, 1:] != columns[:, :-1], axis=1)
-        logarithm = INTERCEPT + (effects[columns] * new).sum(axis=1)
-        if drift is not None:
-            day = np.full(size, DAYS * first // rows)
-            if drift == "shuffled":
-                day = np.random.default_rng([2, number]).integers(0, DAYS, size)
-            logarithm += day / DAYS * (DRIFT + (later[columns] * new).sum(axis=1))
-        odds = np.exp(logarithm)
-        indptr = np.append(0, np.cumsum(new.sum(axis=1)))
-        nonzeros = np.full(indptr[-1], len(FIELDS) ** -0.5, dtype=np.float32)
-        missed = (random.random(size) > odds / (1.0 + odds)).astype(np.int32)
-        yield RowBatch(indptr, columns[new], nonzeros, missed, [1.0, -1.0], None, str)
+    batches = corpus_rows(rows, COLUMNS, 0, skip * GROUP_ROWS, "clicks")
+    if drift is None:
+        yield from batches
+        return
+    effects, later = np.random.default_rng(0).normal(0.0, len(FIELDS) ** -0.5, (2, COLUMNS))
+    for number, batch in enumerate(batches):
+        size, starts = len(batch.codes), batch.indptr[:-1]
+        day = np.full(size, DAYS * number * GROUP_ROWS // rows)
+        if drift == "shuffled":
+            day = np.random.default_rng([2, number]).integers(0, DAYS, size)
+        odds = np.exp(
+            INTERCEPT
+            + np.add.reduceat(effects[batch.indices], starts)
+            + day / DAYS * (DRIFT + np.add.reduceat(later[batch.indices], starts))
+        )
+        drawn = np.random.default_rng([1, number]).random(GROUP_ROWS * (len(FIELDS) + 1))
+        missed = drawn[-GROUP_ROWS:][:size] > odds / (1.0 + odds)
+        yield batch._replace(codes=missed.astype(np.int32))
 
 
 def by_label(rows: int) -> Iterator[RowBatch]:
@@ -78,12 +63,6 @@ def by_label(rows: int) -> Iterator[RowBatch]:
     for code in (0, 1):
         for batch in click_logs(rows):
             yield take_rows(batch, np.flatnonzero(batch.codes == code))
-
-
-def _zipf(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each field's value, from 1, by the inverse of a continuous law."""
-    power = 1.0 - ZIPF
-    return np.floor((1.0 + uniform * ((FIELDS + 1.0) ** power - 1.0)) ** (1.0 / power))
 
 
 def write(directory: str, batches: Iterable[RowBatch], shard_rows: int = SHARD_ROWS) -> None:
@@ -102,10 +81,15 @@ def fit(directory: str, C: float, tol: float) -> dict[str, Any]:
         processor = time.process_time() - before
     report, proven = outcome.report, outcome.report["certificate"]
     return {
-        "C": C, "tol": tol, "stop_reason": outcome.stop_reason, "readings": report["readings"],
-        "seconds": report["seconds"], "processor_seconds": processor,
-        "gap": proven["relative_duality_gap"], "primal": proven["primal_objective"],
-    }  # fmt: skip
+        "C": C,
+        "tol": tol,
+        "stop_reason": outcome.stop_reason,
+        "readings": report["readings"],
+        "seconds": report["seconds"],
+        "processor_seconds": processor,
+        "gap": proven["relative_duality_gap"],
+        "primal": proven["primal_objective"],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -133,11 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 report, peak = measure.in_fresh_process(fit, str(rows), C, tol)
                 fits.append({**report, "peak_bytes": peak})
     lines = [
-        [f"{one['C']:g}", f"{one['tol']:g}", f"{one['readings']:g}", f"{one['seconds']:.1f}",
-         f"{one['processor_seconds']:.1f}", f"{one['peak_bytes'] / 1e6:.0f}",
-         f"{one['gap']:.1e}", one["stop_reason"]]
+        [
+            f"{one['C']:g}",
+            f"{one['tol']:g}",
+            f"{one['readings']:g}",
+            f"{one['seconds']:.1f}",
+            f"{one['processor_seconds']:.1f}",
+            f"{one['peak_bytes'] / 1e6:.0f}",
+            f"{one['gap']:.1e}",
+            one["stop_reason"],
+        ]
         for one in fits
-    ]  # fmt: skip
+    ]
     limit = available_memory()
     title = f"{options.rows:,} rows, {COLUMNS:,} columns, memory {limit / 1e6:,.0f} MB"
     head = ["C", "tol", "readings", "seconds", "of processor", "peak MB", "gap", "ending"]

@@ -35,9 +35,12 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--shapes", choices=SHAPES, nargs="+", default=[], help="shapes.py's as well"
     )
     parser.add_argument(
-        "--topic", nargs=2, metavar=("FILE", "NAME"), default=None,
+        "--topic",
+        nargs=2,
+        metavar=("FILE", "NAME"),
+        default=None,
         help="the rows of the last file once more, +1 where the line of FILE names this topic",
-    )  # fmt: skip
+    )
 
 
 def need_data(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -51,20 +51,32 @@ def judged(make: Callable[[], Any], train: Data, held_out: Data, repeats: int) -
     processor, clock = sorted(runs)[len(runs) // 2]
     gap = getattr(model, "certificate_", {}).get("relative_duality_gap")
     return {
-        "processor": processor, "clock": clock, "gap": gap,
+        "processor": processor,
+        "clock": clock,
+        "gap": gap,
         "accuracy": float(model.score(held_out.rows, held_out.labels)),
         "warned": sorted({type(warning.message).__name__ for warning in caught}),
-    }  # fmt: skip
+    }
 
 
 def show(found: dict[str, dict[str, Any]], title: str) -> None:
     """The table."""
     head = ["classifier", "processor s", "clock s", "accuracy", "proven gap", "warned"]
-    measure.print_table(title, head, [
-        [name, f"{one['processor']:.2f}", f"{one['clock']:.2f}", f"{one['accuracy']:.4f}",
-         "none" if one["gap"] is None else f"{one['gap']:.2%}", " ".join(one["warned"]) or "-"]
-        for name, one in found.items()
-    ])  # fmt: skip
+    measure.print_table(
+        title,
+        head,
+        [
+            [
+                name,
+                f"{one['processor']:.2f}",
+                f"{one['clock']:.2f}",
+                f"{one['accuracy']:.4f}",
+                "none" if one["gap"] is None else f"{one['gap']:.2%}",
+                " ".join(one["warned"]) or "-",
+            ]
+            for name, one in found.items()
+        ],
+    )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -98,9 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found[name] = judged(make, train, held_out, options.repeats)
     show(found, f"{options.rows:,} rows, {options.columns:,} columns, C = {options.C:g}")
     results = {
-        "machine": machine, "rows": options.rows, "columns": options.columns, "C": options.C,
+        "machine": machine,
+        "rows": options.rows,
+        "columns": options.columns,
+        "C": options.C,
         "classifiers": found,
-    }  # fmt: skip
+    }
     print(f"\n{measure.save('in_memory', results, options.results)}")
 
 

@@ -24,9 +24,18 @@ TURN = 0.1
 """Seconds that a contender is at work, at least, before it is another one's turn."""
 RESULTS = Path(__file__).resolve().parent / "results"
 LIBRARIES = (
-    "streamtron", "numpy", "scipy", "numba", "pyarrow", "scikit-learn", "liblinear-official",
-    "vowpalwabbit", "cyanure", "xgboost-cpu", "matplotlib",
-)  # fmt: skip
+    "streamtron",
+    "numpy",
+    "scipy",
+    "numba",
+    "pyarrow",
+    "scikit-learn",
+    "liblinear-official",
+    "vowpalwabbit",
+    "cyanure",
+    "xgboost-cpu",
+    "matplotlib",
+)
 
 
 def alternate(

@@ -115,10 +115,17 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         assert source.rows is not None
         assert source.nonzeros is not None
         return Fit(
-            seconds, source.readings, learner.progress.full_epochs, learner.progress.mini_epochs,
-            str(learner.progress.finished), source.rows, source.width, source.nonzeros,
-            np.append(learner.best.weights[source.index_base or 0 :], learner.best.bias), proofs,
-        )  # fmt: skip
+            seconds,
+            source.readings,
+            learner.progress.full_epochs,
+            learner.progress.mini_epochs,
+            str(learner.progress.finished),
+            source.rows,
+            source.width,
+            source.nonzeros,
+            np.append(learner.best.weights[source.index_base or 0 :], learner.best.bias),
+            proofs,
+        )
 
 
 def fit_plainly(paths: list[str], cache: str, settings: dict[str, Any]) -> dict[str, Any]:

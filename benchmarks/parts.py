@@ -102,12 +102,17 @@ def show(rows: Sequence[dict[str, Any]], title: str) -> None:
     """The table."""
     lines = [
         [
-            row["data"], f"{row['C']:g}", f"{row['rounds']}", f"{row['to']:.2f}",
-            f"{row['from']:.2f}", f"{row['readings']:g}", f"{row['gap']:.1e}",
+            row["data"],
+            f"{row['C']:g}",
+            f"{row['rounds']}",
+            f"{row['to']:.2f}",
+            f"{row['from']:.2f}",
+            f"{row['readings']:g}",
+            f"{row['gap']:.1e}",
             ", ".join(f"{name} {count}" for name, count in row["steps"].items()),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     head = ["", "C", "rounds", "to", "from", "readings", "gap", "rounds by step"]
     measure.print_table(title, head, lines)
 

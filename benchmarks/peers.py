@@ -159,9 +159,14 @@ class SklearnLinear:
         from sklearn.svm import LinearSVC
 
         solver = LinearSVC(
-            loss=self.problem.loss, dual="auto", C=self.problem.C, tol=setting, max_iter=10_000,
-            fit_intercept=False, random_state=0,
-        )  # fmt: skip
+            loss=self.problem.loss,
+            dual="auto",
+            C=self.problem.C,
+            tol=setting,
+            max_iter=10_000,
+            fit_intercept=False,
+            random_state=0,
+        )
         seconds = _seconds_to_fit(solver, self.problem)
         return Run(seconds, solver.coef_.ravel().astype(np.float64), float(np.max(solver.n_iter_)))
 
@@ -185,9 +190,13 @@ class SklearnLogistic:
         from sklearn.linear_model import LogisticRegression
 
         solver = LogisticRegression(
-            solver=self.solver, C=self.problem.C, tol=setting, max_iter=1000,
-            fit_intercept=False, random_state=0,
-        )  # fmt: skip
+            solver=self.solver,
+            C=self.problem.C,
+            tol=setting,
+            max_iter=1000,
+            fit_intercept=False,
+            random_state=0,
+        )
         seconds = _seconds_to_fit(solver, self.problem)
         return Run(seconds, solver.coef_.ravel(), float(np.max(solver.n_iter_)))
 
@@ -214,10 +223,17 @@ class Cyanure:
         # its squared hinge is half of ours
         price *= 0.5 if self.problem.loss == "squared_hinge" else 1.0
         solver = Classifier(
-            loss=names[self.problem.loss], penalty="l2", lambda_1=price, tol=setting,
-            max_iter=1000, duality_gap_interval=5, fit_intercept=False, n_threads=1,
-            verbose=False, random_state=0,
-        )  # fmt: skip
+            loss=names[self.problem.loss],
+            penalty="l2",
+            lambda_1=price,
+            tol=setting,
+            max_iter=1000,
+            duality_gap_interval=5,
+            fit_intercept=False,
+            n_threads=1,
+            verbose=False,
+            random_state=0,
+        )
         seconds = _seconds_to_fit(solver, self.problem)
         v = np.asarray(solver.get_weights()).ravel().astype(np.float64)
         return Run(seconds, v, 0.0)
@@ -250,9 +266,14 @@ class SklearnSgd:
         alpha = 1.0 / (self.problem.C * len(labels))
         first_step = len(labels) / float(rows.data @ rows.data)
         solver = SGDClassifier(
-            loss="squared_hinge", alpha=alpha, fit_intercept=False, random_state=0,
-            learning_rate="invscaling", eta0=first_step, power_t=0.25,
-        )  # fmt: skip
+            loss="squared_hinge",
+            alpha=alpha,
+            fit_intercept=False,
+            random_state=0,
+            learning_rate="invscaling",
+            eta0=first_step,
+            power_t=0.25,
+        )
         start = time.perf_counter()
         try:
             for _ in range(int(setting)):

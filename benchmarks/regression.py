@@ -61,8 +61,10 @@ def films(ratings: int) -> sparse.csr_array:
 
 
 SETS: dict[str, Callable[[int], Any]] = {
-    "text": text, "dense": dense, "films": lambda rows: films(5 * rows),
-}  # fmt: skip
+    "text": text,
+    "dense": dense,
+    "films": lambda rows: films(5 * rows),
+}
 
 
 def numbers(X: Any) -> Vector:
@@ -77,9 +79,10 @@ def objective(X: Any, t: Vector, w: Vector, loss: str, C: float) -> float:
     size = np.abs(X @ w - t)
     slack = np.maximum(size - EPSILON, 0.0)
     terms = {
-        "squared_error": 0.5 * size**2, "epsilon_insensitive": slack,
+        "squared_error": 0.5 * size**2,
+        "epsilon_insensitive": slack,
         "squared_epsilon_insensitive": slack**2,
-    }  # fmt: skip
+    }
     return float(0.5 * w @ w + C * terms[loss].sum())
 
 
@@ -116,9 +119,15 @@ def _cyanure(C: float) -> Callable[[float], Fit]:
             from cyanure.estimators import Regression
 
             model = Regression(
-                penalty="l2", lambda_1=1.0 / (C * len(t)), fit_intercept=False, tol=tol,
-                max_iter=1000, duality_gap_interval=5, n_threads=1, verbose=False,
-            )  # fmt: skip
+                penalty="l2",
+                lambda_1=1.0 / (C * len(t)),
+                fit_intercept=False,
+                tol=tol,
+                max_iter=1000,
+                duality_gap_interval=5,
+                n_threads=1,
+                verbose=False,
+            )
             return np.ravel(model.fit(X, t).get_weights())
 
         return fit
@@ -153,17 +162,22 @@ def compare(X: Any, t: Vector, loss: str, C: float, given: argparse.Namespace) -
         contenders.setdefault(name, _never)
     running = {
         name: lambda fit=fit: seconds_of(fit, X, t)[0]
-        for name, fit in contenders.items() if fit is not _never
-    }  # fmt: skip
+        for name, fit in contenders.items()
+        if fit is not _never
+    }
     medians = {k: measure.median(s) for k, s in measure.alternate(running, given.repeats).items()}
     history = model.certificate_["history"]
     found = {name: medians.get(name) for name in contenders}
     best = min((s for name, s in medians.items() if name != "streamtron"), default=None)
     return {
-        "loss": loss, "C": C, "readings": len(history), "primal": target,
-        "gap": model.certificate_["relative_duality_gap"], "seconds": found,
+        "loss": loss,
+        "C": C,
+        "readings": len(history),
+        "primal": target,
+        "gap": model.certificate_["relative_duality_gap"],
+        "seconds": found,
         "ratio": None if best is None else best / medians["streamtron"],
-    }  # fmt: skip
+    }
 
 
 def _never(X: Any, t: Vector) -> Vector:
@@ -176,9 +190,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
     parser.add_argument("--C", nargs="+", type=float, default=[0.5, 5.0, 50.0])
     parser.add_argument(
-        "--losses", nargs="+",
+        "--losses",
+        nargs="+",
         default=["squared_error", "squared_epsilon_insensitive", "epsilon_insensitive"],
-    )  # fmt: skip
+    )
     parser.add_argument("--rows", type=int, default=200_000, help="films have 5 times as many")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--time-limit", type=float, default=60.0, help="of a rival's tolerances")
@@ -203,8 +218,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ratio = "–" if case["ratio"] is None else f"{case['ratio']:.2f}"
                 print(
                     f"{name} {loss} C={C:g}: {case['readings']} readings, gap {case['gap']:.1e}, "
-                    f"ratio {ratio}; seconds: {times}", flush=True,
-                )  # fmt: skip
+                    f"ratio {ratio}; seconds: {times}",
+                    flush=True,
+                )
     reached = [ratio for ratio in ratios if ratio is not None]
     if reached:
         print(f"median ratio {np.median(reached):.2f}, least {min(reached):.2f}")

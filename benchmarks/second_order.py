@@ -72,8 +72,9 @@ def multiplications_of_a_nonzero(rows: Any) -> float:
     places = np.full(columns + 1, -1)
     places[np.argsort(-np.bincount(rows.indices, minlength=columns))[:size]] = 0
     places[places == 0] = np.arange(np.count_nonzero(places == 0))
-    held = np.bincount(np.repeat(np.arange(len(factors)), np.diff(rows.indptr)),
-                       weights=places[rows.indices] >= 0)  # fmt: skip
+    held = np.bincount(
+        np.repeat(np.arange(len(factors)), np.diff(rows.indptr)), weights=places[rows.indices] >= 0
+    )
     pairs = float((held * (held + 1)).sum()) / 2
     gram = np.zeros((size, size))
     product, head = [], []
@@ -124,13 +125,14 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
         "sum": (lambda: passes.add(kernels.combine, rows, inside, 1.0, total), held),
         "product": (lambda: passes.add(kernels.gram_product, rows, inside, 1.0, v, total), held),
         "side by side": (
-            lambda: passes.add(kernels.gram_product, *side_by_side, 1.0, v, total), held
+            lambda: passes.add(kernels.gram_product, *side_by_side, 1.0, v, total),
+            held,
         ),
         "multiplication": (
             lambda: passes.add_gram(rows, inside, 1.0, places, np.zeros((300, 300))),
             float(pairs[inside > 0.0] @ (pairs[inside > 0.0] + 1.0)) / 2.0,
         ),
-    }  # fmt: skip
+    }
     return {name: 1e9 * _seconds(work) / size for name, (work, size) in works.items()}
 
 

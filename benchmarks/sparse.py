@@ -86,10 +86,17 @@ def _cyanure(loss: str, total: float, ratio: float, tol: float) -> Fit:
         price = (0.5 if loss == "squared_hinge" else 1.0) / total
         model = Classifier(
             loss={"log_loss": "logistic", "squared_hinge": "sqhinge"}[loss],
-            penalty="l1" if ratio == 1.0 else "elastic-net", lambda_1=price * ratio,
-            lambda_2=price * (1.0 - ratio), tol=tol, max_iter=1000, duality_gap_interval=5,
-            fit_intercept=False, n_threads=1, verbose=False, random_state=0,
-        )  # fmt: skip
+            penalty="l1" if ratio == 1.0 else "elastic-net",
+            lambda_1=price * ratio,
+            lambda_2=price * (1.0 - ratio),
+            tol=tol,
+            max_iter=1000,
+            duality_gap_interval=5,
+            fit_intercept=False,
+            n_threads=1,
+            verbose=False,
+            random_state=0,
+        )
         return np.ravel(model.fit(X, t).get_weights()).astype(np.float64)
 
     return fit

@@ -25,9 +25,13 @@ import streamtron
 from streamtron.data.writers.corpus import generate
 
 WANTED = {
-    "import streamtron": 0.06, "streamtron --help": 0.12, "fit": 1.5, "first fit": 6.0,
-    "predict 100 rows": 0.6, "model.predict of a text": 0.3,
-}  # fmt: skip
+    "import streamtron": 0.06,
+    "streamtron --help": 0.12,
+    "fit": 1.5,
+    "first fit": 6.0,
+    "predict 100 rows": 0.6,
+    "model.predict of a text": 0.3,
+}
 """Seconds that each may take."""
 
 PREDICT = "import sys, streamtron; streamtron.load(sys.argv[1]).predict(['the second words'])"
@@ -44,9 +48,12 @@ def seconds_of(*words: str, **environment: str) -> float:
     """Processor time of one Python process from start to end; it must succeed."""
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
-        [sys.executable, *words], env={**os.environ, **WARM, **environment}, check=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, *words],
+        env={**os.environ, **WARM, **environment},
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
     return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
@@ -98,11 +105,15 @@ def show(found: Mapping[str, Sequence[float]], rows: int) -> None:
     lines = []
     for name, seconds in found.items():
         wanted = WANTED.get(name)
-        lines.append([
-            name, f"{measure.median(seconds):.3f}", f"{min(seconds):.3f}",
-            "" if wanted is None else f"{wanted:g}",
-            "" if wanted is None else f"{measure.median(seconds) / wanted:.2f}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                name,
+                f"{measure.median(seconds):.3f}",
+                f"{min(seconds):.3f}",
+                "" if wanted is None else f"{wanted:g}",
+                "" if wanted is None else f"{measure.median(seconds) / wanted:.2f}",
+            ]
+        )
     head = ["whole process", "seconds", "least", "wanted", "/ wanted"]
     measure.print_table(f"fits of {rows:,} rows, run directory and model included", head, lines)
 
@@ -131,9 +142,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(found, options.rows)
     middle = {name: measure.median(seconds) for name, seconds in found.items()}
     results: dict[str, Any] = {
-        "machine": machine, "rows": options.rows, "wanted": WANTED, "median_seconds": middle,
+        "machine": machine,
+        "rows": options.rows,
+        "wanted": WANTED,
+        "median_seconds": middle,
         "all_seconds": found,
-    }  # fmt: skip
+    }
     print(f"\n{measure.save('startup', results, options.results)}")
 
 

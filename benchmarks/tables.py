@@ -29,10 +29,14 @@ from sklearn.svm import LinearSVC
 import streamtron
 
 COLUMNS = (
-    "age:number,null=mean,scale=standard", "income:number,scale=max_abs", "clicks:number",
-    "city:category,null=column", "premium:category", "signup:date,parts=age,scale=standard",
+    "age:number,null=mean,scale=standard",
+    "income:number,scale=max_abs",
+    "clicks:number",
+    "city:category,null=column",
+    "premium:category",
+    "signup:date,parts=age,scale=standard",
     "ts:date,parts=hour",
-)  # fmt: skip
+)
 CITIES = ["Bern", "Bonn", "Linz", "Oslo", "Paris", "Rome"]
 
 
@@ -44,16 +48,18 @@ def typed_rows(rows: int) -> pa.Table:
     score = (age - 45) / 15 + 0.8 * premium - 0.5 * (city == 3) + 0.3 * clicks
     cities = pa.array(city, mask=rng.random(rows) < 0.05)
     seconds = rng.integers(0, 86_400 * 300, rows)
-    return pa.table({
-        "label": (score + rng.normal(0, 1, rows) > 1).astype(np.int8),
-        "age": pa.array(age, mask=rng.random(rows) < 0.03),
-        "income": rng.lognormal(10, 1, rows).round(2),
-        "clicks": clicks,
-        "city": pa.DictionaryArray.from_arrays(cities, CITIES),
-        "premium": premium,
-        "signup": np.datetime64("2020-01-01") + rng.integers(0, 2000, rows),
-        "ts": np.datetime64("2024-01-01T00:00:00", "s") + seconds,
-    })  # fmt: skip
+    return pa.table(
+        {
+            "label": (score + rng.normal(0, 1, rows) > 1).astype(np.int8),
+            "age": pa.array(age, mask=rng.random(rows) < 0.03),
+            "income": rng.lognormal(10, 1, rows).round(2),
+            "clicks": clicks,
+            "city": pa.DictionaryArray.from_arrays(cities, CITIES),
+            "premium": premium,
+            "signup": np.datetime64("2020-01-01") + rng.integers(0, 2000, rows),
+            "ts": np.datetime64("2024-01-01T00:00:00", "s") + seconds,
+        }
+    )
 
 
 def write(table: pa.Table, path: Path) -> Path:

@@ -65,9 +65,13 @@ def main() -> None:
         rows = write_documents(documents, given.files)
         paths = sorted(documents.iterdir())
         convert = partial(
-            streamtron.convert, documents, Path(place, "rows"), text="text,hash_bits=20",
-            label="y", overwrite=True,
-        )  # fmt: skip
+            streamtron.convert,
+            documents,
+            Path(place, "rows"),
+            text="text,hash_bits=20",
+            label="y",
+            overwrite=True,
+        )
         both = [
             (seconds(convert), seconds(lambda: list(pool.map(vectorize, paths))))
             for _ in range(given.repeats + 1)

@@ -147,9 +147,11 @@ def proof_of(outcome: Outcome) -> ours.Proof:
     """What a run of two classes proved at its end, as bounds on the least primal."""
     proven, report = outcome.report["certificate"], outcome.report
     return ours.Proof(
-        report["readings"], report["seconds"],
-        0.5 / proven["primal_margin"] ** 2, 0.5 / proven["upper_bound"] ** 2,
-    )  # fmt: skip
+        report["readings"],
+        report["seconds"],
+        0.5 / proven["primal_margin"] ** 2,
+        0.5 / proven["upper_bound"] ** 2,
+    )
 
 
 def judged(found: dict[str, Any], optimum: float | None) -> dict[str, Any]:
@@ -184,20 +186,35 @@ def measured(path: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 def show(cases: Sequence[dict[str, Any]]) -> None:
     """The table."""
     head = [
-        "data, C, more rows", "update s", "over s", "ratio", "to the certificate", "cached s",
-        "ratio", "update readings", "gap", "bounds",
-    ]  # fmt: skip
+        "data, C, more rows",
+        "update s",
+        "over s",
+        "ratio",
+        "to the certificate",
+        "cached s",
+        "ratio",
+        "update readings",
+        "gap",
+        "bounds",
+    ]
     lines = []
     for case in cases:
         seconds, readings, proof = case["median_seconds"], case["readings"], case["proofs"]
         gap = 1.0 - proof["update"]["dual"] / proof["update"]["primal"]
-        lines.append([
-            f"{case['data']}, {case['C']:g}, +{case['more']:.0%}", f"{seconds['update']:.3f}",
-            f"{seconds['over']:.3f}", f"{case['ratio']:.2f}",
-            f"{case['ratio_to_certificate']:.2f}", f"{seconds['fresh']:.3f}",
-            f"{case['ratio_cached']:.2f}", f"{readings['update']:.3g}", f"{gap:.1e}",
-            _verdict(case),
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{case['data']}, {case['C']:g}, +{case['more']:.0%}",
+                f"{seconds['update']:.3f}",
+                f"{seconds['over']:.3f}",
+                f"{case['ratio']:.2f}",
+                f"{case['ratio_to_certificate']:.2f}",
+                f"{seconds['fresh']:.3f}",
+                f"{case['ratio_cached']:.2f}",
+                f"{readings['update']:.3g}",
+                f"{gap:.1e}",
+                _verdict(case),
+            ]
+        )
     measure.print_table("an update, and starting over with all rows", head, lines)
     for case in cases:
         for sentence in case["unbracketed"]:

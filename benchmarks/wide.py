@@ -27,8 +27,13 @@ from streamtron.runs.inspect import describe_shards
 FIXED = 450e6
 """Bytes of the peak that are not for columns, at most."""
 
-WANTED = {"a column": 40.0, "of the plan": 1.25, "of processor": 1.6, "model": 14.1,
-          "checkpoint": 24.0}  # fmt: skip
+WANTED = {
+    "a column": 40.0,
+    "of the plan": 1.25,
+    "of processor": 1.6,
+    "model": 14.1,
+    "checkpoint": 24.0,
+}
 """Bytes a column at the peak, beyond FIXED; the peak as a part of what is planned; seconds to one
 of processor; bytes in a file for each weight that is not 0: of a model a float64, a uint32 and a
 float16, the weight, its column and how far the middle of its ball is."""
@@ -53,13 +58,15 @@ def fitted(rows: str, columns: int) -> dict[str, float]:
         model_bytes = os.path.getsize(model)
     peak = used.ru_maxrss * 1024.0
     return {
-        "peak": peak, "weights": weights, "seconds": seconds,
+        "peak": peak,
+        "weights": weights,
+        "seconds": seconds,
         "a column": (peak - FIXED) / columns,
         "of the plan": peak / plan,
         "of processor": seconds / (used.ru_utime + used.ru_stime),
         "model": model_bytes / weights,
         "checkpoint": checkpoint / weights,
-    }  # fmt: skip
+    }
 
 
 def show(found: Mapping[str, float], rows: int, columns: int) -> None:

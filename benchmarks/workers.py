@@ -27,7 +27,7 @@ from learners import candidates_of, show
 
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
-from streamtron.cluster.sweep import sweep_executor
+from streamtron.cluster.sweep import SweepExecutor
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.executor import serial
@@ -66,10 +66,12 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
         def by(workers: Workers | None) -> Any:
             machine = Machine(threads=1 if workers else threads, cache_dir=cache)
             found = run_sweep(
-                shards, C=[one.C for one in tried], valid=shards, machine=machine,
-                executor=sweep_executor(workers) if workers else serial,
-                tasks=workers.threads if workers else 1,
-            )  # fmt: skip
+                shards,
+                C=[one.C for one in tried],
+                valid=shards,
+                machine=machine,
+                executor=SweepExecutor(workers) if workers else serial,
+            )
             return [{k: v for k, v in row.items() if k not in LASTING} for row in found.rows()]
 
         return by

@@ -32,11 +32,13 @@ def write_tiny(place: Path, rows: int, shards: int, seed: int) -> Path:
         topics = rng.integers(TOPICS, size=rows)
         noise = rng.normal(size=(rows, COLUMNS)) / COLUMNS**0.5
         embeddings = (0.15 * centers[topics] + noise).astype(np.float32)
-        table = pa.table({
-            "embedding": pa.FixedSizeListArray.from_arrays(embeddings.ravel(), COLUMNS),
-            "topic": [f"topic {topic}" for topic in topics],
-            "length": 100.0 + 100.0 * embeddings @ says[0] + rng.normal(size=rows),
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "embedding": pa.FixedSizeListArray.from_arrays(embeddings.ravel(), COLUMNS),
+                "topic": [f"topic {topic}" for topic in topics],
+                "length": 100.0 + 100.0 * embeddings @ says[0] + rng.normal(size=rows),
+            }
+        )
         pq.write_table(table, place / f"part-{shard}.parquet")
     return place
 
@@ -63,10 +65,17 @@ def main() -> int:
     try:
         for label, (metric, how) in probes.items():
             result = streamtron.sweep(
-                given.embeddings, valid=given.held_out, C=given.C, metric=metric, tol=1e-3,
-                label=label, features="embedding", model=given.to / f"{label}.model",
-                overwrite=True, **how,
-            )  # fmt: skip
+                given.embeddings,
+                valid=given.held_out,
+                C=given.C,
+                metric=metric,
+                tol=1e-3,
+                label=label,
+                features="embedding",
+                model=given.to / f"{label}.model",
+                overwrite=True,
+                **how,
+            )
             gap = result.outcome.model.certificate["relative_duality_gap"]
             measured = result.best.metrics[metric]
             print(

@@ -58,9 +58,12 @@ def main() -> int:
     try:
         rows, model_file = given.to / "rows", given.to / "model"
         written = streamtron.convert(
-            given.documents, rows, text=f"{given.text},tfidf,ngrams=1-2", label=given.label,
+            given.documents,
+            rows,
+            text=f"{given.text},tfidf,ngrams=1-2",
+            label=given.label,
             overwrite=True,
-        )  # fmt: skip
+        )
         print(f"{written.rows:,} documents, {written.nonzeros:,} nonzeros")
         model = streamtron.fit(rows, tol=0.01)
         model.save(model_file)

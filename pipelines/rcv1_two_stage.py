@@ -17,6 +17,7 @@ import csv
 import gzip
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -199,15 +200,17 @@ def prepare(files: Mapping[str, Path], work: Path, known: Known) -> list[str]:
 
 def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
     """The batch: for every topic a sweep over Δ in two stages."""
+    shared = " ".join(f"--{key} {shlex.quote(str(value))}" for key, value in settings.items())
     lines = []
     for name in names:
+        files = f"--table {name}.csv --model {name}.model --report {name}.json"
+        command = f"sweep train --valid held-out --two-stage --label {name} {files} {shared}"
         lines += [
-            "[[job]]", f'name = "{name}"', 'command = "sweep"', 'shards = ["train"]',
-            'valid = ["held-out"]', "two_stage = true", f'table = "{name}.csv"',
-            f'model = "{name}.model"', f'report = "{name}.json"', f'label = "{name}"',
+            "[[job]]",
+            f'name = "{name}"',
+            f"command = {json.dumps(command)}",
             "accept_uncertified = true",
-            *(f"{key} = {json.dumps(value)}" for key, value in settings.items()), "",
-        ]  # fmt: skip
+        ]
     return "\n".join(lines)
 
 
@@ -309,7 +312,7 @@ def run(chosen: argparse.Namespace) -> int:
         "delta": chosen.delta,
         "rho": "0.1",
         "tol": chosen.tol,
-        "max_epochs": chosen.max_epochs,
+        "max-epochs": chosen.max_epochs,
     }
     where = {"workers": chosen.workers, "scheduler": chosen.scheduler}
     settings |= {name: value for name, value in where.items() if value is not None}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -34,35 +35,18 @@ def write_tiny(directory: Path) -> list[str]:
 
 def jobs(parts: Sequence[str], C: str, rho: str, where: str) -> str:
     """The batch: the sweep, the best model's accuracy on the test rows, and its proof."""
-    train, valid, test = (json.dumps(str(Path(part).absolute())) for part in parts)
-    return f"""
-[[job]]
-name = "sweep"
-command = "sweep"
-shards = {train}
-valid = {valid}
-C = {json.dumps(C)}
-rho = {json.dumps(rho)}
-{where}
-table = "candidates.csv"
-model = "best"
-
-[[job]]
-name = "test"
-command = "evaluate"
-after = "sweep"
-model = "best"
-shards = {test}
-json = true
-
-[[job]]
-name = "proof"
-command = "certify"
-after = "sweep"
-model = "best"
-shards = {train}
-json = true
-"""
+    train, valid, test = (shlex.quote(str(Path(part).absolute())) for part in parts)
+    lists = f"--C {shlex.quote(C)} --rho {shlex.quote(rho)}"
+    files = "--table candidates.csv --model best"
+    commands = {
+        "sweep": f"sweep {train} --valid {valid} {lists} {where} {files}",
+        "test": f"evaluate best {test} --json",
+        "proof": f"certify best {train} --json",
+    }
+    return "\n".join(
+        f'[[job]]\nname = "{name}"\ncommand = {json.dumps(command)}\n'
+        for name, command in commands.items()
+    )
 
 
 def show(directory: Path) -> None:
@@ -96,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     where = ""
     if chosen.workers or chosen.scheduler:
         name = "workers" if chosen.workers else "scheduler"
-        where = f"{name} = {json.dumps(chosen.workers or chosen.scheduler)}"
+        where = f"--{name} {shlex.quote(str(chosen.workers or chosen.scheduler))}"
     (directory / "sweep.toml").write_text(jobs(parts, chosen.C, chosen.rho, where))
     command = [
         sys.executable,

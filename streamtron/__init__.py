@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from streamtron.model.export import export as export
     from streamtron.model.import_model import load_any
     from streamtron.model.linear_model import LinearModel as LinearModel
-    from streamtron.model.pruning import prune as prune
     from streamtron.runs.calibrate import calibrate as calibrate
     from streamtron.runs.certify import certify as certify
     from streamtron.runs.convert import convert as convert
-    from streamtron.runs.diff import diff as diff
     from streamtron.runs.evaluate import evaluate as evaluate
     from streamtron.runs.explain import explain as explain
     from streamtron.runs.fit import fit as fit
@@ -56,7 +54,6 @@ _HOME = {
     "calibrate": "runs.calibrate",
     "certify": "runs.certify",
     "convert": "runs.convert",
-    "diff": "runs.diff",
     "evaluate": "runs.evaluate",
     "explain": "runs.explain",
     "export": "model.export",
@@ -66,7 +63,6 @@ _HOME = {
     "load": "model.import_model",
     "log_events": "core.events",
     "predict": "runs.predict",
-    "prune": "model.pruning",
     "report": "runs.report_page",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",

@@ -32,8 +32,11 @@ class ReaderTests(ABC):
     """What the reader of a format owes; see ``RowBatch`` and ``ShardReader``."""
 
     ROWS: ClassVar[Sequence[Row]] = [
-        (1.0, {1: 0.5, 4: -2.0}), (-1.0, {2: 1.0}), (1.0, {}), (1.0, {1: 0.25, 2: 3.5, 9: 7.0}),
-    ] * 100  # fmt: skip
+        (1.0, {1: 0.5, 4: -2.0}),
+        (-1.0, {2: 1.0}),
+        (1.0, {}),
+        (1.0, {1: 0.25, 2: 3.5, 9: 7.0}),
+    ] * 100
     """Rows in columns from 1 on, of which one is empty; their values are float32."""
 
     @abstractmethod

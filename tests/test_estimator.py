@@ -29,7 +29,6 @@ from streamtron.core.text import up
 from streamtron.estimator.parameters import settings_of
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
-from tests.helpers.processes import Process
 from tests.helpers.svm_text import svm_lines, write_shards
 
 Floats = NDArray[np.float64]
@@ -116,15 +115,19 @@ def test_the_parameters_have_the_defaults_of_the_settings_and_a_random_state_dra
     ("loss", "classes"),
     [("squared_hinge", 2), ("squared_hinge", 3), ("log_loss", 2), ("hinge", 2), ("hinge", 3)],
 )
-@pytest.mark.parametrize("parameters", [
-    {},
-    {"C": 0.01},
-    {"C": 30.0},
-    {"fit_intercept": False},
-    {"intercept_scaling": 7.0},
-    {"class_weight": "balanced"},
-    {"class_weight": {0: 5.0, 1: 0.2}},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"C": 0.01},
+        {"C": 30.0},
+        {"fit_intercept": False},
+        {"intercept_scaling": 7.0},
+        {"class_weight": "balanced"},
+        {"class_weight": {0: 5.0, 1: 0.2}},
+    ],
+    ids=str,
+)
 def test_the_objective_is_scikit_learn_s_and_within_the_gap_of_its_least(loss, classes, parameters):
     X, y = _rows(classes=classes)
     weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(y))
@@ -150,13 +153,18 @@ def test_only_the_logistic_loss_has_probabilities(loss):
     for name in ("predict_proba", "predict_log_proba"):
         with pytest.raises(AttributeError, match=name) as caught:
             getattr(model, name)
-        assert f"loss is '{loss}': wanted 'log_loss'" in str(caught.value.__cause__)
+        assert f"loss is '{loss}': expected 'log_loss'" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(("base", "class_weight", "loss"), [
-    (0, None, "squared_hinge"), (0, "balanced", "log_loss"), (1, "balanced", "squared_hinge"),
-    (1, None, "hinge"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "class_weight", "loss"),
+    [
+        (0, None, "squared_hinge"),
+        (0, "balanced", "log_loss"),
+        (1, "balanced", "squared_hinge"),
+        (1, None, "hinge"),
+    ],
+)
 def test_weights_are_bit_for_bit_those_of_a_shard_of_these_rows(tmp_path, base, class_weight, loss):
     X, y = _rows(n=9000, columns=30)  # three blocks
     X[:, 0], X[0, 0] = 0.0, 1.0
@@ -182,10 +190,15 @@ def test_weights_are_bit_for_bit_those_of_a_shard_of_these_rows(tmp_path, base, 
         assert not np.array_equal(ours.set_params(random_state=8).fit(X, y).coef_[0], model.weights)
 
 
-@pytest.mark.parametrize(("class_weight", "names"), [
-    (None, {"classes": [3, 0, 1, 2]}), (None, {"multiclass": True}),
-    ("balanced", {"classes": [3, 0, 1, 2]}), ({0: 3.0, 2: 0.5}, {"multiclass": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("class_weight", "names"),
+    [
+        (None, {"classes": [3, 0, 1, 2]}),
+        (None, {"multiclass": True}),
+        ("balanced", {"classes": [3, 0, 1, 2]}),
+        ({0: 3.0, 2: 0.5}, {"multiclass": True}),
+    ],
+)
 def test_many_classes_in_a_shard_and_in_memory_are_the_same_bits(tmp_path, class_weight, names):
     X, y = _rows(classes=4)
     root = write_shards(tmp_path / "rows", svm_lines(X, y, 1), 1)
@@ -224,9 +237,16 @@ def test_every_kind_of_matrix_gives_the_same_bits():
     twice.has_canonical_format = True  # as scipy believes where it is not told of a change
     expected = StreamtronClassifier().fit(X, y)
     kinds: list[Any] = [
-        X.astype(np.float32), np.asfortranarray(X), X.tolist(), wide, twice, sparse.csr_matrix(X),
-        sparse.csc_array(X), sparse.coo_array(X), sparse.lil_matrix(X),
-    ]  # fmt: skip
+        X.astype(np.float32),
+        np.asfortranarray(X),
+        X.tolist(),
+        wide,
+        twice,
+        sparse.csr_matrix(X),
+        sparse.csc_array(X),
+        sparse.coo_array(X),
+        sparse.lil_matrix(X),
+    ]
     for kind in kinds:
         fitted = StreamtronClassifier().fit(kind, y)
         assert np.array_equal(fitted.coef_, expected.coef_)
@@ -240,7 +260,7 @@ def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
     X, y = _rows(columns=3)
     table = pa.table({name: X[:, j] for j, name in enumerate(("b", "a", "c"))})
     pq.write_table(table.append_column("label", pa.array(y.tolist())), tmp_path / "rows.parquet")
-    model = StreamtronClassifier().fit_shards(tmp_path / "rows.parquet", features="*")
+    model = StreamtronClassifier().fit_shards(tmp_path / "rows.parquet")
     assert model.feature_names_in_.tolist() == ["b", "a", "c"]
     names = pandas.Series(y).map({0: "no", 1: "yes"})
     decisions = model.predict(table) == 1
@@ -268,42 +288,52 @@ def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then(
 # --- what is refused, and what is warned of ---
 
 
-@pytest.mark.parametrize(("parameters", "sentence"), [
-    ({"max_iter": 0}, "^max_iter is 0"),
-    ({"max_iter": 2.5}, "^max_iter is 2.5: wanted a whole number"),
-    ({"intercept_scaling": 0}, "^intercept_scaling is 0: wanted a number above 0"),
-    ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
-    ({"random_state": -1}, "^random_state is -1"),
-    ({"class_weight": "even"}, "^class_weight is 'even'"),
-    ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
-    ({"n_jobs": 0}, "^n_jobs is 0"),
-    ({"n_jobs": "two"}, "^n_jobs is 'two'"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"max_iter": 0}, "^max_iter is 0"),
+        ({"max_iter": 2.5}, "^max_iter is 2.5: expected a whole number"),
+        ({"intercept_scaling": 0}, "^intercept_scaling is 0: expected a number above 0"),
+        ({"intercept_scaling": np.inf}, "^intercept_scaling is inf"),
+        ({"random_state": -1}, "^random_state is -1"),
+        ({"class_weight": "even"}, "^class_weight is 'even'"),
+        ({"class_weight": {0: -1.0}}, "^class_weight of 0 is -1.0"),
+        ({"n_jobs": 0}, "^n_jobs is 0"),
+        ({"n_jobs": "two"}, "^n_jobs is 'two'"),
+    ],
+    ids=str,
+)
 def test_a_parameter_out_of_range_is_a_value_error_by_its_own_name(parameters, sentence):
     with pytest.raises(SettingsError, match=sentence):
         StreamtronClassifier(**parameters).fit([[0.0], [1.0]], [0, 1])
 
 
-@pytest.mark.parametrize(("y", "weights", "sentence"), [
-    ([1, 1, 1, 1], None, "only one class"),
-    ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
-    ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], r"row 3 has -0\.5"),
-    ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"row 2 has 1e\+31"),
-    (np.ma.masked_equal([0, 1, 1, 2], 2), None, "values that are masked"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("y", "weights", "sentence"),
+    [
+        ([1, 1, 1, 1], None, "only one class"),
+        ([0, 1, 1, 0], [0.0, 1.0, 1.0, 0.0], "only one class, 1,"),
+        ([0, 1, 1, 0], [1.0, 1.0, 1.0, -0.5], "Negative values in data passed to `sample_weight`"),
+        ([0, 1, 1, 0], [1.0, 1.0, 1e31, 1.0], r"a weight above 1e\+30"),
+        (np.ma.masked_equal([0, 1, 1, 2], 2), None, "values that are masked"),
+    ],
+)
 def test_one_class_and_weights_out_of_range_are_refused(y, weights, sentence):
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(ValueError, match=sentence):
         StreamtronClassifier().fit(np.eye(4), y, sample_weight=weights)
     if weights is None:
         with pytest.raises(DataError):
             streamtron.fit(np.eye(4), y)
 
 
-@pytest.mark.parametrize(("y", "sentence"), [
-    ([1.0, None, 3.0], "row 1 has nan"),
-    ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0. Wanted are finite numbers"),
-    ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [
+        ([1.0, None, 3.0], "row 1 has nan"),
+        ([1, 2, 2**53 + 1], "row 2 has 9007199254740992.0: expected finite numbers"),
+        ([1.0, 2.0, 1e200], r"row 3 has the label 1e\+200: wanted 0, or 1e-50 to 1e\+50 in size"),
+    ],
+)
 def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y, sentence):
     with pytest.raises(DataError, match=sentence):
         StreamtronRegressor().fit([[0.0], [1.0], [2.0]], y)
@@ -420,14 +450,17 @@ def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(intercept,
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize(("other", "named"), [
-    ({"C": 2.0}, "C: 2.0, but the earlier rows had 1.0"),
-    ({"class_weight": {0: 100.0}}, "class_weight: "),
-    ({"fit_intercept": False}, "intercept_scaling: 0.0, but the earlier rows had 1.0"),
-    ({"intercept_scaling": 3.0}, "intercept_scaling: 3.0, but the earlier rows had 1.0"),
-    ({"intercept": "free"}, "intercept: free, but the earlier rows had penalised"),
-    ({"loss": "hinge"}, "loss: hinge, but the earlier rows had squared_hinge"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"C": 2.0}, "C is 2.0, and was 1.0 for"),
+        ({"class_weight": {0: 100.0}}, "class_weight is "),
+        ({"fit_intercept": False}, "intercept_scaling is 0.0, and was 1.0 for"),
+        ({"intercept_scaling": 3.0}, "intercept_scaling is 3.0, and was 1.0 for"),
+        ({"intercept": "free"}, "intercept is free, and was penalised for"),
+        ({"loss": "hinge"}, "loss is hinge, and was squared_hinge for"),
+    ],
+)
 def test_rows_of_another_problem_are_refused_and_of_the_same_are_learned(classes, other, named):
     X, y = _rows(n=60, classes=classes)
     model = StreamtronClassifier().partial_fit(X[:40], y[:40], classes=range(classes))
@@ -447,7 +480,7 @@ def test_rows_after_a_balanced_fit_are_refused_and_after_given_weights_have_them
     names = range(classes) if classes > 2 else None
     balanced = StreamtronClassifier(class_weight="balanced")
     for model in (balanced.fit(X[:60], y[:60]), clone(balanced).fit_shards(root, classes=names)):
-        with pytest.raises(SettingsError, match=r"class_weight: .* but the earlier rows had"):
+        with pytest.raises(SettingsError, match=r"class_weight is .* for the earlier rows"):
             model.set_params(class_weight=None).partial_fit(X[60:], y[60:])
 
     model = StreamtronClassifier().fit_shards(root, classes=names, class_weight={0: 5.0})
@@ -455,11 +488,14 @@ def test_rows_after_a_balanced_fit_are_refused_and_after_given_weights_have_them
     assert model.score(X, y) > 0.5
 
 
-@pytest.mark.parametrize(("parameters", "classes", "sentence"), [
-    ({}, None, "classes must be passed"),
-    ({"class_weight": "balanced"}, [0, 1], "balanced"),
-    ({}, [0, 2], "label 1 is not one of the classes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parameters", "classes", "sentence"),
+    [
+        ({}, None, "classes must be passed"),
+        ({"class_weight": "balanced"}, [0, 1], "balanced"),
+        ({}, [0, 2], "label 1 is not one of the classes"),
+    ],
+)
 def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
     X, y = _rows(n=20)
     with pytest.raises(ValueError, match=sentence):
@@ -469,49 +505,37 @@ def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
         model.partial_fit(X, y, classes=[0, 1, 2])
 
 
-# --- an existing script ---
+# --- what else a parameter changes ---
 
 
-@pytest.mark.parametrize("theirs", [
-    LinearSVC(penalty="l2", dual="auto", multi_class="ovr", verbose=0, C=0.5),
-    LogisticRegression(solver="liblinear", dual=False, l1_ratio=0, n_jobs=1, warm_start=True),
-], ids=["LinearSVC", "LogisticRegression"])  # fmt: skip
-def test_the_parameters_of_a_scikit_learn_estimator_are_accepted_and_change_nothing(theirs):
-    X, y = _rows(classes=3)
-    given = theirs.get_params()
-    given = {name: value for name, value in given.items() if value != "deprecated"}
-    model = StreamtronClassifier(**given).fit(X, y)
-    named = set(given) & set(model.get_params())
-    plain = StreamtronClassifier(**{name: given[name] for name in named}).fit(X, y)
-    assert np.array_equal(model.coef_, plain.coef_)
-    assert clone(model).get_params() == plain.get_params()
-
-
-@pytest.mark.parametrize(("kind", "keywords", "error", "sentence"), [
-    (StreamtronClassifier, {"solver": "lbfgs"}, SettingsError, "Give intercept='free' instead"),
-    (StreamtronClassifier, {"multi_class": "multinomial"}, SettingsError, "one against the rest"),
-    (StreamtronClassifier, {"alpha": 1e-4}, SettingsError, r"Give C=1/\(alpha \* rows\)"),
-    (StreamtronClassifier, {"learning_rate": "optimal"}, SettingsError, "no step size"),
-    (StreamtronClassifier, {"early_stopping": True}, SettingsError, "Give tol in its place"),
-    (StreamtronClassifier, {"duel": "auto"}, TypeError, "'duel': did you mean dual"),
-    (StreamtronClassifier, {"max_itr": 3}, TypeError, "did you mean max_iter"),
-    (StreamtronClassifier, {"loss": "huber"}, SettingsError, "is 'huber': StreamtronRegressor"),
-    (StreamtronRegressor, {"loss": "hinge"}, SettingsError, "has the losses of numbers"),
-    (StreamtronRegressor, {"alpha": 1.0}, SettingsError, r"C=1/alpha for .* C=1/\(alpha \* rows"),
-    (StreamtronRegressor, {"positive": True}, SettingsError, "weights may be negative"),
-    (StreamtronRegressor, {"penalty": "l1", "loss": "epsilon_insensitive"}, SettingsError,
-     "its solver wants a smooth loss"),
-    (StreamtronRegressor, {"epsilon": 0.5}, SettingsError, "has no epsilon"),
-], ids=str)  # fmt: skip
-def test_a_keyword_of_another_problem_is_refused_with_what_to_do(kind, keywords, error, sentence):
-    with pytest.raises(error, match=sentence):
+@pytest.mark.parametrize(
+    ("kind", "keywords", "sentence"),
+    [
+        (StreamtronClassifier, {"loss": "huber"}, "StreamtronClassifier has no loss 'huber'"),
+        (StreamtronRegressor, {"loss": "hinge"}, "StreamtronRegressor has no loss 'hinge'"),
+        (
+            StreamtronRegressor,
+            {"penalty": "l1", "loss": "epsilon_insensitive"},
+            "expected a smooth loss",
+        ),
+        (StreamtronRegressor, {"epsilon": 0.5}, "has no epsilon"),
+    ],
+    ids=str,
+)
+def test_a_loss_or_penalty_that_an_estimator_does_not_have_is_refused(kind, keywords, sentence):
+    with pytest.raises(SettingsError, match=sentence):
         kind(**keywords).fit([[0.0], [1.0]], [0, 1])
 
 
-@pytest.mark.parametrize(("loss", "rows", "classes", "n_jobs"), [
-    ("squared_hinge", 400, 3, -1), ("squared_hinge", 400, 3, -2),
-    ("squared_hinge", 70_000, 2, 3), ("log_loss", 70_000, 2, 3),  # which threads share
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "rows", "classes", "n_jobs"),
+    [
+        ("squared_hinge", 400, 3, -1),
+        ("squared_hinge", 400, 3, -2),
+        ("squared_hinge", 70_000, 2, 3),
+        ("log_loss", 70_000, 2, 3),  # which threads share
+    ],
+)
 def test_the_number_of_threads_changes_no_bit(loss, rows, classes, n_jobs):
     X, y = _rows(rows, classes=classes)
     one, many = (
@@ -539,41 +563,6 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, c
         assert lines[-1].startswith(f"reading 2{of_class}: gap {gap} proven, ")
     StreamtronClassifier().fit(X, y)
     assert capsys.readouterr().out == ""
-
-
-def test_callbacks_of_scikit_learn_meet_every_reading():
-    pytest.importorskip("sklearn.callback")
-    told: list[str] = []
-
-    class Told:
-        def setup(self, estimator: Any, context: Any) -> None:
-            told.append("setup")
-
-        def teardown(self, estimator: Any, context: Any) -> None:
-            told.append("teardown")
-
-        def on_fit_task_begin(self, estimator: Any, context: Any, *, X: Any = None) -> None:
-            assert X.shape == (900, 12)
-
-        def on_fit_task_end(self, estimator: Any, context: Any) -> None:
-            told.append(context.task_name)
-
-    X, y = _rows(n=900)
-    model = StreamtronClassifier().set_callbacks(Told()).fit(X, y)
-    assert told == ["setup", *["reading"] * len(model.certificate_["history"]), "fit", "teardown"]
-    with pytest.raises(DataError):
-        model.fit(X, np.zeros(900))
-    assert told[-1] == "teardown"
-
-
-def test_a_scikit_learn_without_callbacks_is_enough(tmp_path):
-    code = (
-        "import sys; import sklearn.linear_model, sklearn.calibration; "
-        "sys.modules['sklearn.callback'] = None; from streamtron import StreamtronClassifier; "
-        "model = StreamtronClassifier().fit([[0.0], [1.0]], [0, 1]); "
-        "print(model.predict([[5.0]]), hasattr(model, 'set_callbacks'))"
-    )
-    assert Process(code, cwd=tmp_path).end().stdout == "[1] False\n"
 
 
 # --- sparse weights, and other faces of the same model ---
@@ -675,10 +664,10 @@ def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss
     assert ours.predict(X) == pytest.approx(X @ rival[:-1] + rival[-1], abs=0.02)
 
 
-def test_several_numbers_a_row_are_refused_with_how_to_predict_them():
+def test_several_numbers_a_row_are_refused():
     X, y, _ = _numbers()
     both = np.column_stack([y, -y])
-    with pytest.raises(DataError, match=r"shape \(300, 2\).*one number a row.*MultiOutput"):
+    with pytest.raises(DataError, match=r"shape \(300, 2\): expected one number a row"):
         StreamtronRegressor().fit(X, both)
     predicted = MultiOutputRegressor(StreamtronRegressor()).fit(X, both).predict(X)
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
@@ -703,18 +692,9 @@ def test_the_proven_objective_is_that_of_the_intercept():
     assert primal <= fitted.certificate_["primal_objective"]
 
 
-def test_the_parameters_of_scikit_learn_s_regressors_are_accepted_and_change_nothing():
-    keywords = {"solver": "cholesky", "copy_X": True, "positive": False, "dual": "auto",
-                "penalty": "l2", "shuffle": True, "early_stopping": False}  # fmt: skip
-    theirs = StreamtronRegressor(**keywords).get_params()
-    assert theirs == StreamtronRegressor().get_params()
-    ours = Settings(loss="squared_error")
-    assert (theirs["intercept"], theirs["tol"]) == (ours.intercept, ours.tol)
-
-
 def test_a_model_of_numbers_becomes_a_regressor():
     model = LinearModel([1.0], 2.0, (), {"loss": "huber", "C": 3.0}, None, {"index_base": 0})
     regressor = StreamtronRegressor.from_model(model)
     assert (regressor.predict([[5.0]]).tolist(), regressor.C) == ([7.0], 3.0)
-    with pytest.raises(SettingsError, match="a regression model, and StreamtronClassifier is for"):
+    with pytest.raises(SettingsError, match="cannot be made of a regression model"):
         StreamtronClassifier.from_model(model)

@@ -61,8 +61,16 @@ def _lines(script: str, *words: object) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("topics", "workers"), [("CCAT", ()), ("CCAT,GCAT", ("--workers", "2"))])
 def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, workers, tmp_path):
-    words = ("rcv1_two_stage.py", tmp_path / "rcv1", "--tiny", "--topics", topics,
-             "--delta", "0.3,1000", *workers)  # fmt: skip
+    words = (
+        "rcv1_two_stage.py",
+        tmp_path / "rcv1",
+        "--tiny",
+        "--topics",
+        topics,
+        "--delta",
+        "0.3,1000",
+        *workers,
+    )
     shown = succeeded(_pipeline(*words)).stdout.split("topic ")[1]
     work = tmp_path / "rcv1" / "work"
     for topic in topics.split(","):
@@ -131,11 +139,14 @@ def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == 3300
 
 
-@pytest.mark.parametrize(("script", "words", "code", "sentence"), [
-    ("paper_tables.py", ("bad.svm", "--set", "adult"), 1, "paper_tables: bad.svm, line 1"),
-    ("nightly_update.py", ("m", "inbox"), 3, "bad.svm, line 1"),
-    ("raw_text.py", ("a.jsonl", "a.jsonl", "--to", "."), 1, "of type int64 cannot be a text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "words", "code", "sentence"),
+    [
+        ("paper_tables.py", ("bad.svm", "--set", "adult"), 1, "paper_tables: bad.svm, line 1"),
+        ("nightly_update.py", ("m", "inbox"), 3, "bad.svm, line 1"),
+        ("raw_text.py", ("a.jsonl", "a.jsonl", "--to", "."), 1, "of type int64 cannot be a text"),
+    ],
+)
 def test_a_pipeline_ends_with_a_sentence_of_what_is_wrong(script, words, code, sentence, tmp_path):
     (tmp_path / "inbox").mkdir()
     for place in (tmp_path, tmp_path / "inbox"):

@@ -26,14 +26,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 FUNCTIONS = (
-    "fit", "run", "predict", "evaluate", "certify", "sweep", "update", "forget", "convert",
-    "generate", "load", "log_events", "export", "prune", "explain",
-    "diff", "calibrate", "report",
-)  # fmt: skip
+    "fit",
+    "run",
+    "predict",
+    "evaluate",
+    "certify",
+    "sweep",
+    "update",
+    "forget",
+    "convert",
+    "generate",
+    "load",
+    "log_events",
+    "export",
+    "explain",
+    "calibrate",
+    "report",
+)
 CLASSES = (
-    "LinearModel", "ModelCertificate", "StreamtronClassifier", "StreamtronRegressor", "Settings",
-    "Machine", "Certificate", "Recipe",
-)  # fmt: skip
+    "LinearModel",
+    "ModelCertificate",
+    "StreamtronClassifier",
+    "StreamtronRegressor",
+    "Settings",
+    "Machine",
+    "Certificate",
+    "Recipe",
+)
 
 
 # --- the command line ---
@@ -138,9 +157,6 @@ def _signature(called: Callable[..., Any], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and positional_only:
             words.append("*")
         positional_only = positional_only and parameter.kind is not parameter.KEYWORD_ONLY
-        if parameter.kind is parameter.VAR_KEYWORD and (names := _keywords(parameter.annotation)):
-            words += names
-            continue
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = ""
         if parameter.default is not parameter.empty:
@@ -149,20 +165,6 @@ def _signature(called: Callable[..., Any], name: str) -> str:
         words.append(f"{star}{parameter.name}{default}")
     line = f"{name}({', '.join(words)})"
     return line if len(line) <= 80 else f"{name}(\n    " + ",\n    ".join(words) + ",\n)"
-
-
-def _keywords(annotation: Any) -> list[str]:
-    """Write the keywords of ``**names: Unpack[Names]``, with the defaults of the settings."""
-    from streamtron import Settings
-    from streamtron.core import names
-
-    match = re.fullmatch(r"Unpack\[(\w+)\]", str(annotation))
-    kind: Any = getattr(names, match[1], dict) if match else dict
-    defaults = Settings.__dataclass_fields__
-    return [
-        f"{keyword}={defaults[keyword].default!r}" if keyword in defaults else f"{keyword}=None"
-        for keyword in typing.get_type_hints(kind)
-    ]
 
 
 def docstring(text: str) -> str:

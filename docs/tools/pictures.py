@@ -147,11 +147,17 @@ def _svg(width: int, height: int, title: str, lines: Sequence[str]) -> str:
         f".axis{{fill:none;stroke:{INK};stroke-width:1.5}}"
         f".grid{{fill:none;stroke:{INK};stroke-dasharray:3 4;opacity:.7}}"
     )
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img">',
-        f"<title>{title}</title>", f"<style>{style}</style>", *lines, "</svg>", "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">',
+            f"<title>{title}</title>",
+            f"<style>{style}</style>",
+            *lines,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def main() -> None:

@@ -1,10 +1,8 @@
-"""The commands ``cache``, of rows, and ``warm``, which fills that of compiled loops."""
+"""The command ``cache``."""
 
 from __future__ import annotations
 
 import os
-import time
-from typing import Any
 
 import click
 
@@ -38,21 +36,3 @@ def cache(path: str, clear: bool) -> None:
     files = cache_files(directory)
     size = format_size(sum(os.path.getsize(file) for file in files))
     click.echo(f"{directory}: {size} in {len(files):,} files")
-
-
-@options.command()
-def warm() -> None:
-    """Compile all loops for this machine, which else happens when each is first needed.
-
-    They are kept beside the package, in the home directory, or in NUMBA_CACHE_DIR.
-    """
-    from streamtron.core import kernels
-    from streamtron.data.formats import text_kernels, word_kernels
-
-    start = time.monotonic()
-    modules = (kernels, text_kernels, word_kernels)
-    known = [getattr(module, name) for module in modules for name in dir(module)]
-    loops: list[Any] = [value for value in known if isinstance(value, kernels.Kernel)]
-    compiled = [loop.compile() for loop in loops]
-    seconds = time.monotonic() - start
-    click.echo(f"{sum(compiled)} of {len(compiled)} loops compiled, in {seconds:.1f} s")

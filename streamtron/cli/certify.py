@@ -12,7 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
-from streamtron.core.config import REGRESSION
+from streamtron.core.config import PROBLEM, REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--bias-last", is_flag=True, help="The last number of a coefficient file is the bias."
 )
-@options.setting_options(*options.PROBLEM, default="the model's")
+@options.setting_options(*PROBLEM, default="the model's")
 @options.setting_options("index_base", *options.PLACES)
 @options.run_dir_option
 @options.reading_options
@@ -127,11 +127,9 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     if learners:
         scales = [repr(learner["weights_scale"]) for learner in learners]
         yield ""
-        yield from class_table(
-            [learner["label"] for learner in learners],
-            bounds([learner["certificate"] | learner["as_given"] for learner in learners]),
-            ("scale of weights", scales) if longer or is_verbose() else ("", ()),
-        )
+        columns = bounds([learner["certificate"] | learner["as_given"] for learner in learners])
+        columns |= {"scale of weights": scales} if longer or is_verbose() else {}
+        yield from class_table([learner["label"] for learner in learners], columns)
     elif (gap := certificate["relative_duality_gap"]) < 1.0:
         yield f"{within(gap)}, proven on these rows"
     if longer:

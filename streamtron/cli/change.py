@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @options.change_options
 def update(
     run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
-) -> int:  # fmt: skip
+) -> int:
     """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
 
     The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
@@ -39,18 +39,27 @@ def update(
 @options.command()
 @click.argument("run", type=click.Path())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--key", metavar="COLUMN",
-              help="Only rows whose COLUMN holds a --value (not in libsvm text).")  # fmt: skip
+@click.option(
+    "--key", metavar="COLUMN", help="Only rows whose COLUMN holds a --value (not in libsvm text)."
+)
 @click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
-@click.option("--rows", type=options.Read(dir_okay=False),
-              help="Only the rows in this CSV file with columns shard,row; rows count from "
-              "0.")  # fmt: skip
+@click.option(
+    "--rows",
+    type=options.Read(dir_okay=False),
+    help="Only the rows in this CSV file with columns shard,row; rows count from 0.",
+)
 @options.setting_options("tol", "max_epochs")
 @options.change_options
 def forget(
-    run: str, shards: tuple[str, ...], key: str | None, value: tuple[str, ...], rows: str | None,
-    report: str | None, log: str | None, **given: Any,
-) -> int:  # fmt: skip
+    run: str,
+    shards: tuple[str, ...],
+    key: str | None,
+    value: tuple[str, ...],
+    rows: str | None,
+    report: str | None,
+    log: str | None,
+    **given: Any,
+) -> int:
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
 
@@ -68,9 +77,13 @@ def forget(
 
 
 def _change_run(
-    change: Callable[..., Outcome], run: str, shards: tuple[str, ...], report: str | None,
-    log: str | None, given: Mapping[str, Any],
-) -> int:  # fmt: skip
+    change: Callable[..., Outcome],
+    run: str,
+    shards: tuple[str, ...],
+    report: str | None,
+    log: str | None,
+    given: Mapping[str, Any],
+) -> int:
     settings, machine = options.split(given)
     from streamtron.cli.progress import progress
     from streamtron.runs.finished_run import locate, model_of
@@ -79,14 +92,20 @@ def _change_run(
     check_files(
         {"report": report, "log": log},
         [place.model, *shards, given.get("rows"), given["scheduler"]],
-        runs=[place.directory], directories={"run directory": place.directory},
+        runs=[place.directory],
+        directories={"run directory": place.directory},
         cache=machine.cache_dir,
-    )  # fmt: skip
+    )
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
         outcome = change(
-            run, shards, report=report, machine=machine, listen=listen,
-            open_parts=parts_of(workers), **settings,
-        )  # fmt: skip
+            run,
+            shards,
+            report=report,
+            machine=machine,
+            listen=listen,
+            open_parts=parts_of(workers),
+            **settings,
+        )
     machine = replace(machine, run_dir=str(place.directory))
     return report_fit(outcome, model_of(run), machine, _changes(outcome.report))
 
@@ -98,10 +117,14 @@ def _changes(report: Mapping[str, Any]) -> Lines:
         yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
     lists = (
         [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
-        [f"{shard}: in the run already; it is skipped"
-         for shard in report.get("already_in_run", ())],
-        [f"{shard}: not in the run; there is nothing to forget"
-         for shard in report.get("not_in_run", ())],
-    )  # fmt: skip
+        [
+            f"{shard}: in the run already; it is skipped"
+            for shard in report.get("already_in_run", ())
+        ],
+        [
+            f"{shard}: not in the run; there is nothing to forget"
+            for shard in report.get("not_in_run", ())
+        ],
+    )
     for sentences in lists:
         yield from (*sentences[:MANY], *and_more(sentences))

@@ -35,21 +35,25 @@ def executor_of(**where: Any) -> Iterator[Executor]:
 
 @contextmanager
 def workers_of(
-    *, workers: int | None, scheduler: str | None, dashboard: str | None, memory: int | None,
-    worker_timeout: float | None, **_: Any,
-) -> Iterator[Workers | None]:  # fmt: skip
+    *,
+    workers: int | None,
+    scheduler: str | None,
+    memory: int | None,
+    worker_timeout: float | None,
+    **_: Any,
+) -> Iterator[Workers | None]:
     """Connect to the workers that ``cluster_options`` ask for; None if they ask for none."""
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster.connect import connect
+    from streamtron.cluster.connect import WORKER_TIMEOUT, connect
 
     with connect(
-        workers, scheduler, machine=Machine(memory), dashboard=dashboard, verbose=is_verbose(),
-        worker_timeout=worker_timeout,
-    ) as connected:  # fmt: skip
-        if workers is not None and dashboard is not None:
-            click.echo(f"dashboard: {connected.client.dashboard_link}", err=True)
+        workers,
+        scheduler,
+        machine=Machine(memory),
+        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
+    ) as connected:
         yield connected
 
 
@@ -77,9 +81,11 @@ def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[s
 
 
 def check_files(
-    written: Mapping[str, str | None], read: Iterable[str | None], fit: Machine | None = None,
+    written: Mapping[str, str | None],
+    read: Iterable[str | None],
+    fit: Machine | None = None,
     **how: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Refuse outputs, of a ``fit`` on a machine or as ``how`` says, that ``check_outputs`` refuses,
     or that cannot be written, before any work."""
     from streamtron.runs.inputs import check_outputs, check_outputs_of_fit

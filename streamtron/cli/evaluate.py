@@ -15,7 +15,6 @@ from streamtron.core.text import (
     MANY,
     Lines,
     aligned,
-    bracket_text,
     column_lines,
     label_text,
     metric_words,
@@ -38,12 +37,20 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 @options.command()
 @click.argument("model", type=options.Read())
 @options.shards_argument
-@click.option("--ranking/--no-ranking", default=True, show_default=True,
-              help="Compute ROC AUC and average precision: exact up to a million distinct "
-              "decisions, of all classes together; of more a bracket around them.")  # fmt: skip
-@click.option("--worst", default=0, type=options.whole_number(0), metavar="N",
-              help="List the N rows that are most wrong: where they are, label, decision "
-              "[none].")  # fmt: skip
+@click.option(
+    "--ranking/--no-ranking",
+    default=True,
+    show_default=True,
+    help="Compute ROC AUC and average precision, in memory; of more than 50 million "
+    "decisions from bins.",
+)
+@click.option(
+    "--worst",
+    default=0,
+    type=options.whole_number(0),
+    metavar="N",
+    help="List the N rows that are most wrong: where they are, label, decision [none].",
+)
 @options.json_option
 @options.distributed_options
 def evaluate(
@@ -95,11 +102,17 @@ def warn_known(model: LinearModel, path: str, shards: Sequence[str]) -> None:
 def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     """Yield the metrics; of classes a table, and what is confused; the worst rows, if asked for."""
     strange, beyond = metrics.get("rows_of_other_classes"), metrics.get("out_of_range")
-    yield from aligned([
-        ("rows", metrics["rows"]),
-        *((metric_words(name), _shown(metrics, name)) for name in metrics_shown(metrics)),
-        *([("of other classes", strange)] if strange else []),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            ("rows", metrics["rows"]),
+            *((metric_words(name), _shown(metrics, name)) for name in metrics_shown(metrics)),
+            *([("of other classes", strange)] if strange else []),
+        ]
+    )
+    if "every" in metrics:
+        yield f"too many rows to hold: measured is every {metrics['every']}th"
+    if "binned" in metrics:
+        yield "too many decisions to sort: ROC AUC and average precision are those of bins"
     if beyond:
         yield unknown_text(beyond, metrics.get("unseen", ()))
     yield from column_lines(metrics)
@@ -123,30 +136,27 @@ def _confusions(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     if len(classes) > MATRIX or max(map(len, names)) > 8:
         shown = {name: [label_text(x[name]) for x in confusions[:MANY]] for name in _PAIR}
         weights = [number(x["weight"]) for x in confusions[:MANY]]
-        width = max(9, *map(len, names))
-        yield from table({**shown, "rows": weights}, (-width, -width))
+        yield from table({**shown, "rows": weights}, _PAIR)
         return
     from streamtron.model.mistakes import confusion_matrix
 
     columns = zip(*confusion_matrix(metrics, classes), strict=True)
-    yield from class_table(classes, {
-        f"as {name}": [*map(number, weights)]
-        for name, weights in zip(names, columns, strict=True)
-    })  # fmt: skip
+    yield from class_table(
+        classes,
+        {
+            f"as {name}": [*map(number, weights)]
+            for name, weights in zip(names, columns, strict=True)
+        },
+    )
 
 
 def _shown(metrics: Mapping[str, Any], name: str) -> object:
-    """Return a metric, to four digits that do not make it 1, or the bracket that contains it."""
+    """Return a metric, to four digits that do not make it 1."""
     value = metrics[name]
-    if bracket := bracket_text(metrics, name):
-        return bracket
     return value if value is None or 0.9999 < value < 1.0 else f"{value:>13.4g}"
 
 
 def _short(metrics: Mapping[str, Any], name: str) -> str:
-    """Format a number in a table, with ~ where it is known within a bracket."""
+    """Format a number in a table."""
     value = metrics[name]
-    about = "~" if f"{name}_bracket" in metrics else ""
-    if isinstance(value, float) and not value.is_integer():
-        return f"{about}{value:.4f}"
-    return about + number(value)
+    return f"{value:.4f}" if isinstance(value, float) and not value.is_integer() else number(value)

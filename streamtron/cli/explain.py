@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.terminal import print_values
+from streamtron.cli.terminal import print_values, table
 from streamtron.core.text import Lines, aligned, feature_text, label_text
 
 _CLASSES = 3
@@ -59,9 +59,12 @@ def explain(
 def _model(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield from aligned([*class_facts(direction), ("bias", direction["bias"])])
-        yield f"{'weight':>14}  feature"
-        for feature in direction["features"]:
-            yield f"{feature['weight']:>+14.6g}  {feature_text(feature)}"
+        features = direction["features"]
+        columns = {
+            "weight": [f"{feature['weight']:+.6g}" for feature in features],
+            "feature": [*map(feature_text, features)],
+        }
+        yield from table(columns, ["feature"])
         yield ""
 
 
@@ -86,12 +89,22 @@ def _row(facts: Mapping[str, Any]) -> Lines:
         yield ""
         decision = f"{direction['decision']:+.6g}"
         yield from aligned([*class_facts(direction), ("decision", decision)])
-        yield f"{'adds':>14} {'value':>12} {'weight':>12}  feature"
-        for feature in direction["features"]:
-            numbers = f"{feature['contribution']:>+14.6g} {feature['value']:>12.6g}"
-            yield f"{numbers} {feature['weight']:>+12.6g}  {feature_text(feature)}"
+        rows = [
+            (
+                f"{feature['contribution']:+.6g}",
+                f"{feature['value']:.6g}",
+                f"{feature['weight']:+.6g}",
+                feature_text(feature),
+            )
+            for feature in direction["features"]
+        ]
         if count := direction["other_features"]:
-            yield f"{direction['other_contributions']:>+14.6g} {'':>25}  {count:,} other features"
-        yield f"{direction['bias']:>+14.6g} {'':>25}  bias"
+            rows.append(
+                (f"{direction['other_contributions']:+.6g}", "", "", f"{count:,} other features")
+            )
+        rows.append((f"{direction['bias']:+.6g}", "", "", "bias"))
+        heads = ("adds", "value", "weight", "feature")
+        columns = {head: [row[k] for row in rows] for k, head in enumerate(heads)}
+        yield from table(columns, ["feature"])
     if ranked[_CLASSES:]:
         yield f"\n… and {len(ranked) - _CLASSES:,} more; --json has all classes"

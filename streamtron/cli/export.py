@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files
 
-if TYPE_CHECKING:
-    from streamtron.model.linear_model import LinearModel
-
 
 @options.command()
 @click.argument("model", type=options.Read())
-@click.option("--format", "format_", required=True,
-              type=click.Choice(["liblinear", "onnx", "sklearn", "json", "streamtron"]),
-              help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
-              "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
-              "by column and name; streamtron: its own file.")  # fmt: skip
-@click.option("-o", "--output", required=True, type=options.Written(dir_okay=False),
-              help="File to write.")  # fmt: skip
-@click.option("--drop-below", type=options.REAL, metavar="SIZE",
-              help="Leave out weights smaller than this, and say what it changes.")  # fmt: skip
-def export(model: str, format_: Any, output: str, drop_below: float | None) -> None:
+@click.option(
+    "--format",
+    "format_",
+    required=True,
+    type=click.Choice(["liblinear", "onnx", "sklearn", "json"]),
+    help="liblinear: for LIBLINEAR's predict; onnx: for onnxruntime and others; "
+    "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
+    "by column and name.",
+)
+@click.option(
+    "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
+)
+def export(model: str, format_: Any, output: str) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
 
     onnx and sklearn need libraries that streamtron[export] installs.
@@ -34,8 +34,6 @@ def export(model: str, format_: Any, output: str, drop_below: float | None) -> N
     from streamtron.model.import_model import load_any
 
     loaded = load_any(model)
-    if drop_below is not None:
-        loaded = _without_small_weights(loaded, drop_below)
     write(loaded, output, format_)
     if loaded.recipe is not None and format_ == "liblinear":
         click.echo(
@@ -43,18 +41,3 @@ def export(model: str, format_: Any, output: str, drop_below: float | None) -> N
             f"{loaded.columns:,} features. --format onnx and sklearn take raw rows.",
             err=True,
         )
-
-
-def _without_small_weights(model: LinearModel, below: float) -> LinearModel:
-    from streamtron.core.text import up
-    from streamtron.model.pruning import prune
-
-    number = model.sparse_weights.nnz
-    model, dropped, changes = prune(model, below)
-    most = int(changes.argmax())
-    of_class = f", that of {model.classes[most]} the most" if len(changes) > 1 else ""
-    click.echo(
-        f"{dropped:,} of {number:,} weights are below {below:g} and left out. No decision changes "
-        f"by more than {up(changes[most], 3)} times the length of its row{of_class}."
-    )
-    return model

@@ -7,44 +7,45 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import STOPPED, check_files, parts_of, report_fit, workers_of
+from streamtron.cli.common import check_files, parts_of, report_fit, workers_of
 from streamtron.cli.evaluate import metric_lines, warn_known
-from streamtron.cli.terminal import complain, is_verbose, say
+from streamtron.cli.terminal import is_verbose, say
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import Lines, digits, down, share_of_rows
+from streamtron.core.text import Lines, share_of_rows
 
 if TYPE_CHECKING:
     from streamtron.core.config import Settings
     from streamtron.model.linear_model import LinearModel
     from streamtron.runs.report import Outcome
-    from streamtron.sweeps.until_certain import Certain
-
-
-def _share(text: str) -> float:
-    """Read ``certain=0.999``."""
-    name, _, share = text.partition("=")
-    if name != "certain":
-        raise ValueError
-    return float(digits(share))
 
 
 @options.command(options.Grouped)
 @options.shards_argument
-@click.option("--model", required=True, type=options.Written(dir_okay=False),
-              help="File for the model.")  # fmt: skip
+@click.option(
+    "--model", required=True, type=options.Written(dir_okay=False), help="File for the model."
+)
 @options.report_option
-@click.option("--witness", type=options.Written(dir_okay=False),
-              help="File for the witness, with which certify needs one reading.")  # fmt: skip
-@click.option("--until",
-              type=options.Parsed("certain=SHARE", _share, "certain=SHARE, as in certain=0.999"),
-              help="Tighten --tol until this share of the labels of --valid is certain, as in "
-              "certain=0.999: the best possible model labels them so.")  # fmt: skip
-@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
-              help="Shards held out, or a share of the rows, on which the model is measured in the "
-              "end, and for --until; shards can be repeated.")  # fmt: skip
-@click.option("--calibrate", multiple=True, type=options.Read(), metavar="SHARDS|10%",
-              help="Shards held out, or a share of the rows, on which the model's decisions become "
-              "probabilities; shards can be repeated [no probabilities].")  # fmt: skip
+@click.option(
+    "--witness",
+    type=options.Written(dir_okay=False),
+    help="File for the witness, with which certify needs one reading.",
+)
+@click.option(
+    "--valid",
+    multiple=True,
+    type=options.Read(),
+    metavar="SHARDS|20%",
+    help="Shards held out, or a share of the rows, on which the model is measured in the "
+    "end; shards can be repeated.",
+)
+@click.option(
+    "--calibrate",
+    multiple=True,
+    type=options.Read(),
+    metavar="SHARDS|10%",
+    help="Shards held out, or a share of the rows, on which the model's decisions become "
+    "probabilities; shards can be repeated [no probabilities].",
+)
 @options.calibration_option
 @options.log_option
 @options.config_option
@@ -53,10 +54,19 @@ def _share(text: str) -> float:
 @options.machine_options
 @options.cluster_options
 def fit(
-    shards: tuple[str, ...], model: str, report: str | None, witness: str | None,
-    until: float | None, valid: tuple[str, ...], calibrate: tuple[str, ...], calibration: Any,
-    log: str | None, config: str | None, resume: bool, overwrite: bool, **given: Any,
-) -> int:  # fmt: skip
+    shards: tuple[str, ...],
+    model: str,
+    report: str | None,
+    witness: str | None,
+    valid: tuple[str, ...],
+    calibrate: tuple[str, ...],
+    calibration: Any,
+    log: str | None,
+    config: str | None,
+    resume: bool,
+    overwrite: bool,
+    **given: Any,
+) -> int:
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
     Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, or that of another
@@ -68,14 +78,11 @@ def fit(
     start = 0.0 if measured.files else measured.share[1]
     calibrated = _rows(calibrate, shards, start if valid else 0.0)
     settings = _holding_out(settings, measured, calibrated)
-    if until is not None and not measured.files:
-        raise SettingsError("--until counts labels of --valid SHARDS. Name some.")
     if calibrate and settings.regression:
         raise SettingsError("--calibrate makes probabilities, and numbers have none: leave it out.")
     from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.fit import run
-    from streamtron.sweeps.until_certain import fit_until_certain
 
     files = {"model": model, "report": report, "witness": witness}
     paths = [*shards, *calibrated.files, *measured.files]
@@ -83,20 +90,21 @@ def fit(
     check_files({**files, "log": log}, read, machine)
     for rows in filter(None, (calibrated.files, measured.files)):
         find_shards(rows)  # before hours of work
-    certain = None
     with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
-        how: Any = {
-            **files, "machine": machine, "resume": resume, "overwrite": overwrite,
-            "open_parts": parts_of(workers), "listen": listen,
-        }  # fmt: skip
-        if until is None:
-            outcome = run(shards, settings, **how)
-        else:
-            outcome, certain = fit_until_certain(shards, settings, until, valid, **how)
+        outcome = run(
+            shards,
+            settings,
+            **files,
+            machine=machine,
+            resume=resume,
+            overwrite=overwrite,
+            open_parts=parts_of(workers),
+            listen=listen,
+        )
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
     fitted = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
     _use(measured.among(fitted), calibrated.among(fitted), outcome.model, calibration, model)
-    return code if certain is None else _report_certain(certain, until or 0.0, code)
+    return code
 
 
 class _Rows(NamedTuple):
@@ -161,14 +169,3 @@ def _notes(outcome: Outcome, settings: Settings) -> Lines:
             "--multiclass"
         )
         yield ""
-
-
-def _report_certain(certain: Certain, until: float, code: int) -> int:
-    click.echo(f"{'certain labels':<18} {certain.certain:,} of {certain.rows:,}")
-    if certain.share >= until or code:
-        return code
-    complain(
-        f"{down(certain.share, 4)} of the labels are certain, wanted {until:g}: rounding hides a "
-        "smaller gap. The model is written."
-    )
-    return STOPPED

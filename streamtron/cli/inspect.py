@@ -13,6 +13,7 @@ import click
 from streamtron.cli import options
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, print_values, table
+from streamtron.core.config import READING
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import (
     BOUNDS,
@@ -33,7 +34,7 @@ from streamtron.core.text import (
 @options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
-@options.setting_options("active_set", "loss", *options.READING)
+@options.setting_options("active_set", "loss", *READING)
 @options.machine_options
 @options.json_option
 def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
@@ -63,11 +64,16 @@ def _model(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "format_version", "columns", "nonzero_weights", "bias")
     names = facts["classes"]
     decides = _DECIDES[facts["classification"]]
-    yield from aligned([
-        ("classes", decides.format(*map(label_text, names), n=len(names))),
-        *([("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]])]
-          if names else []),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            ("classes", decides.format(*map(label_text, names), n=len(names))),
+            *(
+                [("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]])]
+                if names
+                else []
+            ),
+        ]
+    )
     yield ""
     learners, certificate = facts.get("learners"), facts["certificate"]
     if _complete(certificate, *(_BOUNDS[2:] if learners else _BOUNDS)):
@@ -82,17 +88,23 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         yield ""
         yield from class_table(
             [learner["label"] for learner in learners],
-            bounds([bound if _complete(bound, *_BOUNDS) else None for bound in proven]),
-            ("largest weights", ["  ".join(_largest(learner)) for learner in learners]),
+            bounds([bound if _complete(bound, *_BOUNDS) else None for bound in proven])
+            | {"largest weights": [", ".join(_largest(learner)) for learner in learners]},
+            ["largest weights"],
         )
     for title in ("settings", "reading"):
         yield from ("", title)
         yield from _indented(facts[title])
     if "largest_weights" in facts:
         yield from ("", "largest weights")
-        for entry in facts["largest_weights"]:
-            name = f"  {entry['name']}" if "name" in entry else ""
-            yield f"  column {entry['column']:>10}  {entry['weight']:>+13.6g}{name}"
+        entries = facts["largest_weights"]
+        columns = {
+            "column": [str(entry["column"]) for entry in entries],
+            "weight": [f"{entry['weight']:+.6g}" for entry in entries],
+        }
+        if any("name" in entry for entry in entries):
+            columns["name"] = [entry.get("name", "") for entry in entries]
+        yield from table(columns, ["name"])
 
 
 def _complete(certificate: Any, *names: str) -> bool:
@@ -144,11 +156,15 @@ def _run(facts: Mapping[str, Any]) -> Lines:
         yield from aligned([("seconds", round(progress["seconds"], 1))])
     yield from _some(facts, "rows", "nonzeros")
     forgotten = facts.get("forgotten_rows")
-    yield from aligned([
-        *([("rows forgotten", forgotten)] if forgotten else []),
-        ("size", format_size(facts["bytes"])), ("witness", facts["witness"] or "none"),
-        ("cache", format_size(facts["cache_bytes"])), ("next", facts["next"]),
-    ])  # fmt: skip
+    yield from aligned(
+        [
+            *([("rows forgotten", forgotten)] if forgotten else []),
+            ("size", format_size(facts["bytes"])),
+            ("witness", facts["witness"] or "none"),
+            ("cache", format_size(facts["cache_bytes"])),
+            ("next", facts["next"]),
+        ]
+    )
     if facts["settings"]:
         yield from ("", "settings")
         yield from _indented(facts["settings"])
@@ -177,14 +193,12 @@ def _shards(facts: Mapping[str, Any]) -> Lines:
 
 def _shard_table(shards: Sequence[Mapping[str, Any]]) -> Lines:
     known = [name for name in ("rows", "nonzeros", "bytes") if shards and name in shards[0]]
+    columns = {name: [number(shard[name]) for shard in shards[:MANY]] for name in known}
+    if "bytes" in columns:
+        columns["bytes"] = [format_size(shard["bytes"]) for shard in shards[:MANY]]
+    columns["shard"] = [shard.get("name", shard.get("fingerprint")) for shard in shards[:MANY]]
     yield ""
-    yield " ".join(f"{name:>15}" for name in known) + "  shard"
-    for shard in shards[:MANY]:
-        sizes = {name: format(shard[name], ",") for name in known}
-        if "bytes" in sizes:
-            sizes["bytes"] = format_size(shard["bytes"])
-        cells = " ".join(f"{size:>15}" for size in sizes.values())
-        yield f"{cells}  {shard.get('name', shard.get('fingerprint'))}"
+    yield from table(columns, ["shard"])
     yield from and_more(shards)
 
 
@@ -218,9 +232,8 @@ def _table(facts: Mapping[str, Any]) -> Lines:
         "examples": [_cut(", ".join(column["examples"]), 30) for column in columns],
         "becomes": [f"{spec}{why}" for spec, why in zip(specs, reasons, strict=True)],
     }
-    widths = [max(map(len, (head, *shown))) for head, shown in cells.items()][:-1]
     yield ""
-    yield from table(cells, [-w if k in (0, 1, 4) else w for k, w in enumerate(widths)])
+    yield from table(cells, ("column", "type", "examples", "becomes"))
     yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
     file = shlex.quote(facts["file"])
     yield from (f"  streamtron fit {file} --columns columns.toml --model MODEL", "")

@@ -43,14 +43,12 @@ _COMMANDS = {
     "inspect": ("inspect", "Show what is in a model, a witness, a run or shards."),
     "report": ("report", "Write a page about a run."),
     "explain": ("explain", "Show a model's heaviest features, or why a row got its label."),
-    "diff": ("diff", "Show how two models differ."),
     "export": ("export", "Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON."),
     "convert": ("convert", "Convert shards to another format."),
     "generate": ("generate", "Generate a corpus of any size."),
     "cache": ("cache", "Show the size of a cache, or remove it."),
-    "warm": ("cache", "Compile all loops now, so that no fit has to."),
     "batch": ("batch", "Run the jobs of a TOML file in the order of their dependencies."),
-}  # fmt: skip
+}
 """Command → its module in ``streamtron.cli``, and what it does in a line."""
 
 
@@ -77,9 +75,10 @@ class _Group(click.Group):
 
 
 @click.group(
-    cls=_Group, commands=_Commands(),
+    cls=_Group,
+    commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)  # fmt: skip
+)
 @click.version_option(package_name="streamtron", message="%(prog)s %(version)s")
 def streamtron() -> None:
     """Train linear models from shards that do not fit in memory, and prove how good they are.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import SETTINGS, Machine, Settings
+from streamtron.core.config import MACHINE, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.names import ProblemNames, ReadingNames, one_price
-from streamtron.core.text import digits, parse_duration, parse_size, short
+from streamtron.core.kinds import KINDS
+from streamtron.core.text import short
 from streamtron.sweeps.grid import first_loss, values_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,10 +26,10 @@ class Written(click.Path):
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """Text that a function parses; where it raises a ValueError, a message says what is wanted."""
+    """Text that a function parses; if it raises a ValueError, a message says what is expected."""
 
-    def __init__(self, name: str, read: Callable[[str], Any], wanted: str = "") -> None:
-        self.name, self.read, self.wanted = name, read, wanted
+    def __init__(self, name: str, read: Callable[[str], Any], expected: str = "") -> None:
+        self.name, self.read, self.expected = name, read, expected
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse the text."""
@@ -38,48 +37,27 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
             return self.read(str(value))
         except SettingsError:
             raise
-        except ValueError:
-            self.fail(f"{short(value)}: wanted {self.wanted}.", param, ctx)
+        except (TypeError, ValueError, OverflowError):
+            self.fail(f"{short(value)}: expected {self.expected}.", param, ctx)
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    return tuple(float(digits(word)) for word in text.split(","))
+def of_kind(kind: str) -> Parsed:
+    """Return the click type of a kind of setting."""
+    return Parsed(kind, KINDS[kind].parse, KINDS[kind].words)
 
 
-def _class_weight(text: str) -> dict[str, float] | str:
-    if text == "balanced":
-        return text
-    pairs = [word.rsplit("=", 1) for word in text.split(",")]
-    weights = {label.strip(): float(digits(weight)) for label, weight in pairs}
-    if len(weights) < len(pairs):
-        raise ValueError
-    return weights
-
-
-def whole_number(least: int = -(2**63)) -> Parsed:
+def whole_number(least: int = 0) -> Parsed:
     """Return the click type of a 64-bit integer that is at least ``least``."""
 
     def read(text: str) -> int:
-        number = int(digits(text))  # a ValueError where it has more than 4,300 digits
-        if not least <= number < 2**63:
+        if (number := KINDS["whole"].parse(text)) < least:
             raise ValueError
-        return number
+        return int(number)
 
-    start = f" from {least} on" if least > -(2**63) else ""
-    return Parsed("integer", read, f"a whole number{start}, below 2⁶³")
+    return Parsed("whole", read, f"{KINDS['whole'].words}, at least {least}")
 
 
-SIZE, TIME = Parsed("size", parse_size), Parsed("time", parse_duration)
-REAL = Parsed("float", lambda text: float(digits(text)), "a number")
-
-_TYPES: dict[str, Any] = {
-    "number": REAL, "whole": whole_number(), "size": SIZE, "flag": bool,
-    "names": Parsed("names", str), "columns": str,
-    "numbers": Parsed("numbers", _numbers, "numbers between commas, as in 5,0.1"),
-    "weights": Parsed("weights", _class_weight, "balanced, or label=weight pairs between commas, "
-                      "each label once, as in 1=2,-1=0.5"),
-}  # fmt: skip
-"""Kind of a setting, if it is not text → its type on the command line."""
+SIZE, TIME = of_kind("size"), of_kind("duration")
 
 LISTS = {
     "loss": "Losses, as in squared_hinge,log_loss [squared_hinge].",
@@ -90,11 +68,7 @@ LISTS = {
 }
 """Settings of which a sweep takes several values → their help."""
 
-PROBLEM, READING = tuple(ProblemNames.__annotations__), tuple(ReadingNames.__annotations__)
-PLACES = (
-    "weights_in_label", "label", "weight", "features", "values", "columns", "text", "hash_bits",
-    "hash_seed", "vocabulary",
-)  # fmt: skip
+PLACES = READING[3:-2]
 """Settings that say where things are in a shard."""
 
 
@@ -122,80 +96,78 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
 
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
-    kind, words = SETTINGS[name]["kind"], SETTINGS[name]["words"]
-    default = Settings.__dataclass_fields__[name].default
-    type_ = _TYPES.get(kind, str) if isinstance(kind, str) else click.Choice([*map(str, kind)])
+    entry, words, flag = (SETTINGS | MACHINE)[name], WORDS[name], option_name(name)
+    kind, default = entry.metadata["kind"], entry.default
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
-    elif default is not None and not isinstance(default, bool):
+    elif name in SETTINGS and default is not None and not isinstance(default, bool):
         words = f"{words} [{default}]"
-    flag = option_name(name)
-    if type_ is bool:
+    if kind == "flag":
         flag = f"{flag}/--no-{flag[2:]}"
-    several = {"multiple": True, "default": ()} if kind == "columns" else {"default": None}
-    return click.option(flag, name, type=type_, help=words, **several)
+        return click.option(flag, name, type=bool, default=None, help=words)
+    if kind == "columns":
+        return click.option(flag, name, multiple=True, help=words)
+    choices = not isinstance(kind, str)
+    return click.option(
+        flag, name, type=click.Choice([*map(str, kind)]) if choices else of_kind(kind), help=words
+    )
 
 
 candidate_options = _together(
-    *(click.option(option_name(name), name, type=Parsed("values", partial(values_of, name)),
-                   help=words) for name, words in LISTS.items()),
+    *(
+        click.option(
+            option_name(name), name, type=Parsed("values", partial(values_of, name)), help=words
+        )
+        for name, words in LISTS.items()
+    ),
     setting_options(*(name for name in SETTINGS if name not in LISTS)),
-)  # fmt: skip
+)
 """Options of all settings, where those of ``LISTS`` take lists."""
 
 _workers_memory = click.option(
     "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
 )
-_threads = click.option(
-    "--threads", type=whole_number(), help="Threads of this process [all processors]."
-)
-_cache_dir = click.option(
-    "--cache-dir", type=click.Path(),
-    help="Directory for the flat copy of the shards that later readings use [MODEL.run/cache; "
-    "temporary where no run is made].",
-)  # fmt: skip
 
-machine_options = _together(
-    _threads,
-    click.option("--memory", type=SIZE,
-                 help="Use no more memory than this; a run that needs more is refused [half of the "
-                 "machine's]."),
-    _cache_dir,
-)  # fmt: skip
+machine_options = setting_options("threads", "memory", "cache_dir")
 """Options of the machine, which never change what is computed."""
 
-reading_options = _together(_threads, _workers_memory, _cache_dir)
+reading_options = _together(
+    setting_options("threads"), _workers_memory, setting_options("cache_dir")
+)
 """Options of the machine for a command that only reads."""
 
-run_dir_option = click.option(
-    "--run-dir", type=click.Path(),
-    help="Directory for checkpoints, witness and cache [MODEL.run].",
-)  # fmt: skip
+run_dir_option = setting_options("run_dir")
 
 run_options = _together(
     run_dir_option,
     click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
     click.option("--overwrite", is_flag=True, help="Replace an existing run."),
-    click.option("--checkpoint-every", type=TIME,
-                 help="Time between checkpoints, as in 30s or 5m; 0s = as often as possible, which "
-                 "can double the time [5m]."),
-)  # fmt: skip
+    setting_options("checkpoint_every"),
+)
 """Options of the run directory."""
 
 cluster_options = _together(
-    click.option("--workers", type=whole_number(1), metavar="N",
-                 help="Distribute the work over N processes of this machine, one thread each, to "
-                 "which no other user has access [this process alone]."),
-    click.option("--scheduler", metavar="ADDRESS_OR_FILE",
-                 help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
-                 "or its scheduler file. They must have access to the same files; the scheduler "
-                 "can run code as you."),
-    click.option("--dashboard", metavar="HOST:PORT",
-                 help="Address of a web page that shows what --workers do [none]."),
-    click.option("--worker-timeout", type=TIME,
-                 help="Restart one of --workers that has not answered for this time, as in 30s, "
-                 "and give its work to another [5m]. A running scheduler has its own limit."),
-)  # fmt: skip
+    click.option(
+        "--workers",
+        type=whole_number(1),
+        metavar="N",
+        help="Distribute the work over N processes of this machine, one thread each, to "
+        "which no other user has access [this process alone].",
+    ),
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS_OR_FILE",
+        help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
+        "or its scheduler file. They must have access to the same files; the scheduler "
+        "can run code as you.",
+    ),
+    click.option(
+        "--worker-timeout",
+        type=TIME,
+        help="Restart one of --workers that has not answered for this time, as in 30s, "
+        "and give its work to another [5m]. A running scheduler has its own limit.",
+    ),
+)
 """Options that say where the work is done, which never change what is computed."""
 
 distributed_options = _together(_workers_memory, cluster_options)
@@ -205,18 +177,21 @@ report_option = click.option(
     "--report", type=Written(dir_okay=False), help="File for a JSON report."
 )
 log_option = click.option(
-    "--log", type=click.Path(dir_okay=False),
+    "--log",
+    type=click.Path(dir_okay=False),
     help="File to which every event is appended, one line of JSON each.",
-)  # fmt: skip
+)
 config_option = click.option(
     "--config", type=Read(), help="TOML file of settings; options given here win."
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
 names_option = click.option(
-    "--names", multiple=True, type=Read(),
+    "--names",
+    multiple=True,
+    type=Read(),
     help="Directory in which convert --keep-names kept the names of columns; can be repeated [that "
     "of the shards of the model's run].",
-)  # fmt: skip
+)
 
 change_options = _together(
     report_option, log_option, run_dir_option, machine_options, cluster_options
@@ -224,10 +199,12 @@ change_options = _together(
 """Options of the commands that change a run."""
 
 calibration_option = click.option(
-    "--calibration", default="sigmoid", show_default=True,
+    "--calibration",
+    default="sigmoid",
+    show_default=True,
     type=click.Choice(["sigmoid", "isotonic"]),
-    help="Platt's sigmoid, or isotonic regression, which wants thousands of rows.",
-)  # fmt: skip
+    help="Platt's sigmoid, or isotonic regression, which needs thousands of rows.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -236,9 +213,14 @@ def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -
 
 
 _verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, expose_value=False, callback=_remember_verbose, is_eager=True,
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember_verbose,
+    is_eager=True,
     help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
-)  # fmt: skip
+)
 
 
 def command(cls: type[click.Command] = click.Command) -> Callable[[Callable[..., Any]], Any]:
@@ -254,46 +236,43 @@ class Grouped(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _GROUPS}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) and record[1]:
-                title = next((t for t, names in _GROUPS.items() if parameter.name in names), None)
-                title = title or "Research options"
-                groups["Common options" if parameter.is_eager else title].append(record)
+                titles = (title for title, names in _GROUPS.items() if parameter.name in names)
+                groups[next(titles, "Common options")].append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
 
 
 _GROUPS = {
-    "Common options": (
-        "model", "C", "loss", "tol", "class_weight", "multiclass", "multilabel", "valid",
-        "calibrate", "calibration", "report", "config", "resume", "overwrite",
-    ),
-    "Data options; tables are Parquet, Arrow, CSV and JSON lines": (
-        *READING, *PLACES, "held_out", "allow_duplicate", "on_bad_shard",
-    ),
+    "Common options": ("C", "loss", "tol", "class_weight", "multiclass", "multilabel"),
+    "Data options; tables are Parquet, Arrow, CSV and JSON lines": (*READING, "held_out"),
     "Machine options, which never change the model": (
-        *(field.name for field in fields(Machine)), "workers", "scheduler", "dashboard",
-        "worker_timeout", "log", "witness",
+        *MACHINE,
+        "workers",
+        "scheduler",
+        "worker_timeout",
+        "log",
+        "witness",
     ),
-    "Research options": (),
-}  # fmt: skip
-"""Title → the names of its options; those of no group belong to the last, help to the first."""
+    "Research options": tuple(SETTINGS),
+}
+"""Title → the names of its options, the first that has a name; all others are common."""
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     """Split what was given into settings and the limits of the machine."""
     known = {name: value for name, value in given.items() if value not in (None, ())}
     settings = {name: known[name] for name in SETTINGS if name in known}
-    machine = {field.name: known[field.name] for field in fields(Machine) if field.name in known}
     if settings.get("index_base", "auto") != "auto":
         settings["index_base"] = int(settings["index_base"])
-    return settings, Machine(**machine)
+    return settings, Machine(**{name: known[name] for name in MACHINE if name in known})
 
 
 def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
     """Make settings of a file, if there is one, and of what was given, which wins."""
     if file is None:
         return Settings.from_dict(given)
-    return Settings.from_toml(file).but(**one_price(given))
+    return Settings.from_toml(file).but(**given)
 
 
 def candidates_of(given: dict[str, Any], file: str | None) -> tuple[dict[str, Any], Settings]:

@@ -28,32 +28,58 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, required=True, type=options.Read(allow_dash=True))
-@click.option("-o", "--output", required=True, type=options.Written(),
-              help="File for one line a row, label and decisions separated by tabs; Parquet if it "
-              "ends with .parquet, with a line of names if with .tsv or .csv; - is "
-              "stdout.")  # fmt: skip
-@click.option("--format", "format_", type=click.Choice(FORMATS),
-              help="What standard input is [libsvm, or jsonl where the model is of tables or "
-              "text]; lines are documents.")  # fmt: skip
-@click.option("--keep", multiple=True, metavar="COLUMN",
-              help="Column of the table to carry along, before the label; can be "
-              "repeated.")  # fmt: skip
-@click.option("--digits", type=options.whole_number(1), metavar="N",
-              help="Significant digits of numbers in text [all].")  # fmt: skip
-@click.option("--proba", is_flag=True,
-              help="Add probabilities: of two classes that of the larger one, else of each class. "
-              "For a model fitted with --loss log_loss or --calibrate.")  # fmt: skip
-@click.option("--certain", is_flag=True,
-              help="Add 1 where the best possible model of the same rows and settings is proven to "
-              "label the row so, else 0. For a model with a certificate.")  # fmt: skip
-@click.option("--top", type=options.whole_number(1), metavar="N",
-              help="Of many classes write the N with the highest decisions, and "
-              "these.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=options.Written(),
+    help="File for one line a row, label and decisions separated by tabs; Parquet if it "
+    "ends with .parquet, with a line of names if with .tsv or .csv; - is "
+    "stdout.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS),
+    help="What standard input is [libsvm, or jsonl where the model is of tables or "
+    "text]; lines are documents.",
+)
+@click.option(
+    "--digits",
+    type=options.whole_number(1),
+    metavar="N",
+    help="Significant digits of numbers in text [all].",
+)
+@click.option(
+    "--proba",
+    is_flag=True,
+    help="Add probabilities: of two classes that of the larger one, else of each class. "
+    "For a model fitted with --loss log_loss or --calibrate.",
+)
+@click.option(
+    "--certain",
+    is_flag=True,
+    help="Add 1 where the best possible model of the same rows and settings is proven to "
+    "label the row so, else 0. For a model with a certificate.",
+)
+@click.option(
+    "--top",
+    type=options.whole_number(1),
+    metavar="N",
+    help="Of many classes write the N with the highest decisions, and these.",
+)
 @options.distributed_options
 def predict(
-    model: str, shards: tuple[str, ...], output: str, format_: str | None, keep: tuple[str, ...],
-    digits: int | None, proba: bool, certain: bool, top: int | None, **where: Any,
-) -> None:  # fmt: skip
+    model: str,
+    shards: tuple[str, ...],
+    output: str,
+    format_: str | None,
+    digits: int | None,
+    proba: bool,
+    certain: bool,
+    top: int | None,
+    **where: Any,
+) -> None:
     """Write the label and decision of every row of SHARDS, in their order; - is standard input,
     which is read to its end first.
 
@@ -74,16 +100,21 @@ def predict(
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
         to = sys.stdout.buffer if output == "-" else output
         written = write_predictions(
-            loaded, paths, to, digits=digits, proba=proba, certain=certain, keep=keep, top=top,
+            loaded,
+            paths,
+            to,
+            digits=digits,
+            proba=proba,
+            certain=certain,
+            top=top,
             executor=executor,
-        )  # fmt: skip
+        )
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
         beyond = f"; {unknown_text(written.out_of_range, written.unseen)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
-    unused = {name: kind for name, kind in unused.items() if name not in keep}
     aside = f"; not used: {with_types(unused)}" if unused else ""
     click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
 

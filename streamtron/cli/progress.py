@@ -1,5 +1,5 @@
-"""Progress of a run: a bar on a terminal, one line a reading with ``-v``, a log of all events; and
-when it will end, about."""
+"""Progress of a run: a bar on a terminal, a line for each reading with ``-v``, a log of all events;
+and when it will end, about."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
-from streamtron.cli.terminal import CLEAR, columns_of, fitted
+from streamtron.cli.terminal import columns_of
 from streamtron.core.events import (
     ChunkDone,
     Event,
@@ -26,21 +27,12 @@ from streamtron.core.events import (
     ignore,
     log_events,
 )
-from streamtron.core.text import metric_words, up
+from streamtron.core.text import metric_words, up, visible
 
-_WIDTHS = {
-    "time": 8, "reading": 7, "stage": 12, "what": 5, "updates": 12, "mini-epochs": 11,
-    "active rows": 12, "upper bound": 12, "gap": 8, "ends about": 10,
-}  # fmt: skip
-_LEFT_OUT = ("mini-epochs", "updates", "active rows", "stage", "upper bound", "what", "ends about")
-"""Columns that a narrow terminal does not show, the first to go first."""
-_NAME = 16
-"""Width that the name of one of several problems needs, about; it comes last."""
 BAR = 70
 """Columns of a terminal from which a bar is drawn beside the text."""
-BAR_WIDTH = 20
 FRAME = 0.1
-"""Seconds between two pictures of the bar, at least."""
+"""Seconds between two pictures of the bar, at least, while rows pass."""
 SILENCE = 10.0
 """Seconds of a reading after which -v says how far it is."""
 ECHO = 4
@@ -50,56 +42,93 @@ erased."""
 
 @contextmanager
 def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Listener]:
-    """Give a listener that draws a bar if stderr is a terminal, prints whole lines with
-    ``verbose``, and appends all events to a ``log``."""
-    forecast, terminal = Forecast(), sys.stderr.isatty()
+    """Give a listener that draws a bar if stderr is a terminal, prints lines with ``verbose``, and
+    appends all events to a ``log``."""
+    forecast = Forecast()
     with (
         log_events(log) if log else nullcontext(ignore) as write,
-        _bar(forecast) if terminal else nullcontext(ignore) as bar,
+        _bar(forecast, verbose) if sys.stderr.isatty() else nullcontext(None) as draw,
     ):
-        lines = _lines(forecast, columns_of(sys.stderr), readings=verbose)
+        lines = lines_of(forecast) if verbose else None
 
         def listen(event: Event) -> None:
             write(event)
             forecast.observe(event)
-            lines(event)
-            bar(event)
+            if draw is not None:
+                draw(event)
+            elif lines is not None:
+                for line in lines(event):
+                    print(line, file=sys.stderr, flush=True)
 
         yield listen
 
 
-def _lines(forecast: Forecast, width: int | None, *, readings: bool) -> Listener:
-    """Return a listener that prints a line for every candidate of a sweep, on a terminal or with
-    ``readings``; and with these a line a reading and a stage."""
-    several, headed, spoke = False, False, time.monotonic()
+@contextmanager
+def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
+    """Give a listener that draws the bar on stderr, with lines above it, and erase it in the end:
+    those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+    from rich.text import Text
 
-    def lines_of(event: Event) -> Iterator[str]:
-        nonlocal several, headed, spoke
+    status, lines, drawn = Status(forecast), lines_of(forecast), -math.inf
+    width = partial(columns_of, sys.stderr)
+    console = Console(stderr=True, width=(width() or 80) - ECHO)
+    text = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+    )
+    columns = [BarColumn(20), text] if console.width + ECHO >= BAR else [text]
+    with Progress(
+        *columns,
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as drawing:
+        task = drawing.add_task("starting", total=None)
+
+        def listen(event: Event) -> None:
+            nonlocal drawn
+            status.observe(event)
+            for line in lines(event) if verbose or isinstance(event, TrialDone) else ():
+                console.print(Text(visible(line)))
+            if isinstance(event, ChunkDone | RoundDone) and time.monotonic() < drawn + FRAME:
+                return
+            drawn, console.width = time.monotonic(), (width() or 80) - ECHO
+            drawing.update(
+                task,
+                description=visible(status.text()),
+                completed=status.done,
+                total=status.total,
+                refresh=True,
+            )
+
+        yield listen
+
+
+def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
+    """Return a function that gives the lines with which ``-v`` tells an event."""
+    spoke, several = time.monotonic(), False
+
+    def lines(event: Event) -> Iterator[str]:
+        nonlocal spoke, several
         if isinstance(event, ReadingStarted):
-            several, spoke = event.problems != 1, time.monotonic()
-            if readings and not headed:
-                headed = True
-                yield reading_head(width, several=several)
-                yield fitted(
-                    f"{_clock()} reading {event.reading + 1} begins: {event.purpose}", width
-                )
-        elif isinstance(event, ChunkDone) and readings and time.monotonic() > spoke + SILENCE:
+            spoke, several = time.monotonic(), event.problems != 1
+            yield f"{_clock()} reading {event.reading + 1} begins: {event.purpose}"
+        elif isinstance(event, ChunkDone) and time.monotonic() > spoke + SILENCE:
             spoke = time.monotonic()
-            yield fitted(f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows", width)
-        elif isinstance(event, TrialDone) and (readings or width):
-            yield fitted(f"{_clock()} {trial_words(event)}", width)
-        elif isinstance(event, ReadingDone) and readings:
-            yield reading_line(event, forecast.end(), width, several=several)
-        elif isinstance(event, StageDone) and readings:
+            yield f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows"
+        elif isinstance(event, ReadingDone):
+            yield f"{_clock()} {reading_words(event, forecast.end(), several=several)}"
+        elif isinstance(event, StageDone):
             problem = f"{event.problem}: " if several else ""
-            stage = f"stage {event.stage} ended: {event.stop_reason}"
-            yield fitted(f"{_clock()} {problem}{stage}", width)
+            yield f"{_clock()} {problem}stage {event.stage} ended: {event.stop_reason}"
+        elif isinstance(event, TrialDone):
+            yield f"{_clock()} {trial_words(event)}"
 
-    def listen(event: Event) -> None:
-        for line in lines_of(event):
-            print(f"{CLEAR if width else ''}{line}", file=sys.stderr, flush=True)
-
-    return listen
+    return lines
 
 
 def _clock(at: float | None = None) -> str:
@@ -107,7 +136,7 @@ def _clock(at: float | None = None) -> str:
     time_of_day = time.time()
     at = time_of_day if at is None else at
     is_near = at < time_of_day + 86400
-    return time.strftime("%H:%M:%S" if is_near else "%d %b %H", time.localtime(at))
+    return time.strftime("%H:%M:%S" if is_near else "%d %b %H:%M", time.localtime(at))
 
 
 def trial_words(event: TrialDone) -> str:
@@ -119,39 +148,22 @@ def trial_words(event: TrialDone) -> str:
     return f"{event.candidate}{fold}: {measured}, gap {up(event.gap, 3)}{worker}"
 
 
-def _shown(width: int | None, *, several: bool) -> list[str]:
-    """Return the columns that fit a terminal; None = all."""
-    columns = list(_WIDTHS)
-    for name in _LEFT_OUT:
-        used = sum(_WIDTHS[column] + 1 for column in columns) - 1 + several * (_NAME + 2)
-        if width is not None and used > width:
-            columns.remove(name)
-    return columns
-
-
-def reading_head(width: int | None = None, *, several: bool = False) -> str:
-    """Return the headings of the columns of ``reading_line``."""
-    heads = " ".join(f"{name:>{_WIDTHS[name]}}" for name in _shown(width, several=several))
-    return f"{heads}  problem" if several else heads
-
-
-def reading_line(
-    event: ReadingDone, end: float | None = None, width: int | None = None, *, several: bool = False
-) -> str:
-    """Return the line of a reading. An upper bound marked ~ is an estimate, not proven."""
+def reading_words(event: ReadingDone, end: float | None = None, *, several: bool = False) -> str:
+    """Return what a reading has reached. A bound marked ~ is an estimate, not proven."""
     certificate, estimate = event.certificate, event.upper_bound_estimate
-    bound, gap = "-" if estimate is None else f"~{estimate:.6g}", "-"
+    problem = f"{event.problem}: " if several else ""
+    words = [f"{problem}reading {event.reading + 1}: stage {event.stage}, {event.mode}"]
+    words += [f"{event.updates:,} updates"] * bool(event.updates)
+    words += [f"{event.mini_epochs:,} mini-epochs"] * bool(event.mini_epochs)
+    words.append(f"{event.active_rows:,} active rows")
     if certificate is not None and certificate.dual:
-        bound, gap = up(certificate.upper_bound, 6), up(certificate.relative_duality_gap, 3)
-    cells = {
-        "time": _clock(), "reading": event.reading + 1, "stage": event.stage, "what": event.mode,
-        "updates": f"{event.updates:,}", "mini-epochs": event.mini_epochs,
-        "active rows": f"{event.active_rows:,}", "upper bound": bound, "gap": gap,
-        "ends about": "-" if end is None else _clock(end),
-    }  # fmt: skip
-    shown = _shown(width, several=several)
-    line = " ".join(f"{cells[name]:>{_WIDTHS[name]}}" for name in shown)
-    return f"{line}  {event.problem}" if several else line
+        if certificate.upper_bound is not None:
+            words.append(f"upper bound {up(certificate.upper_bound, 6)}")
+        words.append(f"gap {up(certificate.relative_duality_gap, 3)}")
+    elif estimate is not None:
+        words.append(f"upper bound ~{estimate:.6g}")
+    words += [] if end is None else [f"ends about {_clock(end)}"]
+    return ", ".join(words)
 
 
 class Status:
@@ -194,41 +206,12 @@ class Status:
         self._fits, self._gap, self._speed = fits, "", ""
         self._action, self.done, self.total = f"{fits} of {self._trials} fits", fits, self._trials
 
-    def text(self, width: int) -> str:
-        """Return as much of it as fits, the most important first."""
+    def text(self) -> str:
+        """Return it in words, the most important first."""
         end = self._forecast.end()
         share = f"{min(self.done / self.total, 1.0):.0%}" if self.total else ""
-        parts = (share, self._gap, "" if end is None else f"ends about {_clock(end)}", self._speed)
-        text = self._action
-        for part in parts:
-            if part and len(text) + len(part) + 2 <= width:
-                text += f"  {part}"
-        return text
-
-
-@contextmanager
-def _bar(forecast: Forecast) -> Iterator[Listener]:
-    """Give a listener that draws the bar on stderr, and erase it in the end."""
-    status, drawn = Status(forecast), -math.inf
-
-    def listen(event: Event) -> None:
-        nonlocal drawn
-        status.observe(event)
-        if isinstance(event, ChunkDone | RoundDone) and time.monotonic() < drawn + FRAME:
-            return
-        drawn, width = time.monotonic(), columns_of(sys.stderr) or 80
-        bar = ""
-        if width >= BAR:
-            filled = round(BAR_WIDTH * min(status.done / status.total, 1.0)) if status.total else 0
-            bar = f"{'━' * filled:{BAR_WIDTH}} "
-        sys.stderr.write(f"{CLEAR}{bar}{status.text(width - ECHO - len(bar))}")
-        sys.stderr.flush()
-
-    try:
-        yield listen
-    finally:
-        sys.stderr.write(CLEAR)
-        sys.stderr.flush()
+        ends = "" if end is None else f"ends about {_clock(end)}"
+        return "  ".join(filter(None, (self._action, share, self._gap, ends, self._speed)))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from streamtron.cli.terminal import class_table, table
 from streamtron.core.config import DEFAULT_ACTIVE_SET, Machine, meets
-from streamtron.core.names import settled
 from streamtron.core.text import (
     BOUNDS,
     MANY,
@@ -67,7 +66,7 @@ def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
 
 def fit_lines(report: Report, *, verbose: bool) -> Lines:
     """Yield the summary of a fit; with ``verbose`` how it was found, too."""
-    settings = settled(report["settings"])
+    settings = report["settings"]
     yield from aligned([("rows", report["rows"]), ("columns", report["columns"])])
     yield from column_lines(report)
     facts: list[tuple[str, object]] = []
@@ -139,7 +138,7 @@ def _stages(stages: Sequence[Report]) -> Lines:
         },
         "ended because": [stage["stop_reason"] for stage in stages],
     }
-    yield from table(columns, (-8, 10, 11, 11, 12, 13))
+    yield from table(columns, ("stage", "ended because"))
 
 
 def _digits(b: float | None) -> str:
@@ -153,8 +152,11 @@ def _classes(learners: Sequence[Report]) -> Lines:
     yield from class_table(
         [learner["label"] for learner in shown],
         bounds([learner["certificate"] for learner in shown])
-        | {"full epochs": [str(learner["full_epochs"]) for learner in shown]},
-        ("ended because", [learner["stop_reason"] for learner in shown]),
+        | {
+            "full epochs": [str(learner["full_epochs"]) for learner in shown],
+            "ended because": [learner["stop_reason"] for learner in shown],
+        },
+        ["ended because"],
     )
     if hidden := [learners[k] for k in order[:-MANY]]:
         ways = [learner["stop_reason"] for learner in hidden]

@@ -17,26 +17,44 @@ Rows = Sequence[Mapping[str, Any]]
 
 @options.command()
 @options.shards_argument
-@click.option("--valid", multiple=True, type=options.Read(), metavar="SHARDS|20%",
-              help="Shards to measure on, or a share of the rows that is held out; shards can be "
-              "repeated [folds of SHARDS].")  # fmt: skip
-@click.option("--folds", type=options.whole_number(),
-              help="Number of cross-validation folds if there is no --valid [5].")  # fmt: skip
-@click.option("--random", type=options.whole_number(),
-              help="Number of candidates to draw at random [all combinations].")  # fmt: skip
-@click.option("--halving", is_flag=True,
-              help="Successive halving: fit all candidates to a loose tolerance, the better half "
-              "to a tighter one, and so on.")  # fmt: skip
-@click.option("--two-stage", is_flag=True,
-              help="Fit all candidates through the first of --stage, and through the next only "
-              "those that may still be the most accurate.")  # fmt: skip
-@click.option("--metric", metavar="NAME", type=click.Choice(ALL_METRICS),
-              help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
-              "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
-              "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
-              "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.")  # fmt: skip
-@click.option("--table", type=options.Written(dir_okay=False),
-              help="File for the table of candidates, .csv or .parquet.")  # fmt: skip
+@click.option(
+    "--valid",
+    multiple=True,
+    type=options.Read(),
+    metavar="SHARDS|20%",
+    help="Shards to measure on, or a share of the rows that is held out; shards can be "
+    "repeated [folds of SHARDS].",
+)
+@click.option(
+    "--folds",
+    type=options.whole_number(),
+    help="Number of cross-validation folds if there is no --valid [5].",
+)
+@click.option(
+    "--random",
+    type=options.whole_number(),
+    help="Number of candidates to draw at random [all combinations].",
+)
+@click.option(
+    "--two-stage",
+    is_flag=True,
+    help="Fit all candidates through the first of --stage, and through the next only "
+    "those that may still be the most accurate.",
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    type=click.Choice(ALL_METRICS),
+    help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
+    "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
+    "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
+    "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.",
+)
+@click.option(
+    "--table",
+    type=options.Written(dir_okay=False),
+    help="File for the table of candidates, .csv or .parquet.",
+)
 @click.option("--model", type=options.Written(dir_okay=False), help="File for the best model.")
 @options.report_option
 @click.option("--witness", type=options.Written(dir_okay=False), help="File for its witness.")
@@ -47,10 +65,17 @@ Rows = Sequence[Mapping[str, Any]]
 @options.machine_options
 @options.cluster_options
 def sweep(
-    shards: tuple[str, ...], valid: tuple[str, ...], metric: str | None, table: str | None,
-    model: str | None, report: str | None, witness: str | None,
-    log: str | None, config: str | None, **given: Any,
-) -> int:  # fmt: skip
+    shards: tuple[str, ...],
+    valid: tuple[str, ...],
+    metric: str | None,
+    table: str | None,
+    model: str | None,
+    report: str | None,
+    witness: str | None,
+    log: str | None,
+    config: str | None,
+    **given: Any,
+) -> int:
     """Fit all combinations of --loss, --C (or --delta), --rho and --l1-ratio on SHARDS, measure
     them on --valid, and write the best as --model.
 
@@ -59,9 +84,7 @@ def sweep(
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
-    how: Any = {
-        name: given[name] for name in ("folds", "random", "halving", "two_stage", "overwrite")
-    }
+    how: Any = {name: given[name] for name in ("folds", "random", "two_stage", "overwrite")}
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
     from streamtron.sweeps.sweep import sweep as run_sweep
@@ -73,13 +96,20 @@ def sweep(
     check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
-            from streamtron.cluster.sweep import sweep_executor
+            from streamtron.cluster.sweep import SweepExecutor
 
-            how |= {"executor": sweep_executor(workers), "tasks": workers.threads}
+            how["executor"] = SweepExecutor(workers)
         result = run_sweep(
-            shards, **values, valid=valid or None, metric=metric, settings=settings,
-            machine=machine, listen=listen, **files, **how,
-        )  # fmt: skip
+            shards,
+            **values,
+            valid=valid or None,
+            metric=metric,
+            settings=settings,
+            machine=machine,
+            listen=listen,
+            **files,
+            **how,
+        )
     rows, proven = result.rows(), result.report
     if table:
         write_table(table, rows)
@@ -101,10 +131,10 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     }
     if "nonzero_weights" in rows[0]:
         columns |= {"not 0": [f"{row['nonzero_weights']:,}" for row in rows]}
-    widths = (9 if head in ("gap", "readings") else max(10, len(head)) for head in columns)
-    stars = ["*" if row["best"] else " " for row in rows]
+    stars = ["*" if row["best"] else "" for row in rows]
     reasons = [_stop_reason(row) for row in rows]
-    yield from terminal.table({"best": stars, **columns, "ended because": reasons}, (-1, *widths))
+    columns = {"best": stars, **columns, "ended because": reasons}
+    yield from terminal.table(columns, ("best", "ended because"))
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
@@ -138,11 +168,9 @@ def _digits(value: float | str | None) -> str:
 
 
 def _stop_reason(row: Mapping[str, Any]) -> str:
-    """Return why a candidate stopped, or by which procedure and where it was dropped."""
+    """Return why a candidate stopped, or why and where it was dropped."""
     if not row["dropped"]:
         return str(row["stop_reason"])
-    if row["dropped"] == "pruned by rank":
-        return f"pruned by rank at tolerance {row['tol']:g}"
     return f"{row['dropped']} after stage {row['stage']}"
 
 
@@ -151,6 +179,6 @@ def _best_not_certified(rows: Rows) -> str:
     return (
         "the best candidate stopped before its tolerance was certified: the "
         f"{'largest ' if 'class' in best else ''}relative duality gap is "
-        f"{up(best['relative_duality_gap'], 3)}, wanted {best['tol']:g}. What would help: "
+        f"{up(best['relative_duality_gap'], 3)}, expected {best['tol']:g}. What would help: "
         f"more --max-epochs, or a --tol looser than {best['tol']:g}."
     )

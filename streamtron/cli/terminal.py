@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TextIO
 
 import click
 
-from streamtron.core.text import Lines, label_text
+from streamtron.core.text import Lines, label_text, visible
 
 
 def is_verbose() -> bool:
@@ -45,13 +46,13 @@ def fitted(line: str, width: int | None) -> str:
 def say(lines: Iterable[str]) -> None:
     """Print lines to stdout; on a terminal no line is wider than it."""
     width = columns_of()
-    click.echo("\n".join(fitted(line, width) for line in lines))
+    click.echo("\n".join(fitted(visible(line), width) for line in lines))
 
 
 def complain(sentence: str) -> None:
     """Print a sentence to stderr; on a terminal in place of a ^C that it shows."""
     width = columns_of(sys.stderr)
-    click.echo(f"{'' if width is None else CLEAR}{fitted(sentence, width)}", err=True)
+    click.echo(f"{'' if width is None else CLEAR}{fitted(visible(sentence), width)}", err=True)
 
 
 CLEAR = "\r\x1b[K"
@@ -77,52 +78,50 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(columns: Mapping[str, Sequence[str]], widths: Sequence[int]) -> Lines:
-    """Yield the lines of a table; on a terminal that is too narrow, each row as lines of heading
-    and value.
+def table(columns: Mapping[str, Sequence[str]], left: Collection[str] = ()) -> Lines:
+    """Yield the lines of a table: aligned text; on a terminal that is too narrow for it, each row
+    as lines of heading and value.
 
     Parameters
     ----------
-    columns : heading → cells. A heading that is wider than its column is left out.
-    widths : of all columns but the last, which is as wide as its cells; negative = left-aligned.
+    columns : heading → cells.
+    left : headings of columns that are aligned left, and may be wrapped on a terminal.
+
+    Examples
+    --------
+    >>> print(*table({"gap": ["0.1", "0.25"], "class": ["ant", "bee"]}, ["class"]), sep="\\n")
+     gap  class
+     0.1  ant
+    0.25  bee
     """
-    room = zip(columns, map(abs, (*widths, 99)), strict=True)
-    heads = [head if len(head) <= width else "" for head, width in room]
-    rows = list(zip(*columns.values(), strict=True))
-    lines = [_row(cells, widths) for cells in (heads, *rows)]
-    width = columns_of()
-    if width is None or max(map(len, lines)) <= width:
-        yield from lines
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawing = Table(box=None, pad_edge=False, padding=(0, 1))
+    for head in columns:
+        is_left = head in left
+        justify: Literal["left", "right"] = "left" if is_left else "right"
+        drawing.add_column(Text(head), justify=justify, no_wrap=not is_left)
+    rows = [[visible(cell) for cell in row] for row in zip(*columns.values(), strict=True)]
+    for row in rows:
+        drawing.add_row(*map(Text, row))
+    console = Console(width=1 << 20, file=io.StringIO(), color_system=None, _environ={})
+    width = columns_of() or console.width
+    if console.measure(drawing).minimum <= width:
+        console.width = width
+        with console.capture() as captured:
+            console.print(drawing)
+        yield from (line.rstrip() for line in captured.get().splitlines())
         return
     for number, row in enumerate(rows):
-        if number:
-            yield ""
-        for head, cell in zip(columns, row, strict=True):
-            if cell.strip():
-                yield f"{head:<18} {cell:>13}"
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    *aligned, last = cells
-    padded = (
-        f"{cell:{'<' if width < 0 else '>'}{abs(width)}}"
-        for cell, width in zip(aligned, widths, strict=True)
-    )
-    return f"{' '.join(padded)}  {last}".rstrip()
+        yield from [""] * (number > 0)
+        yield from (f"{h:<18} {c:>13}" for h, c in zip(columns, row, strict=True) if c.strip())
 
 
 def class_table(
-    labels: Sequence[object], columns: Mapping[str, Sequence[str]],
-    last: tuple[str, Sequence[str]] = ("", ()),
-) -> Lines:  # fmt: skip
-    """Yield a table with one row a class; ``last`` is a left-aligned column.
-
-    >>> print(*class_table(["ant", 2.0], {"gap": ["0.1", "0.25"]}), sep="\\n")
-    class            gap
-    ant              0.1
-    2               0.25
-    """
+    labels: Sequence[object], columns: Mapping[str, Sequence[str]], left: Collection[str] = ()
+) -> Lines:
+    """Yield a table with one row a class."""
     names = [label_text(label) for label in labels]
-    texts = last[1] or [""] * len(names)
-    widths = (-max(8, *map(len, names)), *(11 for _ in columns))
-    yield from table({"class": names, **columns, last[0]: texts}, widths)
+    yield from table({"class": names, **columns}, ("class", *left))

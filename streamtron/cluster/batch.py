@@ -1,60 +1,43 @@
-"""Batch jobs: read and check a TOML file of commands that depend on each other.
+"""Run the commands of a batch as a graph of Dask's delayed calls, and keep their status.
 
-A ``[[job]]`` table has ``name``, ``command``, ``after`` (names of the jobs it depends on) and
-``accept_uncertified`` (the jobs after a fit run even if it stopped before its tolerance was
-certified). Every other name is an argument or option of the command: ``rows_per_shard`` is
-``--rows-per-shard``. Paths are relative to the file's directory.
+Every job is a process of its own: it returns its memory when it ends, and cannot harm another job.
+It ends with its parent process, so a batch that was killed leaves no process that writes.
 """
 
 from __future__ import annotations
 
-import glob
+import json
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import chdir
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import xxhash
 
-from streamtron.core.errors import SettingsError, StreamtronError
-from streamtron.core.files import read_toml
+from streamtron.cluster.client import Workers, still_wanted
+from streamtron.core.errors import MachineError, StreamtronError
+from streamtron.core.files import locked, write_atomically
 from streamtron.core.sealed import canonical
-from streamtron.data import Manifest, find_shards
-from streamtron.runs.report import NOT_CERTIFIED
+from streamtron.data import find_shards
 
-COMMANDS = (
-    "fit", "update", "forget", "sweep", "predict", "export", "report", "convert", "generate",
-    "evaluate", "certify", "inspect",
-)  # fmt: skip
-"""Commands that a job can be."""
-
-WATCHING = ("log", "verbose")
-"""Options that change nothing but what a job tells: a job that is done stays so with others."""
-
-
-class CommandLine(NamedTuple):
-    """The arguments of a command, the files that it reads and writes, and all its settings."""
-
-    words: list[str]
-    inputs: list[str]
-    outputs: list[str]
-    settings: dict[str, Any]
-
-
-ToCommandLine = Callable[[str, Mapping[str, Any]], CommandLine]
-"""Makes the command line of a command from its name and parameters."""
+GRACE, POLL = 5.0, 0.5
+"""Seconds that a job has to end after SIGTERM; seconds between checks whether it was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One command of a batch: its command line ``words``, the names of the jobs that it comes
-    after, and the exit codes with which it is done.
+    """A command line that runs in ``directory`` after other jobs.
 
-    ``inputs`` are absolute paths, globs and URIs, ``outputs`` absolute paths. ``digest`` is that of
-    the settings of this job and of all jobs before it.
+    ``inputs``, ``outputs`` : absolute paths, globs and URIs. ``accepted`` : exit codes of success.
+    ``logs`` : directory of NAME.json, its status, and of NAME.out and NAME.err, what it printed.
     """
 
     name: str
@@ -62,155 +45,168 @@ class Job:
     after: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    digest: str
+    directory: str
+    logs: str
     accepted: tuple[int, ...] = (0,)
+    has_memory: bool = False
+
+    def log(self, ending: str) -> str:
+        """Return the path of one of its files."""
+        return os.path.join(self.logs, f"{self.name}.{ending}")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Jobs, each after those it depends on, and the path of their file, where they run."""
+class Status:
+    """What became of a job: waiting, running, done, failed, stopped (the batch was interrupted) or
+    skipped (a job before it is not done).
 
-    path: str
-    jobs: tuple[Job, ...]
+    ``sentence`` : the last line on its stderr, if it failed. ``digest`` : of its command line, its
+    inputs' names, sizes and times, and the times at which the jobs before it ended.
+    """
 
-    @property
-    def status_file(self) -> str:
-        """The file that says what has become of every job: ``night.status.json``."""
-        return self.path.removesuffix(".toml") + ".status.json"
-
-    @property
-    def logs(self) -> str:
-        """The directory of the jobs' stdout and stderr: ``night.logs``."""
-        return self.path.removesuffix(".toml") + ".logs"
-
-
-def load_batch(path: str | os.PathLike[str], command_line: ToCommandLine) -> Batch:
-    """Read a TOML file of jobs and check all of them; what is wrong is a SettingsError."""
-    where = os.path.abspath(path)
-    tables = _tables(where)
-    jobs: dict[str, Job] = {}
-    writer = dict.fromkeys((where, Batch(where, ()).status_file), "the batch")
-    for name in _ordered(where, tables):
-        jobs[name] = job = _job(where, tables[name], jobs, command_line)
-        for output in map(os.path.normpath, job.outputs):
-            first = writer.setdefault(output, name)
-            if first != name and job.words[0] not in ("update", "forget"):  # they change a run
-                raise _refused(where, name, f"{output} is what {first!r} writes too")
-    return Batch(where, tuple(jobs.values()))
+    name: str
+    command: str
+    state: str = "waiting"
+    exit_code: int | None = None
+    sentence: str = ""
+    started: str | None = None
+    finished: str | None = None
+    digest: str = ""
 
 
-def _tables(path: str) -> dict[str, dict[str, Any]]:
-    """Return the tables of the file by name, with a checked ``command`` and list ``after``."""
-    content = read_toml(path, "jobs")
-    entries = content.get("job")
-    if set(content) != {"job"} or not isinstance(entries, list) or not entries:
-        raise SettingsError(f"{path}: wanted [[job]] tables and nothing else, found {[*content]}.")
-    tables: dict[str, dict[str, Any]] = {}
-    for number, entry in enumerate(entries, start=1):
-        table = entry if isinstance(entry, dict) else {}
-        name = table.get("name")
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
-            raise SettingsError(
-                f"{path}, job number {number}: its name is {name!r}. Wanted: letters, digits, _, "
-                "- and ., the last two not in front."
-            )
-        if name in tables:
-            raise _refused(path, name, "the name of an earlier job too")
-        after = table.get("after", [])
-        tables[name] = {**table, "after": [after] if isinstance(after, str) else after}
-        if reason := _table_error(tables[name]):
-            raise _refused(path, name, reason)
-    for name, table in tables.items():
-        if strange := [earlier for earlier in table["after"] if earlier not in tables]:
-            raise _refused(path, name, f"after names {strange[0]!r}, which is no job")
-    return tables
+def status_of(job: Job) -> Status:
+    """Return the status of a job; a file that cannot be read counts as none."""
+    with suppress(OSError, ValueError, TypeError):
+        return Status(**json.loads(Path(job.log("json")).read_text(encoding="utf-8")))
+    return Status(job.name, job.words[0])
 
 
-def _table_error(table: Mapping[str, Any]) -> str | None:
-    after, accept = table["after"], table.get("accept_uncertified", False)
-    if not isinstance(after, list) or not all(isinstance(name, str) for name in after):
-        return f"after is {after!r}, wanted names of jobs"
-    if accept not in (True, False):
-        return f"accept_uncertified is {accept!r}, wanted true or false"
-    if table.get("command") not in COMMANDS:
-        return f"command is {table.get('command', 'missing')}, wanted one of {', '.join(COMMANDS)}"
-    return None
+def run_batch(
+    jobs: Sequence[Job],
+    workers: Workers | None = None,
+    *,
+    again: bool = False,
+    tell: Callable[[Status], object] = lambda _: None,
+) -> list[Status]:
+    """Run the jobs that are not done, or with ``again`` all; return the status of all.
+
+    ``tell`` is called with each status as its job ends. A job is done if it succeeded, its digest
+    is the same and its outputs exist.
+    """
+    import dask
+    from dask.callbacks import Callback
+
+    os.makedirs(jobs[0].logs, exist_ok=True)
+    with locked(Path(jobs[0].logs)):
+        memory, calls = workers and workers.memory_each, dict[str, Any]()
+        for job in jobs:
+            awaited = [calls[name] for name in job.after]
+            calls[job.name] = dask.delayed(run_job, pure=False)(job, again, memory, *awaited)
+        if workers is not None:
+            return workers.compute([*calls.values()], tell)
+        with Callback(posttask=lambda key, status, *rest: tell(status)):
+            return list(dask.compute(*calls.values(), scheduler="synchronous"))
 
 
-def _ordered(path: str, tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names, each after those it depends on, else as in the file."""
-    graph: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(tables, ()))
-    for name, table in tables.items():
-        graph.add(name, *table["after"])
+def exit_code(statuses: Sequence[Status]) -> int:
+    """Return 0 if no job failed, else the code of the first that did; of a signal 5."""
+    failed = [status.exit_code or 0 for status in statuses if status.state == "failed"]
+    return next((code if code > 0 else MachineError.exit_code for code in failed), 0)
+
+
+def run_job(job: Job, again: bool, memory: int | None, *before: Status) -> Status:
+    """Run a job, unless it is done or one before it is not, and write its status."""
+
+    def written(**changes: Any) -> Status:
+        changed = replace(status, **changes)
+        write_atomically(job.log("json"), [json.dumps(asdict(changed)).encode()])
+        return changed
+
+    what = [job.words, *map(_stamps, job.inputs), *(status.finished for status in before)]
+    digest = xxhash.xxh3_128_hexdigest(canonical(what).encode())
+    earlier, status = status_of(job), Status(job.name, job.words[0], digest=digest)
+    done = earlier.state == "done" and earlier.digest == digest
+    if done and not again and all(map(os.path.exists, job.outputs)):
+        return earlier
+    if any(earlier.state != "done" for earlier in before):
+        return written(state="skipped")
+    status = written(state="running", started=_now())
     try:
-        return list(graph.static_order())
-    except CycleError as error:
-        circle = " after ".join(reversed(error.args[1]))
-        raise SettingsError(f"{path}: jobs that wait for each other: {circle}.") from error
+        code, sentence = execute(job, command_line(job, earlier, digest, memory))
+    except BaseException:
+        written(state="stopped", finished=_now())
+        raise
+    state = "stopped" if code is None else "done" if code in job.accepted else "failed"
+    return written(state=state, exit_code=code, sentence=sentence, finished=_now())
 
 
-def _job(
-    path: str, table: Mapping[str, Any], jobs: Mapping[str, Job], command_line: ToCommandLine
-) -> Job:
-    name, command, directory = table["name"], table["command"], os.path.dirname(path)
-    names = ("name", "command", "after", "accept_uncertified")
-    values = {key: value for key, value in table.items() if key not in names}
-    try:
-        with chdir(directory):  # relative paths of settings files start here
-            line = command_line(command, values)
-    except SettingsError as error:
-        raise _refused(path, name, str(error).rstrip(".")) from error
-    lasting = [word for word in line.words if word.partition("=")[0].lstrip("-") not in WATCHING]
-    return Job(
-        name, (command, *line.words), after=tuple(table["after"]),
-        inputs=tuple(_absolute(directory, file) for file in line.inputs),
-        outputs=tuple(os.path.join(directory, file) for file in line.outputs),
-        digest=_digest(
-            [command, lasting, line.settings, [jobs[name].digest for name in table["after"]]]
-        ),
-        accepted=(0, NOT_CERTIFIED) if table.get("accept_uncertified") else (0,),
-    )  # fmt: skip
-
-
-def _absolute(directory: str, path: str) -> str:
-    """Make a path or glob absolute; a URI is so already."""
-    if "://" in path:
-        return path
-    exists = os.path.lexists(os.path.join(directory, path))
-    return os.path.join(directory if exists else glob.escape(directory), path)
-
-
-def _refused(path: str, name: str, reason: str) -> SettingsError:
-    return SettingsError(f"{path}, job {name!r}: {reason}.")
-
-
-def state_of(inputs: Iterable[str]) -> str:
-    """Return a digest of the names, sizes and times of all files that paths, globs and URIs name;
-    of a run's directory these are its witness and its shards, with the shards' fingerprints."""
-    return _digest([_stamps(path) for path in inputs])
+def command_line(job: Job, earlier: Status, digest: str, memory: int | None) -> list[str]:
+    """Return the words of a job: a fit that was cut off resumes where nothing changed, any other
+    fit or sweep replaces what it has left; a --memory of its own wins over the worker's."""
+    command, *words = job.words
+    if command in ("fit", "sweep") and earlier.digest and "--resume" not in words:
+        cut_off = earlier.state in ("running", "stopped") and earlier.digest == digest
+        words.insert(0, "--resume" if cut_off and command == "fit" else "--overwrite")
+    if memory is not None and job.has_memory:
+        words.insert(0, f"--memory={memory}")
+    return [command, *words]
 
 
 def _stamps(path: str) -> list[Any]:
-    manifest = os.path.join(path, "manifest.json")
+    """Return names, sizes and times of the files that a path, glob or URI stands for."""
     try:
         if os.path.isfile(path):
-            return [_stamp(path)]
-        if os.path.isfile(manifest):
-            shards = Manifest.load(manifest).shards
-            stamps = [[shard.fingerprint, *_stamp(shard.path)] for shard in shards]
-            return [_stamp(os.path.join(path, "witness")), *stamps]
+            return [path, os.path.getsize(path), os.stat(path).st_mtime_ns]
         return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
     except (StreamtronError, OSError) as error:
         return [str(error)]  # the job itself will report it
 
 
-def _stamp(path: str) -> list[Any]:
-    """Return name, size and time of a file; only the name if there is none."""
-    if not os.path.isfile(path):
-        return [path]
-    status = os.stat(path)
-    return [path, status.st_size, status.st_mtime_ns]
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _digest(value: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(canonical(value).encode())
+def execute(job: Job, words: Sequence[str]) -> tuple[int | None, str]:
+    """Run a command line; return its exit code (None if its task was cancelled), and the last line
+    on its stderr if that is not 0."""
+    # -P: the directory that it runs in holds data, and nothing is imported from there
+    command = [sys.executable, "-P", "-c", _CHILD, *words]
+    wanted, code, cancelled = still_wanted(), None, False
+    with (
+        open(job.log("out"), "wb") as out,
+        open(job.log("err"), "wb") as err,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=err, cwd=job.directory
+        ) as process,  # it ends when its stdin is closed, at the latest with the block
+    ):
+        while code is None:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(POLL)
+            if code is None and process.stdin is not None and not wanted():
+                cancelled = True
+                process.stdin.close()
+    last = Path(job.log("err")).read_bytes().decode(errors="replace").strip().splitlines()[-1:]
+    return None if cancelled else code, "".join(last) if code else ""
+
+
+_CHILD = """
+import sys
+from streamtron.cluster.batch import follow_parent
+follow_parent()
+from streamtron.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def follow_parent() -> None:
+    """End this process, by SIGTERM and GRACE seconds later by SIGKILL, when the pipe on its stdin
+    closes, which happens also when its parent dies."""
+
+    def follow() -> None:
+        with suppress(OSError):  # an stdin that cannot be read is no pipe of a parent
+            os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)  # the exception is lost if it is raised in a destructor or callback
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, daemon=True).start()

@@ -1,6 +1,6 @@
-"""Tasks on Dask workers. ``Workers`` is an ``Executor``, and runs tasks as they become ready.
+"""Tasks on Dask workers: ``Workers`` is an ``Executor``.
 
-Queues, retries after the death of a worker, transfer of results and the dashboard are Dask's own.
+Queues, retries after the death of a worker and the transfer of results are Dask's own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-TASKS_PER_THREAD = 2
+AHEAD = 2
 """Items that are computed, or finished and not yet consumed, for every thread of the workers."""
-RESTARTING = 15.0
-"""Seconds to wait for a worker of a running scheduler that may be started again."""
-PATIENCE = 20
-"""So many times as long workers of ours are waited for: they come, but a busy machine takes more
-than 15 s."""
+RESTARTING, RESTARTING_OURS = 15.0, 300.0
+"""Seconds to wait for a worker that may be started again, by others or here."""
 KILL_TIMEOUT = 1.0
-"""Seconds that a worker has to end in the middle of a task that is no longer wanted."""
+"""Seconds that a worker has to end in the middle of a task that was cancelled."""
 
 
 class Workers:
@@ -49,14 +46,9 @@ class Workers:
 
     def wait_for(self, number: int) -> None:
         """Wait for so many workers, as long as it is likely that they come."""
-        for _ in range(PATIENCE if self._cluster is not None else 1):
-            with suppress(TimeoutError), asked(self.client):
-                self.client.wait_for_workers(number, timeout=RESTARTING)
-                return
-            nannies = [] if self._cluster is None else [*self._cluster.workers.values()]
-            alive = [nanny.status.name in ("init", "starting", "running") for nanny in nannies]
-            if sum(alive) < number:  # others are not started again
-                return
+        patience = RESTARTING if self._cluster is None else RESTARTING_OURS
+        with suppress(TimeoutError), asked(self.client):
+            self.client.wait_for_workers(number, timeout=patience)
 
     def __call__(
         self, function: Callable[..., Iterable[Result]], items: Iterable[Any], *shared: Any
@@ -74,27 +66,35 @@ class Workers:
                 submit(_identity, value, key=f"{name}_shared-{token}-{place}")
                 for place, value in enumerate(shared)
             ]
-            # Without copies the scheduler prefers workers that hold them. Dask raises errors of any
-            # type if a worker dies meanwhile; the tasks fetch them then.
-            with suppress(Exception):
+            with suppress(Exception):  # any, if a worker dies; tasks prefer workers with copies
                 self.client.replicate(common)
             pending: deque[Future] = deque()
             for number, item in enumerate(items):
-                if len(pending) >= TASKS_PER_THREAD * self.threads:
+                if len(pending) >= AHEAD * self.threads:
                     yield from self._first([pending.popleft()])
                 key = f"{name}-{token}-{number}-{getattr(item, 'name', '')}"
                 pending.append(submit(_as_list, function, item, *common, key=key))
             while pending:
                 yield from self._first([pending.popleft()])
 
+    def compute(self, calls: Sequence[Any], tell: Callable[[Any], object]) -> list[Any]:
+        """Return the results of Dask's delayed calls, in their order; ``tell`` each as it comes."""
+        with self._cancelling() as futures:
+            futures += self.client.compute([*calls])
+            left, results = [*futures], dict[str, Any]()
+            while left:
+                keys = {future.key for future in left}
+                result = self._first(left)
+                [key] = keys - {future.key for future in left}
+                results[key] = result
+                tell(result)
+            return [results[future.key] for future in futures]
+
     def _first(self, futures: list[Future]) -> Any:
-        """Take the first task of some that ends; return its result. MachineError: no worker."""
+        """Take the first task that ends out of some; return its result. MachineError: no worker."""
         from distributed import wait
 
-        while True:
-            for place, future in enumerate(futures):
-                if future.done():
-                    return self.result(futures.pop(place))
+        while not any(future.done() for future in futures):
             with suppress(Exception), self.client.as_current():  # ``result`` raises it
                 wait(futures, RESTARTING, "FIRST_COMPLETED")
                 continue
@@ -102,34 +102,27 @@ class Workers:
             with asked(self.client):
                 if not self.client.nthreads():
                     raise no_workers(self.client)
-
-    def as_ready(
-        self, function: Callable[[Any], Result], ready: Callable[[], Iterable[Any]]
-    ) -> Iterator[Result]:
-        """Yield ``function(item)`` of named items as they finish; ``ready`` gives those that can
-        begin, at first and after every result. Raises as ``__call__``."""
-        token = secrets.token_hex(4)
-        pending: list[Future] = []
-        with self.submitting() as submit:
-            while True:
-                pending += [submit(function, item, key=f"{item.name}-{token}") for item in ready()]
-                if not pending:
-                    return
-                yield self._first(pending)
+        return self.result(futures.pop([future.done() for future in futures].index(True)))
 
     @contextmanager
     def submitting(self) -> Iterator[Callable[..., Future]]:
         """Give a function that submits tasks; they are cancelled on an error, else released."""
+        with self._cancelling() as futures:
+
+            def submit(function: Callable[..., Any], *values: Any, key: str, **how: Any) -> Future:
+                futures.append(self.client.submit(function, *values, key=key, **how))
+                return futures[-1]
+
+            yield submit
+
+    @contextmanager
+    def _cancelling(self) -> Iterator[list[Future]]:
+        """Give a list; the futures in it are cancelled on an error, else released."""
         if self.client.status != "running":
             raise MachineError("these workers are gone since an error before. Connect again.")
         futures: list[Future] = []
-
-        def submit(function: Callable[..., Any], *values: Any, key: str, **how: Any) -> Future:
-            futures.append(self.client.submit(function, *values, key=key, **how))
-            return futures[-1]
-
         try:
-            yield submit
+            yield futures
         except BaseException:
             if self._cluster is not None:  # a running task ends only with its worker
                 self._cluster.sync(_end_now, self._cluster)
@@ -175,10 +168,14 @@ def _identity(value: Result) -> Result:
 
 
 def still_wanted() -> Callable[[], bool]:
-    """Return a function that tells whether the running task is not cancelled, its client there."""
+    """Return a function that tells whether the running task is not cancelled; outside of a worker
+    it always is not."""
     from distributed import get_worker
 
-    worker = get_worker()
+    try:
+        worker = get_worker()
+    except ValueError:
+        return lambda: True
     key = worker.get_current_task()
 
     def wanted() -> bool:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamtron.cluster.client import Workers, address_of, asked, first_line
 from streamtron.core.config import Machine
-from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.extras import library
+from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import SMALL, at_most, parse_json
 from streamtron.core.text import format_size
 
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 30.0
 """Seconds to wait for a scheduler to answer, and for its first worker."""
 WORKER_TIMEOUT = 300.0
-"""Seconds without a heartbeat after which a worker is restarted; a busy one sends several a
-second."""
-TLS = ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")
-"""Files that a client needs, as Dask's configuration calls them in the environment."""
+"""Seconds without a heartbeat after which a worker is restarted."""
+SILENT = logging.CRITICAL + 1
 LEAST_MEMORY = 1 << 26
 """Bytes that a worker needs to start."""
 
@@ -40,16 +37,21 @@ _DASK_SETTINGS: dict[str, Any] = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     # a worker above 80 % of its limit would take no task until it has less: parts hold their rows
     "distributed.worker.memory.pause": False,
-    "distributed.worker.http.routes": [],  # as for the scheduler
+    # no page tells everybody on the machine what the tasks are
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 
 
 @contextmanager
 def connect(
-    workers: int | Client | None = None, scheduler: str | None = None, *,
-    machine: Machine | None = None, dashboard: str | None = None, timeout: float = CONNECT_TIMEOUT,
-    worker_timeout: float | None = None, verbose: bool = False,
-) -> Iterator[Workers]:  # fmt: skip
+    workers: int | Client | None = None,
+    scheduler: str | None = None,
+    *,
+    machine: Machine | None = None,
+    timeout: float = CONNECT_TIMEOUT,
+    worker_timeout: float = WORKER_TIMEOUT,
+) -> Iterator[Workers]:
     """Connect to workers for the ``with`` block: N new processes, or those of a scheduler or an
     open client.
 
@@ -61,43 +63,34 @@ def connect(
         ``tls://`` takes the certificates in Dask's configuration.
     machine : its ``memory_limit`` is shared equally by N processes; Dask ends one that uses more.
         A running scheduler's workers have limits of their own.
-    dashboard : ``host:port`` of Dask's dashboard; None = none.
     timeout : seconds to wait for the scheduler, and for the first worker.
     worker_timeout : seconds > 0 without a heartbeat after which one of N processes is restarted and
-        its work given to another; None = WORKER_TIMEOUT. For a running scheduler this is Dask's
+        its work given to another. For a running scheduler this is Dask's
         ``distributed.scheduler.worker-ttl``.
-    verbose : let Dask write its warnings to stderr.
     """
     import dask
     from distributed import Client  # dask knows its settings by this import
 
-    if dashboard is not None:
-        library("bokeh", "dashboard", f"--dashboard {dashboard}")
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
     is_number = isinstance(workers, int) and workers >= 1
     if not (workers is None or is_number or isinstance(workers, Client)):
-        raise SettingsError(f"workers is {workers!r}: wanted at least 1, as a whole number.")
-    worker_timeout = WORKER_TIMEOUT if worker_timeout is None else worker_timeout
+        raise SettingsError(f"workers is {workers!r}: expected at least 1, as a whole number.")
     if not worker_timeout > 0:
-        raise SettingsError(f"worker-timeout is {worker_timeout:g} s: wanted more than 0.")
+        raise SettingsError(f"worker-timeout is {worker_timeout:g} s: expected more than 0.")
     settings = {**_DASK_SETTINGS, "distributed.scheduler.worker-ttl": worker_timeout}
-    if dashboard is None:  # else the scheduler's page tells everybody its tasks
-        settings["distributed.scheduler.http.routes"] = []
     with dask.config.set(settings), ExitStack() as stack:
-        if not verbose:  # of dead workers and lost connections, which our errors report
-            for name in ("distributed", "distributed.client", "asyncio"):
-                logger = logging.getLogger(name)
-                stack.callback(logger.setLevel, logger.level)
-                logger.setLevel(logging.CRITICAL + 1)
-        cluster = limit = None
+        for name in ("distributed", "distributed.client", "asyncio"):  # our errors say as much
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(SILENT)
+        cluster, limit, client = None, None, workers
         if isinstance(workers, int):
             limit = _memory_each(workers, machine or Machine())
-            cluster = stack.enter_context(_local(workers, limit, dashboard, verbose))
-        if workers is None or cluster is not None:
-            client = stack.enter_context(_client(cluster or scheduler, timeout))
-        else:
-            client = workers
+            cluster = stack.enter_context(_local(workers, limit))
+            client = stack.enter_context(_client(cluster, timeout))
+        elif scheduler is not None:
+            client = stack.enter_context(_client(scheduler, timeout))
         _check_workers(client, timeout)
         yield Workers(client, cluster, limit)
 
@@ -114,15 +107,13 @@ def _memory_each(workers: int, machine: Machine) -> int:
 
 
 @contextmanager
-def _local(
-    workers: int, limit: int, dashboard: str | None, verbose: bool
-) -> Iterator[LocalCluster]:
+def _local(workers: int, limit: int) -> Iterator[LocalCluster]:
     """Start worker processes, which import nothing from the working directory: it holds data.
 
-    Who can talk to Dask runs code in it, and every user of a machine reaches its ports: they talk
-    to those alone that have their key, which is in the memory of these processes.
+    Whoever can talk to Dask runs code in it, and every user of a machine reaches its ports. A key
+    that exists in the memory of these processes alone keeps strangers out.
     """
-    from distributed import LocalCluster
+    from distributed import LocalCluster, Security
 
     with ExitStack() as stack:
         if "PYTHONSAFEPATH" not in os.environ:  # with Dask's own setting it would stay set here
@@ -133,33 +124,36 @@ def _local(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
-                security=True,
+                security=Security.temporary(),
                 memory_limit=limit,
-                # None would be port 8787 of every address
-                dashboard_address=dashboard or "127.0.0.1:0",
-                scheduler_kwargs={"dashboard": dashboard is not None},
-                silence_logs=logging.WARNING if verbose else logging.CRITICAL + 1,
+                dashboard_address="127.0.0.1:0",  # None would be port 8787 of every address
+                scheduler_kwargs={"dashboard": False},
+                silence_logs=SILENT,
             )
         except (RuntimeError, OSError, ValueError, TimeoutError) as error:
             raise MachineError(
-                f"{workers} workers could not be started ({first_line(error)}). Ask for fewer, or "
-                "for another --dashboard if there is one."
+                f"{workers} workers could not be started ({first_line(error)}). Ask for fewer."
             ) from error
         yield stack.enter_context(cluster)
 
 
-def _client(to: LocalCluster | str | None, timeout: float) -> Client:
-    from distributed import Client
+def _client(to: LocalCluster | str, timeout: float) -> Client:
+    from distributed import Client, Security
     from distributed.utils import LoopRunner
 
-    if isinstance(to, str):
-        to = to if "://" in to else _address_in(to)
-        how = _certificates(to)
+    direct = None if isinstance(to, str) else True  # a scheduler's workers may be out of reach
     try:
         if isinstance(to, str):
+            to = to if "://" in to else _address_in(to)
+            how = Security().get_connection_args("client")
             LoopRunner().run_sync(_reach, to, timeout, how)
-        direct = None if isinstance(to, str) else True  # a scheduler's workers may be out of reach
         return Client(to, timeout=timeout, set_as_default=False, direct_to_workers=direct)
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"--scheduler {to}: certificates in Dask's configuration that cannot be used "
+            f"({first_line(error)}). Correct DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …CLIENT__CERT "
+            "and …CLIENT__KEY."
+        ) from error
     except (OSError, TimeoutError, AssertionError) as error:  # the last on a machine too busy
         raise MachineError(
             f"{to}: no scheduler answered within {timeout:g} s ({first_line(error)}). Start one "
@@ -167,8 +161,10 @@ def _client(to: LocalCluster | str | None, timeout: float) -> Client:
         ) from error
     except (ValueError, TypeError, RuntimeError, ImportError) as error:
         raise SettingsError(
-            f"--scheduler {to}: not an address that dask knows ({first_line(error)}). Give "
-            "tcp://host:8786, or the file of dask scheduler --scheduler-file."
+            f"--scheduler {to}: not an address that dask can use ({first_line(error)}). Give "
+            "tcp://host:8786, the file of dask scheduler --scheduler-file, or tls:// with the "
+            "certificates that DASK_DISTRIBUTED__COMM__TLS__CA_FILE, …CLIENT__CERT and "
+            "…CLIENT__KEY name."
         ) from error
 
 
@@ -179,37 +175,14 @@ async def _reach(address: str, timeout: float, how: dict[str, Any]) -> None:
     await (await connect(address, timeout=timeout, **how)).close()
 
 
-def _certificates(address: str) -> dict[str, Any]:
-    """Return how Dask's configuration lets us connect to an address; tls needs certificates."""
-    from distributed import Security
-
-    reason = "there are none"
-    try:
-        how: dict[str, Any] = Security().get_connection_args("client")
-        if how["ssl_context"] is not None or not address.startswith(("tls:", "wss:")):
-            return how
-    except (OSError, ValueError) as error:
-        reason = first_line(error)
-    names = ", ".join(f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in TLS)
-    raise SettingsError(
-        f"--scheduler {address}: the certificates in Dask's configuration cannot be used "
-        f"({reason}). Name their files in the environment: {names}."
-    )
-
-
 def _address_in(file: str) -> str:
     try:
         with open(file, encoding="utf-8", opener=at_most(SMALL)) as content:
             return str(parse_json(content.read())["address"])
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SettingsError(
-            f"--scheduler {file}: neither an address (tcp://host:8786) nor a scheduler file that "
-            f"can be read ({error.strerror})."
-        ) from error
-    except (StreamtronError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(
-            f"--scheduler {file}: not a scheduler file ({first_line(error)}). Give one that dask "
-            "scheduler --scheduler-file has written."
+            f"--scheduler {file}: neither an address (tcp://host:8786) nor a file that dask "
+            f"scheduler --scheduler-file has written ({first_line(error)})."
         ) from error
 
 
@@ -219,20 +192,14 @@ def _check_workers(client: Client, timeout: float) -> None:
     try:
         with asked(client):
             client.wait_for_workers(1, timeout=timeout)
-    except TimeoutError as error:
-        raise MachineError(
-            f"{address}: a scheduler without workers, for {timeout:g} s now. Start some with dask "
-            "worker."
-        ) from error
-    try:  # a function of the standard library, which runs on a worker without streamtron too
-        with asked(client):
+            # a function of the standard library runs on a worker without streamtron too
             versions = client.sync(
                 client.run, version, "streamtron", on_error="return", callback_timeout=timeout
             )
     except TimeoutError as error:
         raise MachineError(
-            f"{address}: a worker there has not answered for {timeout:g} s. Look for one that is "
-            "stopped or hangs, end it, and run the command again."
+            f"{address}: no worker has answered for {timeout:g} s. Start some with dask worker, or "
+            "end those that hang."
         ) from error
     for worker, theirs in sorted(versions.items()):
         if theirs != ours and not isinstance(theirs, OSError):  # else it died meanwhile

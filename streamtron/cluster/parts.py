@@ -2,7 +2,7 @@
 
 Each worker holds consecutive parts in its process from step to step, sums what they return as far
 as the tree of all parts allows, and sends the sums. A step on files is a task for each worker,
-pinned to it, which the dashboard shows. The rounds of Newton's method are many and short, and a
+pinned to it. The rounds of Newton's method are many and short, and a
 task passes through the queues of client, scheduler and worker: a call of an actor takes a quarter
 of the time.
 
@@ -120,11 +120,14 @@ class WorkerParts(Parts):
     def _make_actors(self) -> None:
         futures = {
             home: self._workers.client.submit(
-                _Caller, self._token, actor=True, workers=[home],
+                _Caller,
+                self._token,
+                actor=True,
+                workers=[home],
                 key=f"rounds-on-{home}-{secrets.token_hex(8)}",
             )
             for home in set(self._homes) - self._actors.keys()
-        }  # fmt: skip
+        }
         for home, future in futures.items():
             actor = self._answer(home, future, future)
             if actor is not None:
@@ -235,11 +238,15 @@ class WorkerParts(Parts):
         with self._workers.submitting() as submit:
             futures = {
                 home: submit(
-                    function, self._token, numbers, *arguments, workers=[home],
+                    function,
+                    self._token,
+                    numbers,
+                    *arguments,
+                    workers=[home],
                     key=f"{name}-parts-{numbers[0]}-to-{numbers[-1]}-{end}",
                 )
                 for home, numbers in parts_of.items()
-            }  # fmt: skip
+            }
             return {home: self._result(home, future) for home, future in futures.items()}
 
     def _result(self, home: str, future: Future) -> list[Any] | None:
@@ -299,10 +306,13 @@ def _open_parts(
         of_other_runs = sum(len(parts) for parts in _held.values() if parts is not held)
     here = {*held, *numbers}
     most_columns = check_worker(
-        plans[0].settings, name, usable_memory(), parts=of_other_runs + len(here),
+        plans[0].settings,
+        name,
+        usable_memory(),
+        parts=of_other_runs + len(here),
         at_once=worker.state.nthreads,
         nonzeros=max(sum(shard.most_nonzeros for shard in plans[n].shards) for n in here),
-    )  # fmt: skip
+    )
     for number in numbers:
         plan = plans[number]
         _check_seen(plan, name)

@@ -16,7 +16,6 @@ from streamtron.cluster.client import Workers, still_wanted
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError
 from streamtron.core.events import Event
-from streamtron.core.executor import Executor
 from streamtron.core.files import locked
 from streamtron.sweeps.sweep import Task
 
@@ -24,18 +23,21 @@ SHARE = 0.7
 """Share of its worker's memory that a fit may use: Dask pauses a worker at 0.8, ends it at 0.95."""
 
 
-def sweep_executor(workers: Workers) -> Executor:
-    """Return the ``executor`` of ``sweep`` that fits its tasks on these workers.
+class SweepExecutor:
+    """The ``executor`` of a sweep that fits its tasks on workers, ``tasks`` at a time.
 
     Each task has ``machine.threads`` threads, by default 1, and of its worker's memory limit the
     part SHARE. Tasks on one disk share the flat copy of the shards. A cancelled task ends after its
     current chunk.
     """
 
-    def execute(function: Any, items: Iterable[Task], *shared: Any) -> Iterator[Any]:
-        return workers(fit_on_worker, map(_with_absolute_vocabulary, items), function, *shared)
+    def __init__(self, workers: Workers) -> None:
+        self._workers, self.tasks = workers, workers.threads
 
-    return execute
+    def __call__(self, function: Any, items: Iterable[Task], *shared: Any) -> Iterator[Any]:
+        """Fit the tasks."""
+        items = map(_with_absolute_vocabulary, items)
+        return self._workers(fit_on_worker, items, function, *shared)
 
 
 def _with_absolute_vocabulary(task: Task) -> Task:

@@ -37,10 +37,5 @@ def later(name: str) -> None:
     setattr(sys.modules[package], child, module)
 
 
-def is_loaded(module: ModuleType) -> bool:
-    """Tell whether a module that is ``later`` has been needed."""
-    return type(module) is ModuleType
-
-
 later("streamtron.core.events")  # which streamtron has as streamtron.events, and numpy is heavy
-later("streamtron.core.kernels")  # numba takes longer to load than a few rows to be predicted
+later("streamtron.core.kernels")  # which loads numba

@@ -1,22 +1,22 @@
 """Settings, which decide the model, and Machine, which does not (threads, paths, memory).
 
-Settings have the same names on the command line, in TOML and in Python; `SKLEARN_NAMES` maps
-scikit-learn's names to them.
+One table of settings: a field has the default, the kind and the range, the docstring the words.
+From it come the keywords of Python, TOML files, the options of the command line and their help.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from streamtron.core import kinds
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import read_toml
-from streamtron.core.kinds import ANY, NOT_EMPTY, POSITIVE, at_least, check_range, setting
+from streamtron.core.kinds import BELOW_1, POSITIVE, Range, make_fields, setting, stage_of
 from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
 from streamtron.core.text import label_meant
@@ -34,8 +34,6 @@ EPSILONS = {"huber": 1.35, "epsilon_insensitive": 0.1, "squared_epsilon_insensit
 
 _KINKED = ("hinge", "epsilon_insensitive")
 """The losses that are not smooth."""
-
-_LOSSES = ("squared_hinge", "log_loss", "hinge", *REGRESSION)
 
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
@@ -57,158 +55,147 @@ class Settings:
 
     Parameters
     ----------
-    {parameters}
+    C : Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].
+    loss : φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; for labels
+        that are numbers squared_error (ridge regression), huber, epsilon_insensitive or its
+        square.
+    epsilon : ε of huber [1.35], epsilon_insensitive and its square [0.1].
+    penalty : Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for
+        l2.
+    l1_ratio : r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].
+    delta : Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows, by the paper alone.
+    rho : ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.
+    intercept : penalised as a weight; free: not penalised; none: there is no bias [penalised; free
+        for labels that are numbers].
+    class_weight : Factors of C: balanced, or LABEL=W,LABEL=W.
+    stage : auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.
+    variant : The ℓ-margitron or the t-margitron.
+    b : b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].
+    tol : Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.
+    max_epochs : Full epochs at most, at least 1.
+    mini_epochs : Mini-epochs after a reading at most, at least 0 [50; 500 for hinge and
+        epsilon_insensitive].
+    active_set : Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it
+        affects the model [1 GB, or what --memory leaves].
+    seed : Seed of the order of rows, at least 0.
+    faithful : Follow the paper's procedure exactly, rows in the order of the files; needs many
+        readings.
+    held_out : Share of the rows that is held out of training, by a hash of the shard's name and the
+        row's number.
+    parts : Deal the shards into N parts that train together, on threads or workers; it affects the
+        model [1; with workers one a shard, up to 64].
+    index_base : Number of the first column in text; auto: 1 if column 0 never occurs.
+    multiclass : Take any number of labels, one a row.
+    multilabel : Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and
+        Arrow a list.
+    weights_in_label : Read text labels as label:weight.
+    label : Tables: the column of labels [found by the usual names].
+    weight : Tables: the column of row weights, ≥ 0 [none].
+    features : Tables: the list or map of features; or columns of numbers, NAME,NAME,… [a list or
+        map of a usual name, or all columns if all are numbers].
+    values : Tables: the list of values beside a list of features [found by the usual names].
+    columns : Tables: NAME:KIND,OPTION=VALUE,…, a column and its KIND: number, category, date, list,
+        vector or text, as in age:number,null=mean; can be repeated. Or FILE.toml, or auto.
+    text : Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.
+    hash_bits : Hash named features into 2^N columns, N from 1 to 31.
+    hash_seed : Seed of that hash, at least 0.
+    vocabulary : File of feature names, one a line: line 1 is column 0.
+    allow_duplicate : Accept two shards with the same content.
+    on_bad_shard : What to do with a malformed, truncated or damaged shard: end the run, or leave it
+        out and list it.
 
     Raises
     ------
     SettingsError : a value out of range, or two that contradict each other.
     """
 
-    # fmt: off
-    C: float | None = setting(None, "number", POSITIVE,
-        "Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].", sklearn="C")
-    loss: str = setting(
-        "squared_hinge", _LOSSES, ANY,
-        "φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; for labels "
-        "that are numbers squared_error (ridge regression), huber, epsilon_insensitive or its "
-        "square.", sklearn="loss")
-    epsilon: float | None = setting(None, "number", kinds.EPSILON,
-        "ε of huber [1.35], epsilon_insensitive and its square [0.1].", sklearn="epsilon")
-    penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"), ANY,
-        "Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for l2.",
-        sklearn="penalty")
-    l1_ratio: float | None = setting(None, "number", kinds.RATIO,
-        "r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].", sklearn="l1_ratio")
-    delta: float | None = setting(None, "number", kinds.DELTA,
-        "Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows, with stages of the paper.")
-    rho: float = setting(1.0, "number", kinds.RHO,
-        "ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.",
-        sklearn="intercept_scaling")
+    C: float | None = setting(None, "number", POSITIVE)
+    loss: str = setting("squared_hinge", ("squared_hinge", "log_loss", "hinge", *REGRESSION))
+    epsilon: float | None = setting(None, "number", Range(0.0, 1e30))
+    penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"))
+    l1_ratio: float | None = setting(None, "number", Range(0.0, 1.0))
+    delta: float | None = setting(None, "number", Range(1e-15, 1e15, or_zero=True))
+    rho: float = setting(1.0, "number", POSITIVE._replace(or_zero=True))
     intercept: Literal["penalised", "free", "none"] | None = setting(
-        None, ("penalised", "free", "none"), ANY,
-        "penalised as a weight; free: not penalised; none: there is no bias [penalised; free for "
-        "labels that are numbers].", sklearn="intercept")
-    stage: str = setting("auto", "stage", ANY,
-        "auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.")
-    variant: Literal["length", "steps"] = setting("length", ("length", "steps"), ANY,
-        "The ℓ-margitron or the t-margitron.")
-    b: tuple[float, ...] | None = setting(None, "numbers", ANY,
-        "b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].")
-    tol: float = setting(0.01, "number", kinds.GAP,
-        "Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.", sklearn="tol")
-    max_epochs: int = setting(100, "whole", at_least(1),
-        "Full epochs at most, at least 1.", sklearn="max_iter")
-    mini_epochs: int | None = setting(None, "whole", at_least(0),
-        "Mini-epochs after a reading at most, at least 0 [50; 500 for hinge and "
-        "epsilon_insensitive].")
-    active_set: int | str | None = setting(None, "size", kinds.BYTES,
-        "Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it affects "
-        "the model [1 GB, or what --memory leaves].")
-    class_weight: Mapping[str, float] | Literal["balanced"] | None = setting(None, "weights", ANY,
-        "Factors of C: balanced, or LABEL=W,LABEL=W.", sklearn="class_weight")
-    seed: int = setting(0, "whole", at_least(0),
-        "Seed of the order of rows, at least 0.", sklearn="random_state")
-    order: Literal["random", "sequential"] = setting("random", ("random", "sequential"), ANY,
-        "Order of rows; sequential is that of the files, which every epoch reads, without a cache.")
-    faithful: bool = setting(False, "flag", ANY,
-        "Follow the paper's procedure exactly; needs many readings.")
-    index_base: Literal["auto", 0, 1] = setting("auto", ("auto", 0, 1), ANY,
-        "Number of the first column in text; auto: 1 if column 0 never occurs.")
-    weights_in_label: bool = setting(False, "flag", ANY, "Read text labels as label:weight.")
-    multiclass: bool = setting(False, "flag", ANY,
-        "Take any number of labels, one a row.")
-    multilabel: bool = setting(False, "flag", ANY,
-        "Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and Arrow "
-        "a list.")
-    label: str | None = setting(None, "text", NOT_EMPTY,
-        "Tables: the column of labels [found by the usual names].")
-    weight: str | None = setting(None, "text", NOT_EMPTY,
-        "Tables: the column of row weights, ≥ 0 [none].")
-    features: tuple[str, ...] | None = setting(None, "names", kinds.NAMES,
-        "Tables: the list, map or vector column of features; or columns of numbers, NAME,NAME,… "
-        "or a pattern as in f* [found by the usual names].")
-    values: str | None = setting(None, "text", ANY,
-        "Tables: the list of values beside a list of features [found by the usual names].")
-    columns: tuple[str, ...] | None = setting(None, "columns", kinds.NAMES,
-        "Tables: NAME:KIND,OPTION=VALUE,…, a column and its KIND: number, category, date, list, "
-        "vector or text, as in age:number,null=mean; can be repeated. Or FILE.toml, or auto.")
-    text: str | None = setting(None, "text", NOT_EMPTY,
-        "Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.")
-    hash_bits: int | None = setting(None, "whole", kinds.BITS,
-        "Hash named features into 2^N columns, N from 1 to 31.")
-    hash_seed: int = setting(0, "whole", kinds.BITS32, "Seed of that hash, at least 0.")
-    vocabulary: str | None = setting(None, "input", NOT_EMPTY,
-        "File of feature names, one a line: line 1 is column 0.")
-    held_out: float = setting(0.0, "number", kinds.SHARE,
-        "Share of the rows that is held out of training, by a hash of the shard's name and the "
-        "row's number.")
-    parts: int | None = setting(None, "whole", at_least(1),
-        "Deal the shards into N parts that train together, on threads or workers; it affects the "
-        "model [1; with workers one a shard, up to 64].")
-    allow_duplicate: bool = setting(False, "flag", ANY, "Accept two shards with the same content.")
-    on_bad_shard: Literal["error", "skip"] = setting("error", ("error", "skip"), ANY,
-        "What to do with a malformed, truncated or damaged shard: end the run, or leave it out and "
-        "list it.")
-    # fmt: on
+        None, ("penalised", "free", "none")
+    )
+    class_weight: Mapping[str, float] | Literal["balanced"] | None = setting(None, "weights")
+    stage: str = setting("auto", "stage")
+    variant: Literal["length", "steps"] = setting("length", ("length", "steps"))
+    b: tuple[float, ...] | None = setting(None, "numbers")
+    tol: float = setting(0.01, "number", BELOW_1)
+    max_epochs: int = setting(100, "whole", Range(1))
+    mini_epochs: int | None = setting(None, "whole", Range(0))
+    active_set: int | str | None = setting(None, "size", Range(0))
+    seed: int = setting(0, "whole", Range(0))
+    faithful: bool = setting(False, "flag")
+    held_out: float = setting(0.0, "number", BELOW_1)
+    parts: int | None = setting(None, "whole", Range(1))
+    index_base: Literal["auto", 0, 1] = setting("auto", ("auto", 0, 1))
+    multiclass: bool = setting(False, "flag")
+    multilabel: bool = setting(False, "flag")
+    weights_in_label: bool = setting(False, "flag")
+    label: str | None = setting(None, "text")
+    weight: str | None = setting(None, "text")
+    features: tuple[str, ...] | None = setting(None, "names")
+    values: str | None = setting(None, "text")
+    columns: tuple[str, ...] | None = setting(None, "columns")
+    text: str | None = setting(None, "text")
+    hash_bits: int | None = setting(None, "whole", Range(1, 31))
+    hash_seed: int = setting(0, "whole", Range(0, 2**32 - 1))
+    vocabulary: str | None = setting(None, "input")
+    allow_duplicate: bool = setting(False, "flag")
+    on_bad_shard: Literal["error", "skip"] = setting("error", ("error", "skip"))
 
     def __post_init__(self) -> None:
-        kinds.make_fields(self)
+        make_fields(self)
+        if self.C is None and self.delta is None:
+            object.__setattr__(self, "C", 1.0)
         if self.intercept is None:
             moves = self.regression and self.rho > 0.0
             object.__setattr__(self, "intercept", "free" if moves else "penalised")
-        for clash, refusal in self._clashes():
-            if clash:
-                raise SettingsError(refusal)
+        for clash in self._clashes():
+            raise SettingsError(clash)
         for value in self.b or ():
-            check_range(value, "b", POSITIVE)
+            POSITIVE.check(value, "b")
 
-    def _clashes(self) -> Iterator[tuple[object, str]]:
-        """Yield whether settings contradict each other, and what to do then."""
-        stages = self.stages or ()
-        features = self._first_given("features", "values", "vocabulary", "hash_bits")
-        of_classes = self._first_given("multiclass", "multilabel", "class_weight")
-        of_paper = self._of_the_paper()
-        not_smooth = self.loss if self.loss in _KINKED else of_paper
-        yield from (
-            (self.C is not None and self.delta is not None,
-             "C and delta are two names of one thing (C = 1/(2 Δ²)): give one."),
-            (self.hash_bits is not None and self.vocabulary is not None,
-             "hash-bits and vocabulary both give names their columns: give one."),
-            ((self.columns or self.text) and features,
-             f"{features} says where features are, and columns and text make them: leave it out. "
-             "Options of a column stand behind it, as in --text body,hash_bits=20."),
-            (self.multiclass and self.multilabel,
-             "multiclass is one label a row, multilabel any number of them: give one."),
-            (self.weights_in_label and self.multilabel,
-             "weights-in-label reads label:weight, and with multilabel a row may have several "
-             "labels or none: leave it out, or give the weights in a Parquet column, --weight."),
-            (self.b is not None and len(self.b) != (len(stages) or 2),
-             f"b has {len(self.b or ())} numbers for the stages {self.stage}: give one a stage."),
-            (self.faithful and "ascent" in stages,
-             "faithful is the paper's procedure, which has no ascent stage."),
-            (self.hard and not self.faithful and (not stages or "ascent" in stages),
-             "delta 0, the hard margin, is for the paper's procedure alone: give --C, or add "
-             "--faithful or --stage 1,0.1."),
-            (self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful),
-             "intercept free needs a price of the loss and a feature of the bias: give --C and "
-             "--rho above 0, and leave faithful out."),
-            (self.regression and of_classes,
-             f"{of_classes} is for labels that are classes, and the loss {self.loss} is for "
-             "numbers: leave it out, or give --loss log_loss."),
-            (self.epsilon is not None and self.loss not in EPSILONS,
-             f"the loss {self.loss} has no epsilon: leave it out, or give --loss huber."),
-            (self.epsilon == 0.0 and self.loss == "huber",
-             "epsilon is 0, where huber has no slope: give a number above 0."),
-            (self.loss != "squared_hinge" and of_paper,
-             f"{of_paper} belongs to the paper's procedure, which is for the squared hinge, and "
-             f"the loss is {self.loss}: leave it out, or give --loss squared_hinge."),
-            (self.l1_ratio is not None and self.penalty != "elasticnet",
-             f"l1-ratio is for the penalty elasticnet, and it is {self.penalty}: give --penalty "
-             "elasticnet, or leave l1-ratio out."),
-            (self.ratio and not_smooth,
-             f"{not_smooth} with the penalty {self.penalty}: its solver wants a smooth loss of "
-             "soft margins. Give another --loss and --C, or leave penalty out."),
-        )  # fmt: skip
+    def _clashes(self) -> Iterator[str]:
+        """Yield a sentence for settings that contradict each other."""
+        loss, penalty, stages, given = self.loss, self.penalty, self.stages or (), self._first_given
+        if self.C is not None and self.delta is not None:
+            yield "C and delta: give one."
+        if self.hash_bits is not None and self.vocabulary is not None:
+            yield "hash-bits and vocabulary: give one."
+        if self.multiclass and self.multilabel:
+            yield "multiclass and multilabel: give one."
+        features = given("features", "values", "vocabulary", "hash_bits")
+        if (self.columns or self.text) and features:
+            yield f"columns and text make the features, without {features}: leave one out."
+        if self.weights_in_label and self.multilabel:
+            yield "weights-in-label with multilabel: give the weights in a column, --weight."
+        if self.b is not None and len(self.b) != (len(stages) or 2):
+            yield f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
+        if self.faithful and "ascent" in stages:
+            yield "faithful has no ascent stage: leave one out."
+        if self.hard and not self.faithful and (not stages or "ascent" in stages):
+            yield "delta 0 is for the paper's procedure: give --C, or add --stage 1,0.1."
+        if self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful):
+            yield "intercept free: give --C and --rho above 0, and leave faithful out."
+        classes = given("multiclass", "multilabel", "class_weight")
+        if self.regression and classes:
+            yield f"{classes} is for classes, and the loss {loss} for numbers: leave one out."
+        if self.epsilon is not None and loss not in EPSILONS:
+            yield f"the loss {loss} has no epsilon: leave it out, or give --loss huber."
+        if self.epsilon == 0.0 and loss == "huber":
+            yield "epsilon of huber is 0: expected more."
+        paper = self._of_the_paper()
+        if loss != "squared_hinge" and paper:
+            yield f"{paper} is for the squared hinge, and the loss is {loss}: leave one out."
+        if self.l1_ratio is not None and penalty != "elasticnet":
+            yield f"l1-ratio is for --penalty elasticnet, and the penalty is {penalty}."
+        if self.ratio and (loss in _KINKED or paper):
+            what = paper or loss
+            yield f"{what} with --penalty {penalty}: expected a smooth loss, and --C above 0."
 
     def _first_given(self, *names: str) -> str | None:
         """Return the first of the settings that is given."""
@@ -216,11 +203,9 @@ class Settings:
 
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
-        settings = {
-            "faithful": self.faithful, "stage": self.stage not in ("auto", "ascent"),
-            "b": self.b is not None, "variant": self.variant != "length",
-        }  # fmt: skip
-        return next((name for name, is_given in settings.items() if is_given), None)
+        margitron = self.stage if self.stage not in ("auto", "ascent") else None
+        given = {"stage": margitron, "variant": self.variant != "length"}
+        return self._first_given("faithful", "b") or next((n for n in given if given[n]), None)
 
     @property
     def regression(self) -> bool:
@@ -248,9 +233,7 @@ class Settings:
     @property
     def delta2(self) -> float:
         """Return Δ² = 1 / (2 C) of a row of weight 1."""
-        if self.delta is not None:
-            return self.delta**2
-        return 1.0 / (2.0 * (1.0 if self.C is None else self.C))
+        return 0.5 / self.C if self.C is not None else (self.delta or 0.0) ** 2
 
     @property
     def active_set_bytes(self) -> int:
@@ -272,12 +255,7 @@ class Settings:
         """Return the stages given; None for auto."""
         if self.stage == "auto":
             return None
-        return tuple(kinds.stage_of(word.strip()) for word in self.stage.split(","))
-
-    @property
-    def random(self) -> bool:
-        """Tell whether later readings permute the rows."""
-        return self.order == "random" and not self.faithful
+        return tuple(stage_of(word.strip()) for word in self.stage.split(","))
 
     @property
     def tolerance(self) -> float:
@@ -292,9 +270,12 @@ class Settings:
         if self.l1_ratio is None and self.penalty == "elasticnet":
             plain["l1_ratio"] = self.ratio
         left_out = {
-            "parts": self.parts in (None, 1), "epsilon": self.epsilon is None,
-            "held_out": not self.held_out, "penalty": not self.ratio, "l1_ratio": not self.ratio,
-        }  # fmt: skip
+            "parts": self.parts in (None, 1),
+            "epsilon": self.epsilon is None,
+            "held_out": not self.held_out,
+            "penalty": not self.ratio,
+            "l1_ratio": not self.ratio,
+        }
         return {
             name: [*value] if isinstance(value, tuple) else copy(value)
             for name, value in plain.items()
@@ -317,7 +298,10 @@ class Settings:
         return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
-        """Return the same settings with some changed."""
+        """Return the same settings with some changed; C replaces delta, and delta C."""
+        for name, rival in (("C", "delta"), ("delta", "C")):
+            if changes.get(name) is not None:
+                changes.setdefault(rival, None)
         if all(getattr(self, name, ...) is value for name, value in changes.items()):
             return self
         return replace(self, **changes)
@@ -346,18 +330,19 @@ def _file_of(columns: Any) -> str | None:
     return name if isinstance(name, str) and name.endswith(".toml") else None
 
 
-SETTINGS = {entry.name: entry.metadata for entry in fields(Settings)}
-"""Setting → ``kind``, ``words`` and ``sklearn``: see ``kinds.setting``."""
+SETTINGS = {entry.name: entry for entry in fields(Settings)}
 
-SKLEARN_NAMES: dict[str, str] = {
-    known["sklearn"]: name for name, known in SETTINGS.items() if known["sklearn"]
-}
+_NAMES = tuple(SETTINGS)
+
+PROBLEM = _NAMES[: _NAMES.index("stage")]
+"""The settings that are the problem to solve."""
+
+READING = _NAMES[_NAMES.index("index_base") :]
+"""The settings that say how shards are read."""
+
+SKLEARN_NAMES = {name: name for name in (*PROBLEM, "tol") if name not in ("delta", "rho")}
+SKLEARN_NAMES |= {"intercept_scaling": "rho", "max_iter": "max_epochs", "random_state": "seed"}
 """Maps scikit-learn's name of a setting to ours."""
-
-Settings.__doc__ = str(Settings.__doc__).replace(
-    "{parameters}",
-    "\n    ".join(f"{name} : {known['words']}" for name, known in SETTINGS.items()),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,22 +351,23 @@ class Machine:
 
     Parameters
     ----------
-    memory : what a run may use, in bytes or as text such as ``"8GB"``; None = half of what this
-        process may use.
-    cache_dir : directory of the flat copy of the shards; None = in the run directory.
-    threads : threads that read and train, ≥ 1; None = the processors that this process may use.
-    run_dir : directory of checkpoints, witness and cache; None = ``MODEL.run`` beside the model.
-    checkpoint_every : seconds ≥ 0 between checkpoints.
+    memory : Use no more memory than this; a run that needs more is refused [half of the machine's].
+    cache_dir : Directory for the flat copy of the shards that later readings use [MODEL.run/cache;
+        temporary where no run is made].
+    threads : Threads of this process [all processors].
+    run_dir : Directory for checkpoints, witness and cache [MODEL.run].
+    checkpoint_every : Seconds between checkpoints, or as in 30s or 5m; 0s = as often as possible,
+        which can double the time [5m].
     """
 
-    memory: int | str | None = setting(None, "size", kinds.BYTES)
-    cache_dir: str | None = setting(None, "output", ANY)
-    threads: int | None = setting(None, "whole", at_least(1))
-    run_dir: str | None = setting(None, "output", ANY)
-    checkpoint_every: float = setting(300.0, "number", at_least(0))
+    memory: int | str | None = setting(None, "size", Range(0))
+    cache_dir: str | None = setting(None, "output")
+    threads: int | None = setting(None, "whole", Range(1))
+    run_dir: str | None = setting(None, "output")
+    checkpoint_every: float = setting(300.0, "duration", Range(0))
 
     def __post_init__(self) -> None:
-        kinds.make_fields(self)  # paths are absolute: a listener may change the working directory
+        make_fields(self)  # paths are absolute: a listener may change the working directory
 
     @property
     def thread_count(self) -> int:
@@ -392,6 +378,16 @@ class Machine:
     def memory_limit(self) -> int:
         """Return the bytes that a run may use."""
         return available_memory() // 2 if self.memory is None else int(self.memory)
+
+
+MACHINE = {entry.name: entry for entry in fields(Machine)}
+
+WORDS: dict[str, str] = {
+    name: " ".join(words.split())
+    for table in (Settings, Machine)
+    for name, words in re.findall(r"^    (\w+) : (.*(?:\n {8}.*)*)", table.__doc__ or "", re.M)
+}
+"""Setting → what it is, for help; [in brackets] what holds if it is not given."""
 
 
 def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:

@@ -18,7 +18,6 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import as_path, is_stream, parse_json
 from streamtron.core.limits import peak_memory
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.core.text import BOUNDS, label_text
 
@@ -159,7 +158,6 @@ def ignore(event: Event) -> None:
     """Ignore an event: the default listener."""
 
 
-@checks_keywords()
 @contextmanager
 def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> Iterator[Listener]:
     """Give a listener that appends every event to a file, as one line of JSON.

@@ -7,9 +7,6 @@ from typing import Any
 
 from streamtron.core.errors import SettingsError
 
-_NAMES = {"sklearn": "scikit-learn"}
-"""Module → what it is called where it is installed, if that is another name."""
-
 
 class ExtraMissing(SettingsError, ImportError):
     """A feature needs a library that is not installed."""
@@ -23,6 +20,6 @@ def library(name: str, extra: str, what: str, otherwise: str = "") -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise ExtraMissing(
-            f"{what} needs {_NAMES.get(package, package)}, which is not installed. Install "
-            f"streamtron[{extra}]{otherwise}."
+            f"{what} needs {package}, which is not installed. Install streamtron[{extra}]"
+            f"{otherwise}."
         ) from error

@@ -34,10 +34,7 @@ SMALL, MOST_DOTS = 1 << 17, 500
 """Bytes of a file that is written by hand (settings, jobs, the address of a scheduler), and dots in
 a line of it, at most: dotted keys of TOML take quadratic time."""
 
-CACHE_REMEDY = (
-    "Name another place with --cache-dir, or fit without a cache: --order sequential and no "
-    "--cache-dir."
-)
+CACHE_REMEDY = "Name another place with --cache-dir."
 
 
 def absolute(path: str | os.PathLike[str], what: str = "outputs") -> str:

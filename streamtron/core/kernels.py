@@ -112,8 +112,12 @@ def _can_be_kept():
     return True
 
 
-_KEPT = _can_be_kept()
-_OPTIONS = {"cache": _KEPT, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_OPTIONS = {
+    "cache": _can_be_kept(),
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
 """Options of all kernels. Wrappers for calls from C took a fifth of the compilation."""
 
 _first_calls = threading.Lock()
@@ -133,14 +137,12 @@ class Kernel:
         return self._call(*arguments)
 
     def compile(self):
-        """Compile or load the function if needed; return whether it was newly compiled to disk."""
+        """Compile or load the function if needed."""
         with _first_calls:
-            if self._call is self._compiled:
-                return False
-            self._compiled.compile(self._signature)
-            self._compiled.disable_compile()
-            self._call = self._compiled
-        return _KEPT and bool(self._compiled.stats.cache_misses)
+            if self._call is not self._compiled:
+                self._compiled.compile(self._signature)
+                self._compiled.disable_compile()
+                self._call = self._compiled
 
     def _first_call(self, *arguments):
         self.compile()
@@ -576,12 +578,47 @@ def _ascent_step(count, y_a, q, b):
 
 
 @kernel(
-    types.void(_ROWS, _ORDER, _SIGNS, _REALS, types.float64, types.float64, types.float64,
-               types.boolean, types.boolean, _PHI, types.float64, _REALS, _REALS, _I4, _F8, _F8,
-               _I8, _U1)
-)  # fmt: skip
-def visit(rows, order, signs, delta2, rho, b, epsilon, by_length, ascent, phi, scale, targets,
-          squares, counts, w, scalars, tallies, moved):  # fmt: skip
+    types.void(
+        _ROWS,
+        _ORDER,
+        _SIGNS,
+        _REALS,
+        types.float64,
+        types.float64,
+        types.float64,
+        types.boolean,
+        types.boolean,
+        _PHI,
+        types.float64,
+        _REALS,
+        _REALS,
+        _I4,
+        _F8,
+        _F8,
+        _I8,
+        _U1,
+    )
+)
+def visit(
+    rows,
+    order,
+    signs,
+    delta2,
+    rho,
+    b,
+    epsilon,
+    by_length,
+    ascent,
+    phi,
+    scale,
+    targets,
+    squares,
+    counts,
+    w,
+    scalars,
+    tallies,
+    moved,
+):
     """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
     ascent (``ascent``), or 1 if y_k·a ≤ threshold, else 0.
 
@@ -676,12 +713,53 @@ def _add_gain(sums, phi, cost, p, target, numbers):
 
 
 @kernel(
-    types.void(_ROWS, _SIGNS, _REALS, _REALS, _REALS, _COUNTS, types.float64, types.float64,
-               types.float64, _PHI, types.float64, _REALS, types.float64, types.float64,
-               types.float64, types.float64, types.float64, _F8, _F8, _I8, _U1)
-)  # fmt: skip
-def scan(rows, signs, delta2, squares, targets, counts, rho, bias, threshold, phi, b, w, length,
-         scale, center, origin, penalised, bins, sums, totals, marks):  # fmt: skip
+    types.void(
+        _ROWS,
+        _SIGNS,
+        _REALS,
+        _REALS,
+        _REALS,
+        _COUNTS,
+        types.float64,
+        types.float64,
+        types.float64,
+        _PHI,
+        types.float64,
+        _REALS,
+        types.float64,
+        types.float64,
+        types.float64,
+        types.float64,
+        types.float64,
+        _F8,
+        _F8,
+        _I8,
+        _U1,
+    )
+)
+def scan(
+    rows,
+    signs,
+    delta2,
+    squares,
+    targets,
+    counts,
+    rho,
+    bias,
+    threshold,
+    phi,
+    b,
+    w,
+    length,
+    scale,
+    center,
+    origin,
+    penalised,
+    bins,
+    sums,
+    totals,
+    marks,
+):
     """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
 
     With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
@@ -1051,9 +1129,20 @@ def _soft_threshold(x, threshold):
 
 
 @kernel(
-    types.float64(_ROWS, _ORDER, _REALS, types.float64, types.float64, types.float64, _REALS,
-                  _REALS, _REALS, _F8, _F8)
-)  # fmt: skip
+    types.float64(
+        _ROWS,
+        _ORDER,
+        _REALS,
+        types.float64,
+        types.float64,
+        types.float64,
+        _REALS,
+        _REALS,
+        _REALS,
+        _F8,
+        _F8,
+    )
+)
 def descend(columns, order, factors, rho, lasso, ridge, gradient, diagonal, v, step, images):
     """Lower g·d + ½ d·H d + r Σ |v_j + d_j| by one sweep of coordinate descent (Yuan, Ho and Lin,
     JMLR 13, 2012); H = Σ f_i (x_i, ρ)(x_i, ρ)ᵀ + ``ridge`` I, 1 for the bias, which is last and not

@@ -1,4 +1,4 @@
-"""What a setting is: its kind, its range, the words that describe it."""
+"""The kinds of settings: what makes a value of what a user gives, and its range."""
 
 from __future__ import annotations
 
@@ -6,43 +6,46 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import absolute, as_path
-from streamtron.core.text import digits, label_meant, parse_size, short
-
-SMALLEST, LARGEST = 1e-30, 1e30
-"""Range of C, weights and ρ: their products and squares neither overflow nor vanish."""
-
-Range = tuple[Callable[[Any], bool], str]
-"""Whether a value is within it, and the range in words."""
-
-ANY: Range = (lambda _: True, "")
-POSITIVE: Range = (lambda number: SMALLEST <= number <= LARGEST, "1e-30 to 1e30")
-NOT_EMPTY: Range = (lambda name: name != "", "a name that is not empty")
-DELTA: Range = (lambda Δ: not Δ or 1e-15 <= Δ <= 1e15, "0 (the hard margin), or 1e-15 to 1e15")
-RHO: Range = (lambda rho: not rho or POSITIVE[0](rho), "0 (no bias), or 1e-30 to 1e30")
-EPSILON: Range = (lambda epsilon: 0 <= epsilon <= 1e30, "0 to 1e30")
-GAP: Range = (lambda tol: 0 <= tol < 1, "a relative duality gap, 0 ≤ tol < 1")
-BYTES: Range = (lambda size: size >= 0, "a size of 0 bytes or more")
-BITS: Range = (lambda bits: 1 <= bits <= 31, "1 to 31")
-BITS32: Range = (lambda seed: 0 <= seed < 2**32, "0 to 2³²-1")
-RATIO: Range = (lambda ratio: 0 <= ratio <= 1, "0 to 1")
-SHARE: Range = (lambda share: 0 <= share < 1, "a share of the rows, from 0 to below 1")
-NAMES: Range = (lambda names: names and all(names), "names of columns")
+from streamtron.core.text import digits, label_meant, parse_duration, parse_size, short
 
 
-def at_least(least: int) -> Range:
-    """Return the range of numbers from ``least`` on."""
-    return lambda number: number >= least, f"at least {least}" if least else "0 or more"
+class Range(NamedTuple):
+    """Numbers from ``low`` to ``high``, and perhaps 0; ``words`` : in place of these numbers."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    or_zero: bool = False
+    words: str = ""
+
+    def check(self, value: float, name: str) -> None:
+        """Raise a SettingsError that names the value unless it is in the range."""
+        if not (self.low <= value <= self.high or (self.or_zero and value == 0)):
+            end = "or more" if self.high == math.inf else f"to {_shown(self.high)}"
+            words = self.words or f"{'0, or ' * self.or_zero}{_shown(self.low)} {end}"
+            raise SettingsError(f"{name} is {short(value)}: expected {words}.")
 
 
-def check_range(value: Any, name: str, range: Range) -> None:
-    """Raise a SettingsError that names the value unless it is within the range."""
-    is_within, wanted = range
-    if not is_within(value):
-        raise SettingsError(f"{name} is {short(value)}: wanted {wanted}.")
+def _shown(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+POSITIVE = Range(1e-30, 1e30)
+"""Of C, weights and ρ: their products and squares neither overflow nor vanish."""
+
+BELOW_1 = Range(0.0, 1.0 - 2.0**-53, words="0 to below 1")
+
+
+class Kind(NamedTuple):
+    """What makes a value of what Python or TOML gives, what makes one of the command line's text,
+    and what is expected, in words."""
+
+    words: str
+    make: Callable[[Any], Any]
+    parse: Callable[[str], Any] = str
 
 
 def _as(types: tuple[Any, ...], given: Any) -> Any:
@@ -51,11 +54,15 @@ def _as(types: tuple[Any, ...], given: Any) -> Any:
     if type(given) not in types:
         raise TypeError
     if type(given) is int and not -(2**63) <= given < 2**63:
-        raise OverflowError
+        raise OverflowError  # whose digits may be too many to be shown
     return types[0](given)
 
 
 _number, _whole, _text = (partial(_as, types) for types in ((float, int), (int,), (str,)))
+
+
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(digits(word)) for word in text.split(","))
 
 
 def _weights(given: Any) -> Any:
@@ -66,92 +73,121 @@ def _weights(given: Any) -> Any:
     if len({label_meant(name) for name in weights}) < len(given):
         raise SettingsError(f"class-weight {short(given)}: a label has two weights. Give one.")
     for name, weight in weights.items():
-        check_range(weight, f"class-weight of {name}", POSITIVE)
+        POSITIVE.check(weight, f"class-weight of {name}")
     return weights
+
+
+def _parse_weights(text: str) -> Any:
+    pairs = [word.rsplit("=", 1) for word in text.split(",")]
+    weights = {label.strip(): float(digits(weight)) for label, weight in pairs}
+    if len(weights) < len(pairs):
+        raise ValueError
+    return weights
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    names = tuple(map(str.strip, given.split(",") if isinstance(given, str) else given))
+    if not names or not all(names):
+        raise ValueError
+    return names
 
 
 def _specs(given: Any) -> tuple[str, ...]:
     """Return columns as words: of text, of a table of names and kinds, of a ``Recipe``."""
     if isinstance(given, Mapping):
-        return tuple(f"{name}:{_text(kind)}" for name, kind in given.items())
+        given = [f"{name}:{_text(kind)}" for name, kind in given.items()]
     given = getattr(given, "specs", given)
-    return tuple(map(_text, [given] if isinstance(given, str) else given))
+    return _names(map(_text, [given] if isinstance(given, str) else given))
 
 
-def _choice(given: Any) -> Any:
-    return given if isinstance(given, str) else _whole(given)
+def _not_empty(make: Callable[[Any], str], given: Any) -> str:
+    """Return text; a ValueError if it is empty, as that of an unset variable of a shell."""
+    if not (text := make(given)):
+        raise ValueError
+    return text
 
 
-_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "number": (_number, "a number"),
-    "whole": (_whole, "a whole number below 2⁶³"),
-    "size": (lambda size: parse_size(size) if isinstance(size, str) else _whole(size),
-             "a whole number of bytes, or text such as 1GB"),
-    "flag": (partial(_as, (bool,)), "true or false"),
-    "text": (_text, "text"),
-    "stage": (partial(_as, (str, int, float)), "text or a number"),
-    "numbers": (lambda b: (*map(_number, b if hasattr(b, "__iter__") else [b]),),
-                "one number a stage"),
-    "weights": (_weights, "balanced, or a number above 0 for a label"),
-    "names": (lambda names: tuple(map(
-        str.strip, names.split(",") if isinstance(names, str) else names)), "names"),
-    "columns": (_specs, "NAME:KIND,OPTION=VALUE,… of each column"),
-    "input": (as_path, "a path"),
-    "output": (absolute, "a path"),
-}  # fmt: skip
-"""Kind of a setting → what makes it of its forms in Python and TOML; these in words."""
+KINDS = {
+    "number": Kind("a number", _number, lambda text: float(digits(text))),
+    "whole": Kind("a whole number below 2⁶³", _whole, lambda text: _whole(int(digits(text)))),
+    "size": Kind(
+        "a whole number of bytes, or text such as 1GB",
+        lambda size: parse_size(size) if isinstance(size, str) else _whole(size),
+        parse_size,
+    ),
+    "duration": Kind(
+        "a number of seconds, or text such as 5m",
+        lambda time: parse_duration(time) if isinstance(time, str) else _number(time),
+        parse_duration,
+    ),
+    "flag": Kind("true or false", partial(_as, (bool,))),
+    "text": Kind("text that is not empty", partial(_not_empty, _text)),
+    "stage": Kind("text or a number", partial(_as, (str, int, float))),
+    "numbers": Kind(
+        "numbers between commas, one a stage",
+        lambda b: (*map(_number, b if hasattr(b, "__iter__") else [b]),),
+        _parse_numbers,
+    ),
+    "weights": Kind(
+        "balanced, or a number above 0 for each label, as in 1=2,-1=0.5",
+        _weights,
+        lambda text: text if text == "balanced" else _parse_weights(text),
+    ),
+    "names": Kind("names of columns", _names),
+    "columns": Kind("NAME:KIND,OPTION=VALUE,… of each column", _specs),
+    "input": Kind("a path", partial(_not_empty, as_path)),
+    "output": Kind("a path", absolute),
+}
 
 
-def setting(
-    default: Any, kind: str | tuple[str | int, ...], range: Range, words: str = "",
-    sklearn: str | None = None,
-) -> Any:  # fmt: skip
-    """Return a field of ``Settings`` or ``Machine``.
+def one_of(choices: tuple[str | int, ...]) -> Kind:
+    """Return the kind of a setting that is one of these."""
 
-    Parameters
-    ----------
-    kind : one of ``_KINDS``, or the values to choose from, which are then its range.
-    words : for help and documentation; [in brackets] what holds if it is not given.
-    sklearn : scikit-learn's name.
-    """
-    make, wanted = _KINDS[kind] if isinstance(kind, str) else (_choice, "")
-    if not isinstance(kind, str):
-        wanted = f"{', '.join(map(str, kind[:-1]))} or {kind[-1]}"
-        range = kind.__contains__, wanted
+    def make(given: Any) -> Any:
+        if (value := given if isinstance(given, str) else _whole(given)) not in choices:
+            raise ValueError
+        return value
 
-    made = partial(_made, make=make, wanted=wanted, range=range)
-    return field(
-        default=default, metadata={"kind": kind, "made": made, "words": words, "sklearn": sklearn}
-    )
+    return Kind(f"{', '.join(map(str, choices[:-1]))} or {choices[-1]}", make)
 
 
-def _made(
-    given: Any, name: str, make: Callable[[Any], Any], wanted: str, range: Range = ANY
+def setting(default: Any, kind: str | tuple[str | int, ...], range: Range = Range()) -> Any:  # noqa: B008
+    """Return a field of ``Settings`` or ``Machine``: of a kind of ``KINDS``, or one of choices."""
+    return field(default=default, metadata={"kind": kind, "range": range})
+
+
+def checked(
+    given: Any,
+    name: str,
+    kind: str | tuple[str | int, ...],
+    range: Range = Range(),  # noqa: B008
 ) -> Any:
+    """Return a value of a kind and range; for others raise a SettingsError with the name."""
+    words, make, _ = KINDS[kind] if isinstance(kind, str) else one_of(kind)
     try:
         value = make(given)
     except SettingsError:
         raise
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        shown = "a number beyond 2⁶³" if isinstance(error, OverflowError) else short(given)
-        raise SettingsError(f"{name} is {shown}: wanted {wanted}.") from error
-    check_range(value, name, range)
+        shown = "beyond 2⁶³" if isinstance(error, OverflowError) else short(given)
+        raise SettingsError(f"{name} is {shown}: expected {words}.") from error
+    if kind in ("number", "whole", "size", "duration"):
+        range.check(value, name)
     return value
 
 
 def whole(given: Any, name: str, least: int = 0) -> int:
     """Return a whole number from ``least`` on; for others raise a SettingsError with the name."""
-    return int(_made(given, name, *_KINDS["whole"], at_least(least)))
+    return int(checked(given, name, "whole", Range(least)))
 
 
 def make_fields(settings: Any) -> None:
-    """Bring every field of ``Settings`` or ``Machine`` that is given into its kind, in which
-    defaults are; None stays where it is allowed."""
+    """Bring every field of ``Settings`` or ``Machine`` that is given into its kind."""
     for entry in fields(settings):
         value = getattr(settings, entry.name)
-        if value is not entry.default and not (value is None and str(entry.type).endswith("None")):
-            make = partial(entry.metadata["made"], name=entry.name.replace("_", "-"))
-            object.__setattr__(settings, entry.name, make(value))
+        if value is not entry.default:
+            value = checked(value, entry.name.replace("_", "-"), **entry.metadata)
+            object.__setattr__(settings, entry.name, value)
 
 
 def stage_of(word: str) -> float | Literal["ascent"]:
@@ -164,6 +200,6 @@ def stage_of(word: str) -> float | Literal["ascent"]:
         epsilon = math.nan
     if not 0 < epsilon < 2:
         raise SettingsError(
-            f"stage {word!r}: wanted auto, or numbers with 0 < ε < 2 or `ascent`, as in 1,0.1."
+            f"stage {word!r}: expected auto, or numbers with 0 < ε < 2 or ascent, as in 1,0.1."
         )
     return epsilon

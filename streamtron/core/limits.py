@@ -54,8 +54,9 @@ def available_processors(root: str = "/") -> int:
     limits: list[float] = [len(os.sched_getaffinity(0))]
     for group in _groups("cpu", root):
         quota = _numbers(group / "cpu.max") or [
-            *_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")
-        ]  # fmt: skip
+            *_numbers(group / "cpu.cfs_quota_us"),
+            *_numbers(group / "cpu.cfs_period_us"),
+        ]
         if len(quota) == 2 and min(quota) > 0:  # microseconds of processors in so many of time
             limits.append(quota[0] / quota[1])
     return max(1, math.ceil(min(limits)))

@@ -150,10 +150,15 @@ SQUARED_EPSILON_INSENSITIVE = replace(
 LOSSES = {
     loss.name: loss
     for loss in (
-        SQUARED_HINGE, LOG_LOSS, HINGE, SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE,
+        SQUARED_HINGE,
+        LOG_LOSS,
+        HINGE,
+        SQUARED_ERROR,
+        HUBER,
+        EPSILON_INSENSITIVE,
         SQUARED_EPSILON_INSENSITIVE,
     )
-}  # fmt: skip
+}
 
 FIRST_ZONE = 3.0
 """η of the first smooth loss in the place of the hinge, see ``HeldLoss.approach``. A zone of 1

@@ -17,9 +17,16 @@ METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precisio
 """Metrics by which a sweep of two classes can choose; see ``model.metrics.Evaluation``."""
 
 METRICS_OF_MANY = (
-    "accuracy", "micro_precision", "micro_recall", "micro_f1", "macro_precision", "macro_recall",
-    "macro_f1", "macro_roc_auc", "macro_average_precision",
-)  # fmt: skip
+    "accuracy",
+    "micro_precision",
+    "micro_recall",
+    "micro_f1",
+    "macro_precision",
+    "macro_recall",
+    "macro_f1",
+    "macro_roc_auc",
+    "macro_average_precision",
+)
 """Metrics by which a sweep of many classes can choose."""
 
 METRICS_OF_NUMBERS = ("r2", "rmse", "mae")
@@ -92,17 +99,6 @@ PROVEN = (
 """What is proven of a model, in words, and how it is rounded; the margins of the squared hinge."""
 
 
-def bracket_text(metrics: Mapping[str, Any], name: str) -> str:
-    """Return the bracket that contains a metric, in words; nothing where the metric is exact.
-
-    >>> bracket_text({"roc_auc": 0.8, "roc_auc_bracket": [0.75, 0.875]}, "roc_auc")
-    'between 0.75 and 0.875'
-    """
-    if (bracket := metrics.get(f"{name}_bracket")) is None:
-        return ""
-    return f"between {down(bracket[0])} and {up(bracket[1])}"
-
-
 def within(gap: float) -> str:
     """Return how far above the best possible objective one is at most, in percent; the last factor
     is for the rounding here.
@@ -126,6 +122,16 @@ def number(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.7g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def shown(value: float | None) -> str:
+    """Format a number in three digits, a whole one in all; what is not 1 does not read as 1."""
+    if not isinstance(value, int | float | None):
+        raise TypeError(f"{value!r} is not a number")
+    if not isinstance(value, float) or (value.is_integer() and abs(value) < 1e15):
+        return number(value if value is None else int(value))
+    texts = (f"{value:.{digits}g}" for digits in range(3, 18))
+    return next(text for text in texts if float(text) != 1.0 or value == 1.0)
 
 
 def and_more(shards: Sequence[Any]) -> Lines:
@@ -167,6 +173,19 @@ def column_lines(told: Mapping[str, Any]) -> Lines:
         yield f"{'features':<18} {some(features, form=str)}"
     if unused := told.get("columns_not_used"):
         yield f"{'not used':<18} {with_types(unused)}"
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and marks that turn the direction of the text around them."""
+
+
+def visible(text: str) -> str:
+    """Show control characters and marks of direction as escapes; line ends and tabs stay.
+
+    >>> print(visible("a\\x1b[31m\\u202eb"))
+    a\\x1b[31m\\u202eb
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def quoted(name: str) -> str:

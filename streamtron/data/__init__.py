@@ -12,8 +12,27 @@ from streamtron.data.row_batch import RowBatch, ShardReader
 from streamtron.data.source import ShardSource, SourceFacts, facts_of, open_shards
 
 __all__ = [
-    "Cache", "Manifest", "MemorySource", "ReaderConfig", "RowBatch", "ShardFile", "ShardReader",
-    "ShardRecord", "ShardSource", "Skipped", "SourceFacts", "cache_files", "canonical",
-    "check_duplicate", "clear_cache", "drop_cached", "facts_of", "find_shards", "no_rows",
-    "open_reader", "open_shards", "remove_abandoned", "resolve_reading",
-]  # fmt: skip
+    "Cache",
+    "Manifest",
+    "MemorySource",
+    "ReaderConfig",
+    "RowBatch",
+    "ShardFile",
+    "ShardReader",
+    "ShardRecord",
+    "ShardSource",
+    "Skipped",
+    "SourceFacts",
+    "cache_files",
+    "canonical",
+    "check_duplicate",
+    "clear_cache",
+    "drop_cached",
+    "facts_of",
+    "find_shards",
+    "no_rows",
+    "open_reader",
+    "open_shards",
+    "remove_abandoned",
+    "resolve_reading",
+]

@@ -55,16 +55,25 @@ class MemorySource:
     index_base = bytes_read = 0
 
     def __init__(
-        self, X: Any, codes: NDArray[np.integer] | NDArray[np.float64], labels: Sequence[Label],
+        self,
+        X: Any,
+        codes: NDArray[np.integer] | NDArray[np.float64],
+        labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         indptr, indices, values = _csr_of(X)
         own_weights = None if weights is None else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
         self._batch = RowBatch(
-            indptr, indices, values, own_codes, list(labels), own_weights, str,
+            indptr,
+            indices,
+            values,
+            own_codes,
+            list(labels),
+            own_weights,
+            str,
             squares=squares_of(indptr, indices, values),
-        )  # fmt: skip
+        )
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.width = self._batch.width  # not the shape's, which may be larger

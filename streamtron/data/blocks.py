@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import is_loaded, kernels
+from streamtron.core import kernels
 from streamtron.core import rows as chunk
 from streamtron.core.rows import Chunk, freeze, make_rows
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
@@ -86,13 +86,16 @@ def join_rows(
     offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     squares = [part.squares for part in parts if part.squares is not None]
     return RowBatch(
-        _join_offsets([part.indptr for part in parts]), indices, values,
-        np.concatenate([part.codes for part in parts]), parts[0].classes,
+        _join_offsets([part.indptr for part in parts]),
+        indices,
+        values,
+        np.concatenate([part.codes for part in parts]),
+        parts[0].classes,
         None if weights is None else np.concatenate(weights),
         partial(_place_among, [(part.rows, part.place) for part in parts]),
         _join_offsets(offsets) if offsets else None,
         np.concatenate(squares) if len(squares) == len(parts) else None,
-    )  # fmt: skip
+    )
 
 
 def _or_ones(
@@ -130,9 +133,6 @@ def squares_of(
     """Compute ‖x_k‖² of rows in CSR; ``values`` None = all are 1."""
     if values is None:
         return np.diff(indptr).astype(np.float64)
-    if not is_loaded(kernels):  # the same sums in the same order
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        return np.bincount(rows, values.astype(np.float64) ** 2, len(indptr) - 1).astype(np.float64)
     squares = np.empty(len(indptr) - 1)
     kernels.squared_norms(make_rows(indptr, indices, values), squares)
     return squares

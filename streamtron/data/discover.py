@@ -1,8 +1,6 @@
 """Find shards by paths, directories and patterns, in their order.
 
-Directories whose files are not the rows are refused. Tables of Delta Lake, Apache Iceberg and
-Apache Hudi keep files of earlier versions and deleted rows beside the current ones, and only a log
-tells which is which; a ``streamtron convert`` that was killed leaves a part of a data set.
+A directory in which a ``streamtron convert`` was killed is refused: it holds a part of a data set.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from streamtron.core.errors import DataError
@@ -68,13 +66,6 @@ UNFINISHED = "_unfinished"
 NAMES = "_names.parquet"
 """The name of the file of the names of columns, beside shards."""
 
-_ICEBERG = "metadata/*.metadata.json"
-_LOGS = {
-    "_delta_log": "Delta Lake", ".hoodie": "Apache Hudi",
-    ".hoodie_partition_metadata": "Apache Hudi", _ICEBERG: "Apache Iceberg",
-}  # fmt: skip
-"""The signs of tables in the directory of one."""
-
 
 class ShardFile(NamedTuple):
     """One file of the data, as it was when it was found, and the rows that are left out of it.
@@ -115,8 +106,7 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     Raises
     ------
     DataError : nothing is there, a file of another format, mixed formats in a directory, libsvm
-        text beside tables, a file given twice, a directory of a table that has a log or of shards
-        not all in place.
+        text beside tables, a file given twice, a directory of shards not all in place.
     MachineError : a directory cannot be read, or a store not asked.
 
     Examples
@@ -215,7 +205,7 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
     elif os.path.lexists(root):
         directory = os.path.dirname(root)
         if os.path.lexists(os.path.join(directory, UNFINISHED)):
-            raise _not_rows(directory or ".", UNFINISHED)
+            raise _unfinished(directory or ".")
         return [(root, os.path.basename(root))]
     elif glob.has_magic(root):
         base, matches = _before_magic(root) or ".", glob.glob(root, recursive=True)
@@ -226,12 +216,11 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
     def below(name: str) -> str:
         return os.path.normpath(os.path.join(base, name))
 
-    def sign_of(directory: str) -> str | None:
-        place = Path(below(directory))
-        return next((sign for sign in (UNFINISHED, *_LOGS) if any(place.glob(sign))), None)
-
-    names = (os.path.relpath(file, base) for file in files)
-    return [(below(n), n) for n in _in_order(names, os.path.abspath(base), below, sign_of)]
+    names = _in_order(os.path.relpath(file, base) for file in files)
+    for directory in sorted({os.path.dirname(name) for name in names} | {""}):
+        if os.path.lexists(below(os.path.join(directory, UNFINISHED))):
+            raise _unfinished(below(directory))
+    return [(below(name), name) for name in names]
 
 
 def _before_magic(pattern: str) -> str:
@@ -279,32 +268,14 @@ def _in_store(uri: str) -> list[ShardFile]:
     directory = place._replace(key=base)
     below = dict(storage.files_below(directory))
 
-    def there(name: str) -> storage.Place:
-        return place._replace(key=os.path.normpath(f"/{base}/{name}").strip("/"))
-
-    # signs above the directory are asked for
-    logs = [f"{at}/{d}" for at in _above(base) for d in ("_delta_log", ".hoodie", "metadata")]
-    above = (f"{log}/{name}" for log in logs for name, _ in storage.files_below(there(log)))
-    signs = _signs_among((*below, *above))
-    matches = (name for name in below if _matches(name.split("/"), pattern))
-    names = _in_order(matches, base, lambda name: there(name).uri, signs.get)
+    for name in below:
+        if os.path.basename(name) == UNFINISHED:
+            raise _unfinished(directory.below(name).uri.removesuffix(f"/{UNFINISHED}"))
+    names = _in_order(name for name in below if _matches(name.split("/"), pattern))
     keys = [directory.below(name) for name in names]
     listed = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
     stamps = in_order(lambda entry: storage.stamp_of(*entry), listed, storage.REQUESTS)
     return list(map(_shard, (key.uri for key in keys), names, stamps))
-
-
-def _signs_among(names: Iterable[str]) -> dict[str, str]:
-    """Map directories to signs, by the names of all files below a prefix."""
-    signs = {}
-    for name in names:
-        parts = name.split("/")
-        for at, part in enumerate(parts):
-            if part in _LOGS or part == UNFINISHED:
-                signs["/".join(parts[:at])] = part
-        if PurePosixPath(name).match(_ICEBERG):
-            signs["/".join(parts[:-2])] = _ICEBERG
-    return signs
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -316,41 +287,13 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def _in_order(
-    candidates: Iterable[str], base: str, shown: Callable[[str], str],
-    sign_of: Callable[[str], str | None],
-) -> list[str]:  # fmt: skip
-    """Return the names below ``base`` that are not hidden, in order; refuse files that are
-    not the rows, by the sign in a directory between them and ``base``, or above it.
-
-    Directories are relative to ``base``; ``shown`` names one in messages.
-    """
-    names = sorted((name for name in candidates if not _hidden(name)), key=os.fsencode)
-    paths = (name.split("/") for name in names)
-    within = {"/".join(parts[:depth]) for parts in paths for depth in range(len(parts))}
-    for directory in (*_above(base), *sorted({"", *within})):
-        if sign := sign_of(directory):
-            raise _not_rows(shown(directory), sign)
-    return names
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return the relative paths that are not hidden, in the order of their bytes."""
+    return sorted((name for name in names if not _hidden(name)), key=os.fsencode)
 
 
-def _above(base: str, up: str = "..") -> Iterator[str]:
-    """Yield the directories above a partition such as ``day=7``, or above ``data``, relative."""
-    parent, name = os.path.split(base)
-    if name == "data" or "=" in name:
-        yield up
-        yield from _above(parent, f"{up}/..")
-
-
-def _not_rows(directory: str, sign: str) -> DataError:
-    if sign == UNFINISHED:
-        return DataError(
-            f"{directory}: a part of a data set: it was being written, or its writer was killed, "
-            f"when not all shards were in place ({sign}). Write it again."
-        )
+def _unfinished(directory: str) -> DataError:
     return DataError(
-        f"{directory}: a table of {_LOGS[sign]} ({sign}), where files of earlier versions and "
-        "deleted rows lie beside those that count. Write its current version out as plain Parquet "
-        "with the table's own library and give that, or, if no row in them is marked as deleted, "
-        "name the files of the current version one by one."
+        f"{directory}: a part of a data set: it was being written, or its writer was killed, when "
+        f"not all shards were in place ({UNFINISHED}). Write it again."
     )

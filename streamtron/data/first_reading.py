@@ -146,9 +146,15 @@ class _FirstReading:
         labels = _met(self._plan, self._table.labels)
         unseen = tuple(label for code, label in enumerate(labels) if code not in self._met)
         info = DatasetInfo(
-            Manifest(tuple(self._records)), list(self._table.labels), self._width,
-            tuple(self._blocks), self._lowest, self._slots, tuple(self._skipped), unseen,
-        )  # fmt: skip
+            Manifest(tuple(self._records)),
+            list(self._table.labels),
+            self._width,
+            tuple(self._blocks),
+            self._lowest,
+            self._slots,
+            tuple(self._skipped),
+            unseen,
+        )
         yield self._event(None, self._bytes, _accepted(info, self._plan))
 
     def _read_shard(self, shard: ShardFile) -> Iterator[ChunkEvent]:
@@ -281,9 +287,16 @@ class _FirstReading:
         rows = sum(block.rows for block in blocks)
         nonzeros = sum(block.nonzeros for block in blocks)
         record = ShardRecord(
-            shard.name, shard.path, shard.format, shard.size, shard.mtime_ns,
-            fingerprint, rows, nonzeros, self._rows - rows,
-        )  # fmt: skip
+            shard.name,
+            shard.path,
+            shard.format,
+            shard.size,
+            shard.mtime_ns,
+            fingerprint,
+            rows,
+            nonzeros,
+            self._rows - rows,
+        )
         if rows:
             first = self._first.setdefault(fingerprint, shard)
             check_duplicate(first, shard, self._plan.allow_duplicate)

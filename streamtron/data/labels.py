@@ -28,9 +28,11 @@ class LabelTable:
     """
 
     def __init__(
-        self, most: int | None = None, classes: Sequence[Label] | None = None,
+        self,
+        most: int | None = None,
+        classes: Sequence[Label] | None = None,
         met: Sequence[Label] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.labels: list[Label] = list(met if classes is None else classes)
         self._codes = {label: code for code, label in enumerate(self.labels)}
         self._most, self._plain = most, dict[str, str]()

@@ -16,12 +16,12 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.text import cells_of, some
 from streamtron.data.discover import ShardFile, find_shards
+from streamtron.data.formats.columns import ROLES
 from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
 from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
-from streamtron.data.formats.roles import ROLES
 from streamtron.data.formats.tables import TableReader
-from streamtron.data.formats.text_tables import MISSING, CsvReader
+from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
@@ -34,6 +34,9 @@ MOST_DISTINCT = 10_000
 
 MOST_COLUMNS = 1_000
 """Columns that are looked at, the first ones."""
+
+MISSING = ("na", "n/a", "nan", "null", "none", "-", "?")
+"""Words, in small letters, that often stand for what is missing."""
 
 NO_KIND = "of a type that no kind of column has"
 
@@ -144,10 +147,14 @@ class Guess(NamedTuple):
         """Return it as JSON values."""
         known = self.profile
         return {
-            "name": known.name, "type": str(known.type), "nulls": known.nulls,
-            "distinct": known.distinct, "examples": known.examples, "becomes": self.spec,
+            "name": known.name,
+            "type": str(known.type),
+            "nulls": known.nulls,
+            "distinct": known.distinct,
+            "examples": known.examples,
+            "becomes": self.spec,
             "reason": self.reason,
-        }  # fmt: skip
+        }
 
 
 def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile]:
@@ -197,9 +204,10 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     guessed = guesses(look_at(find_shards(paths), threads or 1), settings.label, settings.weight)
     named = (settings.text or "").partition(",")[0]
     specs = [
-        f"{guess.profile.name}:{guess.spec}" for guess in guessed
+        f"{guess.profile.name}:{guess.spec}"
+        for guess in guessed
         if guess.spec not in (None, "label", "weight") and guess.profile.name != named
-    ]  # fmt: skip
+    ]
     _log.warning("columns auto: %s", "  ".join(specs) or "none")
     for guess in guessed:
         if guess.spec is None:

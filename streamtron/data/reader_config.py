@@ -18,16 +18,22 @@ ALL = (0.0, 1.0)
 """The share of all rows."""
 
 Layout = Literal[
-    "lists", "lists of names", "pairs", "pairs of names", "map", "map of names", "dense", "vector",
-    "columns", "recipe",
-]  # fmt: skip
+    "lists",
+    "lists of names",
+    "pairs",
+    "pairs of names",
+    "map",
+    "map of names",
+    "dense",
+    "columns",
+    "recipe",
+]
 """How a row's features lie in a table, Parquet or Arrow.
 
 ``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
 structs with a column and a value; ``map``, a map from columns to values; ``dense``, a list of a
-number for every column, as embeddings are; ``vector``, Spark's ``VectorUDT``; ``columns``, every
-feature a column of numbers of its own; ``recipe``, columns of any kinds that a recipe turns into
-features.
+number for every column, as embeddings are; ``columns``, every feature a column of numbers of its
+own; ``recipe``, columns of any kinds that a recipe turns into features.
 """
 
 
@@ -35,15 +41,12 @@ features.
 class Settled:
     """What the columns of the first shard, or the model, which is named by ``by``, have decided.
 
-    ``asked`` is what ``ReaderConfig.features`` was before: a later shard that has other columns of
-    such names is not of the same features. ``pair`` are the names of a pair's two fields where
-    their order told which is the column and which the value. ``unused`` are name and type of the
-    other columns of the first shard.
+    ``asked`` tells whether the features were named: if not, a later shard that has more of them is
+    refused. ``unused`` are name and type of the other columns of the first shard.
     """
 
     layout: Layout
-    asked: tuple[str, ...] | None = None
-    pair: tuple[str, ...] | None = None
+    asked: bool = False
     by: str = field(default="", compare=False)
     unused: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
 
@@ -62,8 +65,8 @@ class ReaderConfig:
     multilabel : a row has any number of labels: ``1,5,7`` in text, a list, or one, in tables.
     numbers : labels are numbers to be predicted, and no classes.
     label_column, weight_column : names in tables; None = found by the usual names.
-    features : names of the columns that hold the features, or patterns (``f*``, ``*``) for columns
-        of numbers; None = found by the usual names.
+    features : names of the columns that hold the features; None = found by the usual names, or all
+        columns if all are numbers.
     values_column : where the features are a list, the name of the list of their values; None =
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
@@ -73,9 +76,9 @@ class ReaderConfig:
     names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
-    unknown_features : a name that is not in the vocabulary, or a column that matches what was asked
-        for and is not among the features, is ``"refused"``, or gets a number that is
-        ``"out_of_range"``: prediction counts it, and it weighs 0.
+    unknown_features : a name that is not in the vocabulary, or a column of numbers that the first
+        shard did not have, is ``"refused"``; or the name gets a number that is ``"out_of_range"``,
+        which prediction counts, and both weigh 0.
     share : of the rows that are read, see ``deletions.in_share``; the others are held out.
     """
 
@@ -105,7 +108,7 @@ class ReaderConfig:
     def contract(self) -> dict[str, Any]:
         """Return what a model keeps of it, as plain JSON values."""
         plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
-        plain |= {name: getattr(self.settled, name, None) for name in ("layout", "asked", "pair")}
+        plain |= {"layout": self.layout, "asked": self.settled is not None and self.settled.asked}
         plain["hash_bits"] = getattr(self.names, "bits", None)
         plain["hash_seed"] = getattr(self.names, "seed", 0)
         plain["vocabulary"] = getattr(self.names, "names", None)
@@ -131,8 +134,7 @@ class ReaderConfig:
             if field_ is not None:
                 fields[field_] = values[name]
         if (layout := values.get("layout")) is not None:
-            asked = values.get("asked", values.get("features"))
-            fields["settled"] = Settled(layout, asked, values.get("pair"), "the model")
+            fields["settled"] = Settled(layout, values.get("asked", True), "the model")
         if values.get("vocabulary") is not None:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
@@ -177,13 +179,11 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "layout": (None, lambda x: x is None or x in get_args(Layout)),
     "features": ("features", _are_names),
     "values": ("values_column", lambda x: x is None or type(x) is str),
-    "asked": (None, _are_names),
-    "pair": (None, _are_names),
+    "asked": (None, lambda x: type(x) is bool),
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
     "recipe": (None, lambda x: x is None or isinstance(x, dict)),
-    "text": (None, lambda x: x is None),  # the recipe of an earlier version
     "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,

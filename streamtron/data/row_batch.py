@@ -75,11 +75,16 @@ def take_rows(batch: RowBatch, rows: slice | NDArray[np.int64]) -> RowBatch:
     indptr, stored = _part(batch.indptr, rows)
     offsets, labels = (None, rows) if (of := batch.code_offsets) is None else _part(of, rows)
     return RowBatch(
-        indptr, batch.indices[stored], None if batch.values is None else batch.values[stored],
-        batch.codes[labels], batch.classes, None if batch.weights is None else batch.weights[rows],
-        lambda i: place(int(numbers[i])), offsets,
+        indptr,
+        batch.indices[stored],
+        None if batch.values is None else batch.values[stored],
+        batch.codes[labels],
+        batch.classes,
+        None if batch.weights is None else batch.weights[rows],
+        lambda i: place(int(numbers[i])),
+        offsets,
         None if batch.squares is None else batch.squares[rows],
-    )  # fmt: skip
+    )
 
 
 def _part(offsets: Offsets, rows: slice | NDArray[np.int64]) -> tuple[Offsets, Any]:
@@ -107,9 +112,14 @@ class FileReader(ABC):
     are in the share that is read, see ``in_share``."""
 
     def __init__(
-        self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1, without: Deletions | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        name: str,
+        reading: ReaderConfig,
+        scratch: str | None = None,
+        threads: int = 1,
+        without: Deletions | None = None,
+    ) -> None:
         self.path, self.name, self.reading, self._without = path, name, reading, without
         self._scratch, self._threads = scratch, threads
         self._fingerprint: str | None = None

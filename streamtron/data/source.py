@@ -38,9 +38,12 @@ SHORT_BYTES = 1 << 20
 
 
 def open_shards(
-    paths: Sequence[str], reading: ReaderConfig | None = None, *, cache_dir: str | None,
+    paths: Sequence[str],
+    reading: ReaderConfig | None = None,
+    *,
+    cache_dir: str | None,
     **options: Any,
-) -> ShardSource:  # fmt: skip
+) -> ShardSource:
     """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
     is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
 
@@ -102,12 +105,18 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     """
 
     def __init__(
-        self, shards: Sequence[ShardFile], reading: ReaderConfig, *, cache_dir: str | None,
+        self,
+        shards: Sequence[ShardFile],
+        reading: ReaderConfig,
+        *,
+        cache_dir: str | None,
         threads: int | None = None,
         open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
-        skipped: Iterable[Skipped] = (), keep_buffers: bool = True, counted: int = 0,
+        skipped: Iterable[Skipped] = (),
+        keep_buffers: bool = True,
+        counted: int = 0,
         **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._resolved = open_reader is not None  # it knows the layout of its shards
         if open_reader is None:
             threads = threads or available_processors()
@@ -247,7 +256,7 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         if order is not None and self._plan.cache_dir is None:
             raise MachineError(
                 "Rows in another order than the files' need a cache, and there is none. Name a "
-                "place for it with --cache-dir, or use --order sequential."
+                "place for it with --cache-dir."
             )
         if order is not None and self.info is None:
             raise ValueError("An order of blocks before the first complete reading.")

@@ -1,5 +1,1 @@
 """The scikit-learn estimator: ``classifier`` has the class, the other modules its steps."""
-
-from streamtron.core.extras import library
-
-library("sklearn", "sklearn", "StreamtronClassifier")

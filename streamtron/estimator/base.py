@@ -6,11 +6,14 @@ Rows in memory go through the same training loop as shards and give the same wei
 from __future__ import annotations
 
 import copy
+import math
 import os
+import sys
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +23,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener
-from streamtron.core.names import SharedNames, checks_keywords
+from streamtron.core.events import CHUNK_SECONDS, ChunkDone, Event, Listener, ReadingDone, ignore
 from streamtron.core.rows import Label
 from streamtron.core.text import label_text, up
 from streamtron.data import ShardSource
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
-from streamtron.estimator.watching import Watched, watched
 from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
@@ -58,24 +59,31 @@ def problem_of(
     for learner in learners:
         weights |= learner.targets.class_weights or {}
     return {
-        "loss": settings.loss, "epsilon": settings.epsilon, "intercept": settings.intercept,
-        "C": 0.5 / settings.delta2, "intercept_scaling": settings.rho, "penalty": settings.penalty,
+        "loss": settings.loss,
+        "epsilon": settings.epsilon,
+        "intercept": settings.intercept,
+        "C": 0.5 / settings.delta2,
+        "intercept_scaling": settings.rho,
+        "penalty": settings.penalty,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],
-    }  # fmt: skip
+    }
 
 
 def _train_on_shards(
-    paths: list[str], settings: Settings, machine: Machine, classes: Sequence[Label] | None,
-    workers: int | str | Client | None, listen: Listener,
-) -> tuple[Training[ShardSource], list[Learner]]:  # fmt: skip
+    paths: list[str],
+    settings: Settings,
+    machine: Machine,
+    classes: Sequence[Label] | None,
+    workers: int | str | Client | None,
+    listen: Listener,
+) -> tuple[Training[ShardSource], list[Learner]]:
     """Return the training, which has ended, and its learners in the order of the sorted labels; see
     ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
-        raise SettingsError("classes: numbers are predicted, and there are none. Leave them out.")
+        raise SettingsError("a regression has no classes: leave them out.")
     if settings.multilabel:
         raise SettingsError(
-            "multilabel: an estimator predicts one label a row. Use streamtron.fit(…, "
-            "multilabel=True), whose model predicts all."
+            "an estimator predicts one label a row: use streamtron.fit for multilabel."
         )
     known = None if classes is None else sorted_labels(classes)
     settings = with_guesses(settings, paths, machine.threads)
@@ -96,12 +104,33 @@ def _train_on_shards(
         if len(source.labels) < 2 and not settings.regression:
             raise DataError(
                 f"all {source.rows} rows have one class, {sorted_labels(source.labels)[0]!r}: "
-                "wanted two. Add shards that hold the other one, or check label."
+                "expected two. Add shards that hold the other one, or check label."
             )
         return fitting.training, in_order(learners, source.labels, settings)
 
 
-class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
+def _lines(name_of: Callable[[Label], str] | None) -> Listener:
+    """Return a listener that prints a line for every reading, and every ten seconds of one."""
+    began, due = time.perf_counter(), CHUNK_SECONDS
+
+    def listen(event: Event) -> None:
+        nonlocal due
+        seconds = time.perf_counter() - began
+        if isinstance(event, ReadingDone):
+            label, certificate = event.problem.label, event.certificate
+            of_class = "" if name_of is None or label is None else f", class {name_of(label)}"
+            proven = math.inf if certificate is None else certificate.relative_duality_gap
+            gap = "nothing proven yet" if proven == math.inf else f"gap {up(proven, 3)} proven"
+            sys.stdout.write(f"reading {event.reading + 1}{of_class}: {gap}, {seconds:.1f} s\n")
+        elif isinstance(event, ChunkDone) and seconds >= due:
+            due = seconds + CHUNK_SECONDS
+            sys.stdout.write(f"reading {event.reading + 1}: {event.rows:,} rows, {seconds:.0f} s\n")
+        sys.stdout.flush()
+
+    return listen
+
+
+class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of ``StreamtronClassifier`` and ``StreamtronRegressor``, which have the parameters."""
 
     C: float
@@ -123,12 +152,15 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
     _kinds: ClassVar[tuple[str, ...]]
     """the models that it can be made of"""
 
-    @checks_keywords(SharedNames)
     def fit_shards(
-        self, shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *,
-        classes: Sequence[Label] | None = None, machine: Machine | None = None,
-        workers: int | str | Client | None = None, **names: Unpack[SharedNames],
-    ) -> Self:  # fmt: skip
+        self,
+        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        classes: Sequence[Label] | None = None,
+        machine: Machine | None = None,
+        workers: int | str | Client | None = None,
+        **names: Any,
+    ) -> Self:
         """Train on shards on disk, as ``streamtron.fit`` does.
 
         Parameters
@@ -146,10 +178,10 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         settings, machine = settings_of(self, dict(names)), machine or machine_of(self.n_jobs)
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
-        with watched(self, name_of) as listen:
-            training, learners = _train_on_shards(
-                as_paths(shards), settings, machine, classes, workers, listen
-            )
+        listen = _lines(name_of) if self.verbose else ignore
+        training, learners = _train_on_shards(
+            as_paths(shards), settings, machine, classes, workers, listen
+        )
         source, settings = training.source, training.settings
         labels, base = sorted_labels(source.labels), source.index_base or 0
         columns = slice(base, max(source.width, base))  # of the shards, those that ``coef_`` has
@@ -177,10 +209,7 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         """
         model = as_model(model)
         if model.kind not in cls._kinds:
-            raise SettingsError(
-                f"a {model.kind} model, and {cls.__name__} is for {' and '.join(cls._kinds)}. Use "
-                "the model's own predict."
-            )
+            raise SettingsError(f"{cls.__name__} cannot be made of a {model.kind} model.")
         fitted = cls(**parameters_of(model))
         fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
         if model.classes:
@@ -229,16 +258,20 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
             weights, biases = np.atleast_2d(coef), np.atleast_1d(self.intercept_).tolist()
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
-        with watched(self, name_of, X=rows.X, y=rows.y) as listen:
-            learners = train_learners(rows.source(), begin, settings, machine, listen)
+        listen = _lines(name_of) if self.verbose else ignore
+        learners = train_learners(rows.source(), begin, settings, machine, listen)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
 
     def _conclude(
-        self, classes: NDArray[Any], learners: Sequence[Learner], columns: slice,
-        settings: Settings, sign: float = 1.0,
-    ) -> Self:  # fmt: skip
+        self,
+        classes: NDArray[Any],
+        learners: Sequence[Learner],
+        columns: slice,
+        settings: Settings,
+        sign: float = 1.0,
+    ) -> Self:
         """Set the fitted attributes, and warn if the tolerance was not reached."""
         if len(classes):
             self.classes_ = classes
@@ -253,8 +286,8 @@ class StreamtronEstimator(Watched, BaseEstimator):  # type: ignore[misc]
         if limited or worst > settings.tolerance > 0.0:
             how = f"max_iter={self.max_iter} full epochs" if limited else "a fit that converged"
             warnings.warn(
-                f"{how} proved a relative duality gap of {up(worst, 3)}, tol={settings.tol} was "
-                f"wanted. Increase {'max_iter or ' if limited else ''}tol.",
+                f"{how} proved a relative duality gap of {up(worst, 3)}, expected "
+                f"tol={settings.tol}. Increase {'max_iter or ' if limited else ''}tol.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

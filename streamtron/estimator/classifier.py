@@ -13,17 +13,14 @@ from sklearn.utils.metaestimators import available_if
 from streamtron.core.certificate import Certificate, upper_bound_of
 from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
-from streamtron.estimator.parameters import KEYWORDS, accepts_keywords, settings_of
+from streamtron.estimator.parameters import settings_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
 from streamtron.solver.partial_fit import EarlierData
 
 
 def _has_probabilities(model: StreamtronClassifier) -> bool:
     if model.loss != "log_loss":
-        raise AttributeError(
-            "only the logistic loss estimates probabilities, and loss is "
-            f"{model.loss!r}: wanted 'log_loss'."
-        )
+        raise AttributeError(f"loss is {model.loss!r}: expected 'log_loss' for probabilities.")
     return True
 
 
@@ -42,10 +39,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     differ by little, such as timestamps. Values that become infinite are an error. Decisions use X
     as given. Up to 4,096 nonzeros the weights of a smooth loss are refined by Newton's method
     whatever ``tol`` is.
-
-    Keywords of ``LinearSVC``, ``LogisticRegression`` and ``SGDClassifier`` that say what is done
-    anyway are accepted: ``dual``, ``solver="liblinear"``. Others are refused by a
-    SettingsError that says what to do.
 
     Parameters
     ----------
@@ -95,15 +88,38 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
 
     _kinds = "two classes", "multiclass"
 
-    @accepts_keywords(KEYWORDS)
     def __init__(
-        self, *, C: float = 1.0, loss: str = "squared_hinge", fit_intercept: bool = True,
-        intercept_scaling: float = 1.0, intercept: str = "penalised", penalty: str = "l2",
-        l1_ratio: float | None = None, class_weight: Mapping[Any, float] | str | None = None,
-        tol: float = 0.01, max_iter: int = 100, random_state: Any = None, warm_start: bool = False,
-        n_jobs: int | None = None, verbose: int = 0,
-    ) -> None:  # fmt: skip
-        """Keep the parameters: the decorator does."""
+        self,
+        *,
+        C: float = 1.0,
+        loss: str = "squared_hinge",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        intercept: str = "penalised",
+        penalty: str = "l2",
+        l1_ratio: float | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+        tol: float = 0.01,
+        max_iter: int = 100,
+        random_state: Any = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.C = C
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.intercept = intercept
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.
@@ -130,9 +146,12 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         return self._fit_memory(rows, settings)
 
     def partial_fit(
-        self, X: Any, y: ArrayLike, classes: ArrayLike | None = None,
+        self,
+        X: Any,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Train on more rows, without those of earlier calls or of ``fit``.
 
         The first call is ``fit``, except that classes may be without rows. Each later one maximises
@@ -159,20 +178,11 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         first = not hasattr(self, "classes_")
         settings = settings_of(self)
         if not first and not hasattr(self, "_past"):
-            raise SettingsError(
-                "partial_fit after from_model: a model keeps no dual variables of its rows. Call "
-                "fit with all rows, or streamtron.update with the new shards."
-            )
+            raise SettingsError("partial_fit after from_model: call fit with all rows.")
         if self.class_weight == "balanced":
-            raise SettingsError(
-                "class_weight='balanced' with partial_fit: the rows to come are not known. Give "
-                "the weights as {label: weight}."
-            )
+            raise SettingsError("partial_fit with class_weight='balanced': give {label: weight}.")
         if settings.ratio:
-            raise SettingsError(
-                f"penalty={self.penalty!r} with partial_fit, which needs weights that are the sum "
-                "of dual variables. Call fit with all rows, or give penalty='l2'."
-            )
+            raise SettingsError(f"partial_fit with penalty={self.penalty!r}: give penalty='l2'.")
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")
         X, y = checked_matrix(self, X, y, reset=first)
@@ -185,8 +195,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         for name, value in problem_of(learners, settings, rows.numbers).items():
             if value != self._problem[name]:  # of which the same counts prove less
                 raise SettingsError(
-                    f"{name}: {value}, but the earlier rows had {self._problem[name]}, and what "
-                    "they prove holds for that alone. Keep it, or call fit with all rows."
+                    f"{name} is {value}, and was {self._problem[name]} for the earlier rows: keep "
+                    "it, or call fit with all rows."
                 )
         for past, learner in zip(self._past, learners, strict=True):
             past.learn(source, learner)

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model._base import LinearModel  # as all of them
 
 from streamtron.estimator.base import StreamtronEstimator
-from streamtron.estimator.parameters import REGRESSOR_KEYWORDS, accepts_keywords, settings_of
+from streamtron.estimator.parameters import settings_of
 from streamtron.estimator.rows import MatrixRows, checked_matrix, row_weights
 
 
@@ -28,9 +28,7 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
       those of ``LinearSVR``, whose intercept is penalised.
 
     X is rounded to float32 for training, y is not: subtract an offset from a column of large
-    numbers that differ by little, such as timestamps. Keywords of ``Ridge``, ``LinearSVR``,
-    ``SGDRegressor`` and ``HuberRegressor`` that say what is done anyway are accepted, others are
-    refused by a SettingsError: ``alpha`` is 1/C in two of these, and 1/(C · rows) in another.
+    numbers that differ by little, such as timestamps.
 
     Parameters
     ----------
@@ -51,15 +49,38 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
 
     _kinds = ("regression",)
 
-    @accepts_keywords(REGRESSOR_KEYWORDS)
     def __init__(
-        self, *, C: float = 1.0, loss: str = "squared_error", epsilon: float | None = None,
-        fit_intercept: bool = True, intercept_scaling: float = 1.0, intercept: str = "free",
-        penalty: str = "l2", l1_ratio: float | None = None, tol: float = 0.01, max_iter: int = 100,
-        random_state: Any = None, warm_start: bool = False, n_jobs: int | None = None,
+        self,
+        *,
+        C: float = 1.0,
+        loss: str = "squared_error",
+        epsilon: float | None = None,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        intercept: str = "free",
+        penalty: str = "l2",
+        l1_ratio: float | None = None,
+        tol: float = 0.01,
+        max_iter: int = 100,
+        random_state: Any = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
         verbose: int = 0,
-    ) -> None:  # fmt: skip
-        """Keep the parameters: the decorator does."""
+    ) -> None:
+        self.C = C
+        self.loss = loss
+        self.epsilon = epsilon
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.intercept = intercept
+        self.penalty = penalty
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on rows in memory until the gap is proven to be at most ``tol``.

@@ -31,11 +31,6 @@ class MatrixRows(NamedTuple):
     weights: NDArray[np.float64] | None
 
     @property
-    def y(self) -> NDArray[Any]:
-        """The labels of the rows."""
-        return self.classes[self.codes] if len(self.classes) else self.codes
-
-    @property
     def numbers(self) -> list[Label]:
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]
@@ -51,7 +46,7 @@ class MatrixRows(NamedTuple):
         if len(labels) < 2:
             only = f"only one class, {label_text(labels[0], quote=True)}" if labels else ""
             raise DataError(
-                f"y: {only or 'no row of a class'}, among the rows of a weight above 0. Wanted are "
+                f"y: {only or 'no row of a class'}, among the rows of a weight above 0: expected "
                 "two classes at least."
             )
 
@@ -77,27 +72,31 @@ def checked_matrix(
     numeric = is_regressor(model)
     with np.errstate(over="ignore"):  # then refused as infinite
         X, y = validate_data(
-            model, X, y, accept_sparse="csr", dtype=np.float32, order="C", reset=reset,
-            y_numeric=numeric, multi_output=numeric,
-        )  # fmt: skip
+            model,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=np.float32,
+            order="C",
+            reset=reset,
+            y_numeric=numeric,
+            multi_output=numeric,
+        )
     if not numeric:
         with np.errstate(invalid="ignore"):
             are_whole = y.dtype.kind == "f" and np.array_equal(y, y.astype(np.int32))
         if y.dtype.kind not in "iub" and not are_whole:  # which all are classes
             check_classification_targets(y)
     elif y.ndim == 2 and y.shape[1] > 1:
-        raise DataError(
-            f"y: shape {y.shape}, and a regressor predicts one number a row. Fit one model a "
-            "column, as sklearn.multioutput.MultiOutputRegressor does."
-        )
+        raise DataError(f"y: shape {y.shape}: expected one number a row.")
     else:
         is_integer, y = y.dtype.kind in "iu", column_or_1d(y, warn=True, dtype=np.float64)
         # scikit-learn lets None pass, and integers that are rounded
         wrong = ~np.isfinite(y) | (is_integer & (np.abs(y) >= 2.0**53))
         if wrong.any():
             row = int(wrong.argmax())
-            wanted = "Wanted are finite numbers, integers below 2**53."
-            raise DataError(f"y: row {row} has {y[row]}. {wanted}")
+            wanted = "expected finite numbers, integers below 2**53."
+            raise DataError(f"y: row {row} has {y[row]}: {wanted}")
     return canonical(X) if sparse.issparse(X) else X, y
 
 
@@ -106,7 +105,7 @@ def check_labels(y: NDArray[Any], known: NDArray[Any], given: ArrayLike | None) 
     if given is not None and not np.array_equal(known, np.unique(given)):
         raise SettingsError(f"classes: {given}, at the first call they were {known}.")
     if len(known) < 2:
-        raise DataError(f"classes: {known}. Wanted are at least two.")
+        raise DataError(f"classes: {known}: expected at least two.")
     if unknown := sorted(set(np.unique(y).tolist()) - set(known.tolist()), key=repr):
         raise DataError(f"y: label {unknown[0]!r} is not one of the classes {known}.")
 
@@ -115,14 +114,11 @@ def row_weights(sample_weight: ArrayLike | None, X: Any) -> NDArray[np.float64] 
     """Return the weights of the rows; refuse those that are negative or too large."""
     if sample_weight is None:
         return None
-    weights: NDArray[np.float64] = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    for kind, wrong in (("Negative", weights < 0.0), ("Too large", ~(weights <= LARGEST_WEIGHT))):
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise DataError(
-                f"{kind} values in data passed to `sample_weight`: row {row} has {weights[row]}. "
-                "Weights are 0, or at most 1e30."
-            )
+    weights: NDArray[np.float64] = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not (weights <= LARGEST_WEIGHT).all():
+        raise DataError(f"sample_weight: a weight above {LARGEST_WEIGHT:g}. Rescale them.")
     return weights
 
 

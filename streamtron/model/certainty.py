@@ -26,9 +26,12 @@ from streamtron.model.metrics import UNIT_ROUNDOFF, Floats
 
 
 def ball_of(
-    w: tuple[Floats, float], v: tuple[Floats, float], beyond: float, rounding: float,
+    w: tuple[Floats, float],
+    v: tuple[Floats, float],
+    beyond: float,
+    rounding: float,
     proven: Mapping[str, Any],
-) -> tuple[NDArray[np.float16], dict[str, float]]:  # fmt: skip
+) -> tuple[NDArray[np.float16], dict[str, float]]:
     """Return the ball that the optimum's weights are in: the offsets of its middle from w, in units
     of ``unit``; and ``unit``, the offset of the bias weight, and the radius.
 

@@ -35,9 +35,13 @@ MISSING = ("None", "nan", "<NA>", "NaT")
 def transformer(column: Column) -> tuple[Any, Features]:
     """Return a fitted transformer of a column, and which of our features each of its own is."""
     makers: dict[type[Column], Callable[[Any], tuple[Any, Features]]] = {
-        NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text,
-        ListColumn: _list, VectorColumn: _vector,
-    }  # fmt: skip
+        NumberColumn: _number,
+        CategoryColumn: _category,
+        DateColumn: _date,
+        TextColumn: _text,
+        ListColumn: _list,
+        VectorColumn: _vector,
+    }
     return makers[type(column)](column)
 
 
@@ -145,9 +149,12 @@ def _hashed(column: CategoryColumn) -> tuple[Any, Features]:
     encoder, places = _one_hot({way: code for code, ways in codes for way in ways})
     prefix, truths = f"{column.name}=", "|".join(chain.from_iterable(TRUTHS.values()))
     hashing = HashingVectorizer(
-        token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{truths})\Z).*", lowercase=False,
-        norm=None, alternate_sign=False, n_features=column.width,
-    )  # fmt: skip
+        token_pattern=rf"(?s)\A(?!{re.escape(prefix)}(?:{truths})\Z).*",
+        lowercase=False,
+        norm=None,
+        alternate_sign=False,
+        n_features=column.width,
+    )
     named = FunctionTransformer(partial(np.add, prefix))
     rows = make_pipeline(named, FunctionTransformer(np.ravel), hashing)
     joined = make_pipeline(_as(str), make_union(encoder, rows))
@@ -214,11 +221,14 @@ def _text(column: TextColumn) -> tuple[Any, Features]:
     words: list[str] | str | None = list(column.stop_words) or None
     norm = None if column.norm == "none" else column.norm
     how: dict[str, Any] = {
-        "analyzer": column.analyzer, "ngram_range": column.ngram_range,
-        "lowercase": column.lowercase, "token_pattern": column.token_pattern,
+        "analyzer": column.analyzer,
+        "ngram_range": column.ngram_range,
+        "lowercase": column.lowercase,
+        "token_pattern": column.token_pattern,
         "strip_accents": None if column.strip_accents == "none" else column.strip_accents,
-        "stop_words": "english" if words == ["english"] else words, "binary": column.binary,
-    }  # fmt: skip
+        "stop_words": "english" if words == ["english"] else words,
+        "binary": column.binary,
+    }
     weighted: dict[str, Any] = {"use_idf": column.tfidf, "sublinear_tf": column.sublinear_tf}
     features = np.arange(column.width)
     if column.hash_bits is None:
@@ -230,9 +240,11 @@ def _text(column: TextColumn) -> tuple[Any, Features]:
         return vectors, features
     plain = not (column.tfidf or column.sublinear_tf)
     hashed = HashingVectorizer(
-        n_features=column.width, alternate_sign=column.alternate_sign,
-        norm=norm if plain else None, **how,
-    )  # fmt: skip
+        n_features=column.width,
+        alternate_sign=column.alternate_sign,
+        norm=norm if plain else None,
+        **how,
+    )
     if plain:
         return hashed, features
     weights = TfidfTransformer(norm=norm, **weighted)

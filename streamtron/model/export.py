@@ -16,11 +16,10 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.extras import library
 from streamtron.core.files import write_atomically
 from streamtron.core.losses import loss_of
-from streamtron.core.names import checks_keywords, settled
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
 
-Format = Literal["liblinear", "onnx", "sklearn", "json", "streamtron"]
+Format = Literal["liblinear", "onnx", "sklearn", "json"]
 Values = Mapping[str, Any]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -28,7 +27,6 @@ LARGEST_ONNX = 2**31 - 2**20
 """Bytes of weights at most: an ONNX file with its weights inside is below 2 GiB."""
 
 
-@checks_keywords()
 def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> None:
     """Write a model for another program; ``path`` is written completely or not at all.
 
@@ -57,7 +55,6 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
       ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``).
-    * ``streamtron``: the model's own file, as ``save`` writes it.
 
     Parameters
     ----------
@@ -176,8 +173,13 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
         nodes += f" column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
-        constants |= {"shape": np.array([-1, len(directions)]), **extra_constants, "one": 1.0,
-                      "one_axis": np.array([1]), "even": 1.0 / len(classes)}  # fmt: skip
+        constants |= {
+            "shape": np.array([-1, len(directions)]),
+            **extra_constants,
+            "one": 1.0,
+            "one_axis": np.array([1]),
+            "even": 1.0 / len(classes),
+        }
         outputs += f", double[N, {len(classes)}] probabilities"
     proto = parser.parse_model(
         f'<ir_version: 8, opset_import: ["": 17{opsets}], producer_name: "streamtron"> '
@@ -189,8 +191,9 @@ def _onnx(model: LinearModel) -> Iterable[bytes]:
     used = {name for node in proto.graph.node for name in node.input}
     proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(constants[name]), name)
-        for name in constants if name in used
-    )  # fmt: skip
+        for name in constants
+        if name in used
+    )
     if model.recipe is not None:
         _name_inputs(proto.graph, model.recipe.names)
     onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
@@ -261,11 +264,15 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
 def _json(model: LinearModel) -> Iterator[bytes]:
     """Yield an object with one entry of ``directions``, of many classes one a class."""
     head = {
-        "kind": model.kind, "classes": list(model.classes), "columns": model.columns,
-        "index_base": model.index_base, "settings": settled(model.settings),
-        "reading": dict(model.reading), "certificate": model.certificate,
+        "kind": model.kind,
+        "classes": list(model.classes),
+        "columns": model.columns,
+        "index_base": model.index_base,
+        "settings": model.settings,
+        "reading": dict(model.reading),
+        "certificate": model.certificate,
         "calibration": model.calibration,
-    }  # fmt: skip
+    }
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, names = ',\n "directions": [', model.feature_names
     for direction in model.directions():
@@ -281,6 +288,8 @@ def _json(model: LinearModel) -> Iterator[bytes]:
 
 
 _WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
-    "liblinear": _liblinear, "onnx": _onnx, "sklearn": _sklearn, "json": _json,
-    "streamtron": lambda model: [model.to_bytes()],
-}  # fmt: skip
+    "liblinear": _liblinear,
+    "onnx": _onnx,
+    "sklearn": _sklearn,
+    "json": _json,
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Literal
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, reading_from, regular
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Label
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.validation import HUGE
@@ -34,11 +34,14 @@ _NO_NPY = (ValueError, EOFError, FloatingPointError, SyntaxError, TokenError, Re
 """Errors that numpy raises on a malformed header."""
 
 
-@checks_keywords()
 def load_any(
-    path: str | os.PathLike[str], *, index_base: Literal[0, 1] | None = None,
-    bias_last: bool = False, classes: Sequence[Label] | None = None, loss: str | None = None,
-) -> LinearModel:  # fmt: skip
+    path: str | os.PathLike[str],
+    *,
+    index_base: Literal[0, 1] | None = None,
+    bias_last: bool = False,
+    classes: Sequence[Label] | None = None,
+    loss: str | None = None,
+) -> LinearModel:
     """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
 
     * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more, or a model of numbers
@@ -87,7 +90,7 @@ def load_any(
         if bias_last or (index_base, classes, loss) != (None, None, None):
             _refuse(path, "a model, or no text", "--index-base, --bias-last, classes and loss")
         return LinearModel.load(path)
-    numbers = _from_npy(path) if is_npy else np.fromiter(_from_text(path), dtype=np.float64)
+    numbers = _from_npy(path) if is_npy else _from_text(path)
     if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):
         raise SettingsError(
             f"{path}: loss {loss!r} of coefficients: wanted one of {', '.join(REGRESSION)}, one "
@@ -103,9 +106,13 @@ def _refuse(path: Path, what: str, names: str) -> None:
 
 
 def _from_coefficients(
-    path: Path, numbers: NDArray[np.float64], index_base: Literal[0, 1] | None, bias_last: bool,
-    classes: Sequence[Label] | None, loss: str | None,
-) -> LinearModel:  # fmt: skip
+    path: Path,
+    numbers: NDArray[np.float64],
+    index_base: Literal[0, 1] | None,
+    bias_last: bool,
+    classes: Sequence[Label] | None,
+    loss: str | None,
+) -> LinearModel:
     if not numbers.size:
         raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
     if index_base is None:
@@ -142,56 +149,55 @@ def _from_npy(path: Path) -> NDArray[np.float64]:
             f"{path}: an array of {array.dtype}, shape {array.shape}. "
             "Wanted one vector of numbers, or one row a class for three classes or more."
         )
-    numbers = np.asarray(array, dtype=np.float64)
-    if not (np.abs(numbers) <= HUGE).all():
-        raise DataError(f"{path}: holds nan or inf, or a coefficient beyond {HUGE:g}. Rescale it.")
+    numbers = _checked(path, np.asarray(array, dtype=np.float64))
     return numbers.ravel() if is_vector else numbers
 
 
-def _from_text(path: Path) -> Iterator[float]:
-    """Yield numbers, one a line or all on one line."""
-    widest = filled = 0
+def _from_text(path: Path) -> NDArray[np.float64]:
+    """Return numbers, one a line or all on one line."""
     with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            words = line.partition("#")[0].replace(",", " ").split()
-            filled, widest = filled + bool(words), max(widest, len(words))
-            if filled > 1 and widest > 1:
-                raise DataError(
-                    f"{path}, line {number}: a table, but one vector is wanted. Write one number a "
-                    "line; save a row a class with numpy.save."
-                )
-            yield from _finite(path, number, words)
+        numbers = _table(path, (line.replace(",", " ") for line in file))
+    if min(numbers.shape) > 1:
+        raise DataError(f"{path}: a table, expected one vector. Save many classes with numpy.save.")
+    return numbers.ravel()
 
 
-def _finite(path: Path, line: int, words: Sequence[str]) -> Iterator[float]:
-    """Yield the numbers that the words of a line are."""
-    for word in words:
-        try:
-            number = float(word)
-        except ValueError:
-            number = math.nan
-        if not abs(number) <= HUGE or "_" in word:
-            raise DataError(
-                f"{path}, line {line}: {word[:40]!r}. Wanted a finite number, at most {HUGE:g} in "
-                "size; give a LIBLINEAR model or coefficients, not data."
-            )
-        yield number
+def _table(path: Path, lines: Iterable[str]) -> NDArray[np.float64]:
+    """Return the numbers of text, shape (lines, numbers of each line)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of no data
+            numbers = np.loadtxt(lines, ndmin=2)
+    except ValueError as error:
+        raise DataError(
+            f"{path}: {error!s:.200}. Expected a LIBLINEAR model or coefficients, not data."
+        ) from error
+    return _checked(path, numbers)
+
+
+def _checked(path: Path, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not (np.abs(numbers) <= HUGE).all():
+        raise DataError(f"{path}: holds nan or inf, or a coefficient beyond {HUGE:g}. Rescale it.")
+    return numbers
 
 
 def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     with reading_from(path), open(path, encoding="ascii", errors="replace") as file:
-        solver, labels, columns, augmentation, lines = _liblinear_head(path, file)
-        # Crammer and Singer's have one weight a column and class even for two classes
-        width = 1 if len(labels) in (0, 2) and solver != "MCSVM_CS" else len(labels)
-        numbers = np.fromiter(_table(path, file, lines + 1, width), dtype=np.float64)
-    table = numbers.reshape(-1, width)
-    lines_of_weights = columns + (augmentation >= 0)
-    if len(table) != lines_of_weights:
+        solver, labels, columns, augmentation = _liblinear_head(path, file)
+        table = _table(path, file)
+    # Crammer and Singer's have one weight a column and class even for two classes
+    width = 1 if len(labels) in (0, 2) and solver != "MCSVM_CS" else len(labels)
+    shape = columns + (augmentation >= 0), width
+    with open(path, "rb") as file_end:
+        file_end.seek(-1, os.SEEK_END)
+        is_whole = file_end.read() == b"\n"  # as LIBLINEAR ends all lines
+    if not is_whole or (table.shape != shape and shape[0]):
+        fault = "a last line without its end" if not is_whole else f"weights of shape {table.shape}"
         raise DataError(
-            f"{path}: {len(table)} weights, but nr_feature {columns} and bias {augmentation:g} ask "
-            f"for {lines_of_weights}. The file is cut short or edited; write it again."
+            f"{path}: {fault}, expected {shape[0]} lines of {width} by nr_feature {columns} and "
+            f"bias {augmentation:g}. The file is cut short or edited; write it again."
         )
-    by_class = _in_order_of_classes(table, labels)
+    by_class = _in_order_of_classes(table.reshape(shape), labels)
     settings = {"source": "LIBLINEAR", "solver_type": solver, "rho": max(augmentation, 0.0)}
     from streamtron.core.losses import LOSSES  # loads numba
 
@@ -204,13 +210,15 @@ def _from_liblinear(path: Path, index_base: Literal[0, 1]) -> LinearModel:
     return LinearModel(
         weights=by_class[:columns].T,
         bias=augmentation * by_class[-1] if augmentation >= 0 else np.zeros(by_class.shape[1:]),
-        classes=tuple(sorted(labels)), settings=settings, certificate={},
+        classes=tuple(sorted(labels)),
+        settings=settings,
+        certificate={},
         reading={"index_base": index_base},
-    )  # fmt: skip
+    )
 
 
-def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float], int, float, int]:
-    """Read solver, labels, columns, -B (below 0: no bias) and the number of lines up to ``w``."""
+def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float], int, float]:
+    """Read solver, labels, columns and -B (below 0: no bias), up to the line ``w``."""
     head: dict[str, str] = {}
     for line in lines:
         key, _, value = line.strip().partition(" ")
@@ -237,24 +245,7 @@ def _liblinear_head(path: Path, lines: Iterable[str]) -> tuple[str, list[float],
             f"{path}: the head of a LIBLINEAR model is incomplete or wrong. Wanted nr_class, as "
             "many labels, nr_feature, bias and w; write the model again."
         ) from error
-    return solver, labels, columns, augmentation, len(head)
-
-
-def _table(path: Path, lines: Iterable[str], first: int, width: int) -> Iterator[float]:
-    """Yield the weights, ``width`` of them a line; ``first`` is the number of the first line."""
-    for number, line in enumerate(lines, first):
-        words = line.split()
-        if len(words) not in (0, width):
-            raise DataError(
-                f"{path}, line {number}: {len(words)} weights. Wanted {width}, one a class; the "
-                "file is cut short or edited, write it again."
-            )
-        if words and not line.endswith("\n"):  # as LIBLINEAR ends all lines
-            raise DataError(
-                f"{path}, line {number}: the file ends with {words[-1]:.40} and no newline. If it "
-                "is whole, end the line, else write it again."
-            )
-        yield from _finite(path, number, words)
+    return solver, labels, columns, augmentation
 
 
 def _in_order_of_classes(table: NDArray[np.float64], labels: list[float]) -> NDArray[np.float64]:

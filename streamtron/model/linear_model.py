@@ -18,7 +18,7 @@ from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
 from streamtron.model import validation
 from streamtron.model.calibration import check_calibration, probabilities_of
-from streamtron.model.display import model_html, model_text
+from streamtron.model.display import model_text
 from streamtron.model.scoring import highest, labels_of, matrix_of, namer_of, rows_of, stays_sparse
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _CONTENT = ("classes", "settings", "certificate", "reading")
 """Attributes that are written as JSON."""
 
 FORMAT_VERSION = 3
-"""Versions 1 and 2 held all weights, of two classes and of many."""
 
 _NO_MODEL = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 """Errors that content raises which is not that of a model."""
@@ -116,11 +115,16 @@ class LinearModel:
     the last ones may be beyond the model's width"""
 
     def __init__(
-        self, weights: ArrayLike | sparse.sparray, bias: ArrayLike, classes: Iterable[Label],
-        settings: Mapping[str, Any], certificate: Mapping[str, Any] | None,
-        reading: Mapping[str, Any], calibration: Mapping[str, Any] | None = None,
+        self,
+        weights: ArrayLike | sparse.sparray,
+        bias: ArrayLike,
+        classes: Iterable[Label],
+        settings: Mapping[str, Any],
+        certificate: Mapping[str, Any] | None,
+        reading: Mapping[str, Any],
+        calibration: Mapping[str, Any] | None = None,
         offsets: NDArray[np.float16] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assign = object.__setattr__
         kept, shape = validation.checked_weights(weights, np.ndim(bias))
         assign(self, "sparse_weights", kept)
@@ -186,9 +190,6 @@ class LinearModel:
 
     def __repr__(self) -> str:
         return model_text(self)
-
-    def _repr_html_(self) -> str:
-        return model_html(self)
 
     def directions(self) -> Iterator[Direction]:
         """Yield one direction, of many classes one a class, in the order of ``classes``."""
@@ -260,35 +261,6 @@ class LinearModel:
         model is multilabel. A SettingsError unless it is calibrated, or its loss log_loss."""
         shares = probabilities_of(self, self.decision_function(X))
         return shares if shares.ndim == 2 else np.column_stack([1.0 - shares, shares])
-
-    def plot_certificate(self, *, label: Label | None = None, axes: Any = None) -> Any:
-        """Plot the gap, and of the squared hinge the bounds on the margin, by readings of the fit.
-
-        Parameters
-        ----------
-        label : of many classes the one whose certificate is shown; None = that of the widest gap.
-        axes : two matplotlib Axes, for bounds and gap, which are returned; None = a new figure.
-
-        Raises
-        ------
-        SettingsError : a model without a history; matplotlib is not installed.
-        """
-        from streamtron.model.plot import plot_certificate
-
-        return plot_certificate(self, label, axes)
-
-    def plot_margins(self, X: Any, y: ArrayLike, *, ax: Any = None) -> Any:
-        """Plot a histogram of margins: how far the rows are on the right side.
-
-        The margin of a row is ±(w·x + bias), + for ``classes[1]``; of many classes the decision of
-        the row's class minus the highest other one. ``X`` : as in ``decision_function``; ``y`` :
-        the label of every row, shape (rows,); ``ax`` : a matplotlib Axes, which is returned, None =
-        a new figure. DataError: a label that the model does not have; SettingsError: a multilabel
-        model, or matplotlib is not installed.
-        """
-        from streamtron.model.plot import plot_margins
-
-        return plot_margins(self, self.decision_function(X), y, ax)
 
     def to_sklearn(self) -> Any:
         """Return a fitted ``LinearSVC`` or ``LogisticRegression`` with these weights, calibrated if

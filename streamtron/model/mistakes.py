@@ -57,17 +57,27 @@ class Mistakes:
             self._take_worst(rows, label, predicted, decisions[rows], shard, first)
 
     def _take_worst(
-        self, rows: NDArray[np.int64], label: NDArray[np.int64], predicted: NDArray[np.int64],
-        decisions: Floats, shard: str, first: int,
-    ) -> None:  # fmt: skip
+        self,
+        rows: NDArray[np.int64],
+        label: NDArray[np.int64],
+        predicted: NDArray[np.int64],
+        decisions: Floats,
+        shard: str,
+        first: int,
+    ) -> None:
         of_label = decisions[np.arange(len(rows)), label]
         margins = margins_by_code(decisions, label)
         for k in np.argsort(margins, kind="stable")[: self._most].tolist():
-            self._worst.append({
-                "shard": shard, "row": first + int(rows[k]),
-                "label": self._classes[label[k]], "predicted": self._classes[predicted[k]],
-                "decision": float(of_label[k]), "margin": float(margins[k]),
-            })  # fmt: skip
+            self._worst.append(
+                {
+                    "shard": shard,
+                    "row": first + int(rows[k]),
+                    "label": self._classes[label[k]],
+                    "predicted": self._classes[predicted[k]],
+                    "decision": float(of_label[k]),
+                    "margin": float(margins[k]),
+                }
+            )
         self._worst = sorted(self._worst, key=lambda row: row["margin"])[: self._most]
 
     def metrics(self) -> dict[str, Any]:

@@ -120,10 +120,14 @@ def _null(column: Column, weights: Weights) -> Weights:
 
 def _number(column: NumberColumn, weights: Weights) -> Nodes:
     constants = {
-        "fill": float(column.mean or 0.0), "null": _null(column, weights),
-        "center": float(column.center), "divisor": float(column.divisor or 1.0),
-        "weights": weights, "row": weights[:1], "edges": np.array((column.edges or ())[1:-1]),
-    }  # fmt: skip
+        "fill": float(column.mean or 0.0),
+        "null": _null(column, weights),
+        "center": float(column.center),
+        "divisor": float(column.divisor or 1.0),
+        "weights": weights,
+        "row": weights[:1],
+        "edges": np.array((column.edges or ())[1:-1]),
+    }
     if column.edges is None:
         text = f"{_KNOWN}{_SCALED.format('known')}score@ = MatMul(value@, row@) "
     else:
@@ -150,9 +154,13 @@ def _date(column: DateColumn, weights: Weights) -> Nodes:
     """Make nodes from seconds since 1970."""
     today = np.datetime64(column.at or column.last or "1970-01-01", "D").astype(np.float64)
     constants = {
-        "fill": 0.0, "null": _null(column, weights), "today": today, "day": 86_400.0,
-        "center": float(column.center), "divisor": float(column.divisor or 1.0),
-    }  # fmt: skip
+        "fill": 0.0,
+        "null": _null(column, weights),
+        "today": today,
+        "day": 86_400.0,
+        "center": float(column.center),
+        "divisor": float(column.divisor or 1.0),
+    }
     text, start = _KNOWN, 0
     for part in column.parts:
         stop = start + max(len(PARTS[part]), 1)
@@ -171,8 +179,14 @@ def _date(column: DateColumn, weights: Weights) -> Nodes:
 
 def _text(column: TextColumn, weights: Weights) -> Nodes:
     low, high = column.ngram_range
-    _check(column, "hash_bits", "analyzer", "strip_accents", "token_pattern",
-           *(["stop_words"] if high > 1 else []))  # fmt: skip
+    _check(
+        column,
+        "hash_bits",
+        "analyzer",
+        "strip_accents",
+        "token_pattern",
+        *(["stop_words"] if high > 1 else []),
+    )
     grams = [word.split(" ") for word in column.vocabulary or ()]
     order = sorted(range(len(grams)), key=lambda k: len(grams[k]))
     pool = [grams[k] for k in order]
@@ -181,23 +195,35 @@ def _text(column: TextColumn, weights: Weights) -> Nodes:
         "low": {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": LOCALE},
         "words": {"mark": 0, "mincharnum": 1, "pad_value": "#", "tokenexp": WORD},
         "counts": {
-            "mode": "TF", "min_gram_length": low, "max_gram_length": high, "max_skip_count": 0,
-            "pool_strings": list(chain(*pool)), "ngram_counts": starts, "ngram_indexes": order,
+            "mode": "TF",
+            "min_gram_length": low,
+            "max_gram_length": high,
+            "max_skip_count": 0,
+            "pool_strings": list(chain(*pool)),
+            "ngram_counts": starts,
+            "ngram_indexes": order,
         },
-    }  # fmt: skip
+    }
     text, last = "low@ = StringNormalizer(x@) words@ = com.microsoft.Tokenizer(low@) ", "times"
     if not column.lowercase:
         text = "words@ = com.microsoft.Tokenizer(x@) "
     text += "counts@ = TfIdfVectorizer(words@) times@ = Cast<to=11>(counts@) "
     for is_asked, name, nodes in (
         (column.binary, "ones", "ones@ = Sign({0}@) "),
-        (column.sublinear_tf, "logs", "there@ = Sign({0}@) some@ = Max({0}@, one@) "
-                                      "log@ = Log(some@) logs@ = Add(log@, there@) "),
+        (
+            column.sublinear_tf,
+            "logs",
+            "there@ = Sign({0}@) some@ = Max({0}@, one@) "
+            "log@ = Log(some@) logs@ = Add(log@, there@) ",
+        ),
         (column.tfidf, "weighted", "weighted@ = Mul({0}@, idf@) "),
-        (column.norm != "none", "normed",  # what is not 0 is 1 at least
-         f"norm@ = Reduce{column.norm.upper()}<axes=[1]>({{0}}@) length@ = Max(norm@, one@) "
-         "normed@ = Div({0}@, length@) "),
-    ):  # fmt: skip
+        (
+            column.norm != "none",
+            "normed",  # what is not 0 is 1 at least
+            f"norm@ = Reduce{column.norm.upper()}<axes=[1]>({{0}}@) length@ = Max(norm@, one@) "
+            "normed@ = Div({0}@, length@) ",
+        ),
+    ):
         if is_asked:
             text, last = text + nodes.format(last), name
     text += f"{_VALUE.format(last)} part@ = MatMul(value@, weights@) "
@@ -206,5 +232,8 @@ def _text(column: TextColumn, weights: Weights) -> Nodes:
 
 
 _MAKERS: dict[type[Column], Callable[[Any, Weights], Nodes]] = {
-    NumberColumn: _number, CategoryColumn: _category, DateColumn: _date, TextColumn: _text,
-}  # fmt: skip
+    NumberColumn: _number,
+    CategoryColumn: _category,
+    DateColumn: _date,
+    TextColumn: _text,
+}

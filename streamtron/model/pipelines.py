@@ -98,9 +98,10 @@ def _estimator(model: LinearModel) -> Any:
         huber.scale_ = 1.0
         return huber
     problem: dict[str, Any] = {
-        "C": np.inf if price is None else price, "fit_intercept": has_bias,
+        "C": np.inf if price is None else price,
+        "fit_intercept": has_bias,
         "intercept_scaling": rho or 1.0,
-    }  # fmt: skip
+    }
     if loss.logistic:
         return LogisticRegression(solver="liblinear", **problem)
     if model.regression:
@@ -161,9 +162,9 @@ def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
     for which scikit-learn has no transformer.
     """
     made = [transformer(column) for column in recipe.columns]
-    places = np.concatenate([
-        start + features for start, (_, features) in zip(recipe.starts, made, strict=False)
-    ])  # fmt: skip
+    places = np.concatenate(
+        [start + features for start, (_, features) in zip(recipe.starts, made, strict=False)]
+    )
     weights = recipe_weights(model, recipe).tocsc()[:, places].tocsr()
     reading = {"index_base": 0, "multilabel": model.reading.get("multilabel", False)}
     moved = model.but(weights=weights, reading=reading, certificate=None, offsets=None)
@@ -193,10 +194,13 @@ def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
             "or export as json."
         ) from error
     columns = [
-        (column.name, FrozenEstimator(transformer),
-         column.name if isinstance(column, WHOLE) else [column.name])
+        (
+            column.name,
+            FrozenEstimator(transformer),
+            column.name if isinstance(column, WHOLE) else [column.name],
+        )
         for column, transformer in zip(recipe.columns, transformers, strict=True)
-    ]  # fmt: skip
+    ]
     values = {NumberColumn: 0.0, DateColumn: "1970-01-01", ListColumn: [], VectorColumn: [0.0]}
     example = {column.name: [values.get(type(column), "")] for column in recipe.columns}
     return ColumnTransformer(columns).fit(frame(example))

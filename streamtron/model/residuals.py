@@ -1,21 +1,23 @@
-"""Metrics of predicted numbers, of any number of rows: R², RMSE, MAE, and how residuals lie."""
+"""Metrics of predicted numbers by scikit-learn: R², RMSE, MAE, and how residuals lie."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.model.metrics import FEWEST_HELD, Floats, Metrics, Ranking, check_finite
+from streamtron.model.metrics import HELD, Floats, Metrics, check_finite
+
+_OF_NUMBERS = ("r2", "rmse", "mae", "target_mean", "target_deviation")
 
 
 class Residuals:
     """Collect targets t and predictions z of rows of weights w, for the metrics of scikit-learn.
 
-    ``worst`` : how many rows of the largest |t − z| are listed. ``ranking`` : whether to keep what
-    ``calibration`` and ``histogram`` tell.
+    ``worst`` : how many rows of the largest |t − z| are listed. ``ranking`` : whether to tell the
+    ``calibration``. ``held`` : rows in memory at most, 24 bytes each; of more, every second, fourth
+    … row is measured.
 
     >>> residuals = Residuals()
     >>> residuals.add(np.array([3.0, 5.0]), np.array([3.5, 4.5]), np.ones(2), "a.svm", 0)
@@ -23,14 +25,11 @@ class Residuals:
     (0.75, 0.5)
     """
 
-    def __init__(self, worst: int = 0, *, ranking: bool = True) -> None:
-        self._most, self._ranking = worst, ranking
-        self._rows = 0
-        self._sums = np.zeros(3)  # Σ w, Σ w (t − z)², Σ w |t − z|
-        self._origin: float | None = None
-        self._moments = np.zeros(2)  # mean of t − origin, Σ w (t − mean)²
-        self._predictions = Ranking(FEWEST_HELD, columns=3)
-        self._residuals = Ranking(FEWEST_HELD, columns=1)
+    def __init__(self, worst: int = 0, *, ranking: bool = True, held: int = HELD) -> None:
+        self._worst_rows, self._ranking, self._most = worst, ranking, held
+        self._rows, self._weight, self._step = 0, 0.0, 1
+        self._held = [np.empty((0, 3))]  # t, z, w of every ``step``-th row
+        self._count = 0
         self._worst: list[dict[str, Any]] = []
 
     def add(
@@ -38,70 +37,63 @@ class Residuals:
     ) -> None:
         """Add rows of a shard from its row ``first`` on."""
         check_finite(predictions, self._rows)
-        self._rows += len(targets)
+        rows = np.column_stack([targets, predictions, weights])[
+            -self._rows % self._step :: self._step
+        ]
+        self._held.append(rows)
+        self._rows, self._count = self._rows + len(targets), self._count + len(rows)
+        self._weight += float(weights.sum())
+        if self._count > self._most:
+            self._held, self._step = [np.concatenate(self._held)[::2].copy()], 2 * self._step
+            self._count = len(self._held[0])
         residuals = targets - predictions
-        self._add_moments(targets, weights)
-        terms = np.ones(len(targets)), residuals**2, np.abs(residuals)
-        self._sums += [float((weights * term).sum()) for term in terms]
-        if self._ranking and (held := weights > 0.0).any():
-            w, t, z = weights[held], targets[held], predictions[held]
-            self._predictions.add_sums(z, np.column_stack([w, w * z, w * t]))
-            self._residuals.add_sums(residuals[held], np.ones((len(w), 1)))
-        largest = np.argsort(-np.abs(residuals), kind="stable")[: self._most]
-        self._worst += [
-            {"shard": shard, "row": first + k, "label": float(targets[k]),
-             "predicted": float(predictions[k]), "residual": float(residuals[k])}
-            for k in largest.tolist()
-        ]  # fmt: skip
-        self._worst = sorted(self._worst, key=lambda row: -abs(row["residual"]))[: self._most]
+        for k in np.argsort(-np.abs(residuals), kind="stable")[: self._worst_rows].tolist():
+            row = {"shard": shard, "row": first + k, "label": float(targets[k])}
+            row |= {"predicted": float(predictions[k]), "residual": float(residuals[k])}
+            self._worst.append(row)
+        by_size = sorted(self._worst, key=lambda row: -abs(row["residual"]))
+        self._worst = by_size[: self._worst_rows]
 
-    def _add_moments(self, targets: Floats, weights: Floats) -> None:
-        """Join the mean and the squares around it of more targets (Chan, Golub and LeVeque, 1983,
-        eq. 1.5), counted from the first one: equal targets have none."""
-        added, earlier = float(weights.sum()), float(self._sums[0])
-        if not added:
-            return
-        if self._origin is None:
-            self._origin = float(targets[weights > 0.0][0])
-        shifted = targets - self._origin
-        mean = float((weights * shifted).sum()) / added
-        squares = float((weights * (shifted - mean) ** 2).sum())
-        apart = mean - self._moments[0]
-        share = added / (earlier + added)
-        self._moments += [share * apart, squares + earlier * share * apart**2]
+    def _measured(self) -> Floats:
+        rows = np.concatenate(self._held)
+        return rows[rows[:, 2] > 0.0]
 
     def metrics(self) -> Metrics:
         """Return the metrics by name, see ``Evaluation``."""
-        weight, squared, absolute = self._sums.tolist()
-        mean, spread = self._moments.tolist()
-        metrics: Metrics = {"rows": self._rows, "weight": weight}
-        if not weight:
-            names = ("r2", "rmse", "mae", "target_mean", "target_deviation")
-            return metrics | dict.fromkeys(names)
-        explained = 1.0 - squared / spread if spread else float(not squared)
+        from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+        metrics: Metrics = {"rows": self._rows, "weight": self._weight}
+        t, z, w = self._measured().T
+        if not len(t):
+            return metrics | dict.fromkeys(_OF_NUMBERS)
+        mean = float(np.average(t, weights=w))
         metrics |= {
-            "r2": explained if self._rows > 1 else None,
-            "rmse": math.sqrt(squared / weight), "mae": absolute / weight,
-            "target_mean": (self._origin or 0.0) + mean,
-            "target_deviation": math.sqrt(spread / weight),
-        }  # fmt: skip
+            "r2": float(r2_score(t, z, sample_weight=w)) if len(t) > 1 else None,
+            "rmse": float(root_mean_squared_error(t, z, sample_weight=w)),
+            "mae": float(mean_absolute_error(t, z, sample_weight=w)),
+            "target_mean": mean,
+            "target_deviation": float(np.sqrt(np.average((t - mean) ** 2, weights=w))),
+        }
+        metrics |= {"every": self._step} if self._step > 1 else {}
         metrics |= {"calibration": self._calibration()} if self._ranking else {}
-        return metrics | ({"worst": self._worst} if self._most else {})
+        return metrics | ({"worst": self._worst} if self._worst_rows else {})
 
     def _calibration(self) -> list[dict[str, float]]:
         """Return tenths of the weight by rising prediction."""
-        sums = self._predictions.records()[:, 1:]
-        below = np.cumsum(sums[:, 0]) - sums[:, 0]
-        tenths = np.minimum(10.0 * below / sums[:, 0].sum(), 9.0).astype(np.intp)
-        joined = np.column_stack([np.bincount(tenths, column, 10) for column in sums.T])
-        sums_of = (tenth for tenth in joined.tolist() if tenth[0])
-        return [{"weight": w, "prediction": z / w, "target": t / w} for w, z, t in sums_of]
+        rows = self._measured()
+        t, z, w = rows[np.argsort(rows[:, 1], kind="stable")].T
+        tenths = np.minimum(10.0 * (np.cumsum(w) - w) / w.sum(), 9.0).astype(np.intp)
+        sums = np.column_stack([np.bincount(tenths, values, 10) for values in (w, w * z, w * t)])
+        return [
+            {"weight": self._step * w, "prediction": z / w, "target": t / w}
+            for w, z, t in sums.tolist()
+            if w
+        ]
 
     def histogram(self, bars: int = 60) -> tuple[list[float], NDArray[np.int64]]:
         """Return the edges of bars within three RMSE of 0, and the rows whose t − z is between
         them; the first and the last bar hold those beyond, too. Needs a row of a weight above 0."""
-        reach = 3.0 * math.sqrt(self._sums[1] / self._sums[0]) or 1.0
-        edges = np.linspace(-reach, reach, bars + 1)
-        values, rows = self._residuals.records().T
-        counts, _ = np.histogram(np.clip(values, -reach, reach), edges, weights=rows)
-        return edges.tolist(), counts.astype(np.int64)
+        t, z, _ = self._measured().T
+        reach = 3.0 * self.metrics()["rmse"] or 1.0
+        counts, edges = np.histogram(np.clip(t - z, -reach, reach), bars, (-reach, reach))
+        return edges.tolist(), self._step * counts

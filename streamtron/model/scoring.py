@@ -5,9 +5,8 @@ Values stay float64 as given, where shards are rounded to float32.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -36,17 +35,17 @@ def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
     kind, rows = _listed(X) if names is None else ("numbers", [])
     named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
     if model.recipe is not None and (names is not None or kind in ("documents", "records")):
-        return _by_recipe(model, model.recipe, X if names is not None else rows, kind, names)
+        return _by_recipe(model, model.recipe, X, names, rows, kind)
     if kind == "documents":
-        raise DataError(
-            f"X: text, {rows[0]!r:.40}. The model does not say how text becomes features. Give "
-            "lists of tokens, as the rows that it was fitted on had them."
-        )
+        raise DataError("X: text, and the model was not fitted on text. Give lists of tokens.")
     if named and model.reading.get("layout") != "columns":
         return _named(model, rows)
-    if named:
-        return _checked(model, _records(model, rows))
-    return _checked(model, X if names is None else _frame(model, X, names))
+    is_frame = names is not None and (
+        model.feature_names != () or any(isinstance(name, str) for name in names)
+    )
+    if named or is_frame:
+        X = _table(model, X, names, rows, kind)
+    return _checked(model, X)
 
 
 def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
@@ -58,16 +57,13 @@ def _checked(model: LinearModel, X: Any) -> sparse.csr_array:
         raise DataError(f"X: rows of unequal lengths ({error}). Give a matrix.") from error
     if matrix.ndim != 2 or matrix.shape[1] != model.columns or matrix.dtype.kind not in "biuf":
         raise DataError(
-            f"X: {matrix.dtype} of shape {matrix.shape}, but the model wants numbers of shape "
-            f"(rows, {model.columns}). Give a matrix with one column a weight."
+            f"X: {matrix.dtype} of shape {matrix.shape}, expected numbers of shape "
+            f"(rows, {model.columns})."
         )
     # a CSR product sums in one thread and in one order: dense X must not go through BLAS
     csr = sparse.csr_array(matrix.astype(np.float64, copy=False))
     if not float(np.abs(csr.data).max(initial=0)) <= HUGE:  # as a nan is not
-        raise DataError(
-            f"X: holds nan or inf, or a value beyond {HUGE:g}. Values must be finite; remove, fill "
-            "or rescale them."
-        )
+        raise DataError(f"X: holds nan or inf, or a value beyond {HUGE:g}. Remove or rescale it.")
     return csr
 
 
@@ -136,27 +132,6 @@ def _kind(row: Any) -> Kind:
     return "numbers"
 
 
-def _by_recipe(
-    model: LinearModel, recipe: Recipe, rows: Any, kind: Kind, names: list[Any] | None
-) -> sparse.csr_array:
-    """Return documents, records or a data frame as the model's recipe makes rows of them."""
-    columns, documents = recipe.names, [c.name for c in recipe.columns if c.KIND == "text"]
-    if names is not None:
-        by_name = {name: rows[name] for name in columns if name in names}
-    elif kind == "documents":
-        by_name = {documents[0]: rows} if documents else {}
-    else:
-        by_name = {name: [row[name] for row in rows if name in row] for name in columns}
-    for name in columns:
-        if name not in by_name or len(by_name[name]) < len(rows):
-            raise DataError(
-                f"X: a row has no {name!r}. The model's features are made of {some(columns)}: give "
-                "records, {name: value}, or a data frame with these columns."
-            )
-    made = recipe.rows(by_name)[:, : model.columns]  # later ones weigh 0
-    return sparse.csr_array(made, dtype=np.float64)
-
-
 def _frame_names(X: Any) -> list[Any] | None:
     """Return the columns' names of a data frame of pandas or polars, or a table of Arrow."""
     if hasattr(X, "column_names"):  # Arrow, whose ``columns`` are arrays
@@ -164,93 +139,79 @@ def _frame_names(X: Any) -> list[Any] | None:
     return list(X.columns) if hasattr(X, "columns") else None
 
 
-def _frame(model: LinearModel, X: Any, given: list[Any]) -> NDArray[Any]:
-    """Return the columns of a data frame in the order of the model's features."""
-    if not model.feature_names:
-        if model.reading.get("hash_bits") is not None:
-            raise DataError(
-                "X: a data frame, and the model hashes names of features. Give a list of records, "
-                "{name: value}, or of lists of tokens."
-            )
-        if any(isinstance(name, str) for name in given):
-            raise DataError(
-                f"X: a data frame with columns {some(given)}, and the model's features have no "
-                "names. Give a matrix whose column j is the feature of weights[j]."
-            )
-        return np.asarray(X)
-    _check_names(model, given, "X")
-    features = model.feature_names[: model.columns]  # later ones never occurred, and weigh 0
-    columns = []
-    for name in features:
+def _columns(
+    X: Any, names: list[Any] | None, rows: list[Any], wanted: Sequence[str]
+) -> dict[str, Any]:
+    """Return the wanted columns of a data frame, which has ``names``, or of records."""
+    if names is not None:
+        columns = {name: X[name] for name in wanted if name in names}
+    else:
+        here = (name for name in wanted if all(name in row for row in rows))
+        columns = {name: [row[name] for row in rows] for name in here}
+    if missing := [name for name in wanted if name not in columns]:
+        raise DataError(f"X: no column {some(missing)}. Give each row {some(wanted)}.")
+    return columns
+
+
+def _by_recipe(
+    model: LinearModel, recipe: Recipe, X: Any, names: list[Any] | None, rows: list[Any], kind: Kind
+) -> sparse.csr_array:
+    """Return documents, records or a data frame as the model's recipe makes rows of them."""
+    if kind == "documents":
+        [text] = [column.name for column in recipe.columns if column.KIND == "text"][:1] or [""]
+        rows = [{text: row} for row in rows]
+    made = recipe.rows(_columns(X, names, rows, recipe.names))
+    return sparse.csr_array(made[:, : model.columns], dtype=np.float64)  # later ones weigh 0
+
+
+def _table(
+    model: LinearModel, X: Any, names: list[Any] | None, rows: list[Any], kind: Kind
+) -> NDArray[Any]:
+    """Return a data frame or records, with the columns in the order of the model's features.
+
+    The columns of labels and weights may be there too.
+    """
+    features = model.feature_names
+    if not features:
+        raise DataError(
+            "X: named columns, and the model's features have no names of columns. Give a matrix, "
+            "or where names are hashed records or lists of tokens."
+        )
+    if kind == "tokens":
+        raise DataError("X: lists of names, and the model has columns of numbers. Give records.")
+    given = list(dict.fromkeys(chain(*rows))) if names is None else names
+    beside = {model.reading.get("label"), model.reading.get("weight")}
+    unknown = [name for name in given if name not in features and name not in beside]
+    if unknown or len(set(given)) < len(given):
+        what = f"unknown columns {some(unknown)}" if unknown else "two columns of one name"
+        raise DataError(f"X: {what}. Give those of model.feature_names, in any order.")
+    columns, arrays = _columns(X, names, rows, features), []
+    for name in features[: model.columns]:  # later ones never occurred, and weigh 0
         try:
-            column = np.asarray(X[name])
-        except (ValueError, NotImplementedError, OverflowError, LookupError) as error:
-            raise DataError(f"X: column {name!r} ({error}). Wanted are numbers.") from error
-        if column.dtype.kind not in "biuf":
-            raise DataError(f"X: column {name!r} holds {column.dtype}. Wanted are numbers.")
-        columns.append(column.astype(np.float64))
-    return np.column_stack(columns) if columns else np.empty((len(X), 0))
-
-
-def _records(model: LinearModel, rows: Sequence[Any]) -> NDArray[np.float64]:
-    """Return records of a model whose features are columns of a table: each has all of them."""
-    features, names = model.feature_names[: model.columns], set(model.feature_names)
-    beside = _beside(model)
-    matrix = np.empty((len(rows), len(features)))
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(
-                f"X, row {number}: {row!r:.60}. The model's features are columns of numbers. Give "
-                "records, {name: value}."
-            )
-        if row.keys() - beside != names:
-            _check_names(model, row, f"X, row {number}")
-        matrix[number] = [_number(row[name], name, number) for name in features]
-    return matrix
-
-
-def _beside(model: LinearModel) -> set[Any]:
-    """Return the names of the columns of labels and weights, which are no features."""
-    return {model.reading.get("label"), model.reading.get("weight")} - {*model.feature_names}
-
-
-def _check_names(model: LinearModel, given: Iterable[Any], where: str) -> None:
-    """Refuse names that are not, each once, those of the model's features. Those of its columns of
-    labels and weights may be there too."""
-    features, counts = model.feature_names, Counter(iter(given))
-    known = {*features, *_beside(model)}
-    for wrong, names in (
-        ("has not", [name for name in features if name not in counts]),
-        ("has, and the model does not know,", [name for name in counts if name not in known]),
-        ("has twice", [name for name in counts if counts[name] > 1]),
-    ):
-        if names:
-            raise DataError(
-                f"{where}: {wrong} {some(names)}. Give the features of the model, as "
-                "model.feature_names lists them, in any order."
-            )
+            array = np.asarray(columns[name])
+        except (ValueError, NotImplementedError, OverflowError) as error:
+            raise DataError(f"X: column {name!r} ({error}), expected numbers.") from error
+        if array.dtype.kind not in "biuf" or array.ndim != 1:
+            raise DataError(f"X: column {name!r} holds {array.dtype}, expected numbers.")
+        arrays.append(array.astype(np.float64))
+    return np.column_stack(arrays) if arrays else np.empty((len(X), 0))
 
 
 def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
     """Return rows of tokens, each of which counts 1, or of records, {name: value}, by the model's
     vocabulary or hash. A name without a column weighs 0; values of one column are added up."""
-    namer = model.namer
-    if namer is None:
+    if model.namer is None:
         raise DataError(
-            f"X: rows with names, {rows[0]!r:.60}, and the model's features have none. Give a "
-            f"matrix of shape (rows, {model.columns})."
+            f"X: rows with names, and the model's features have none. Give a matrix of shape "
+            f"(rows, {model.columns})."
         )
-    lengths = [len(row) for row in rows]
-    names = [name for row in rows for name in row]
-    values = np.ones(len(names))
-    of_row = np.repeat(np.arange(len(rows)), lengths)
-    for at, name in enumerate(names):
-        if not isinstance(name, str):
-            raise DataError(f"X, row {of_row[at]}: the name {name!r:.60}. A name is text.")
-    if any(isinstance(row, Mapping) for row in rows):
-        pairs = enumerate(row.items() if isinstance(row, Mapping) else () for row in rows)
-        values[:] = [_number(value, name, k) for k, row in pairs for name, value in row]
-    columns = namer.columns(names)
+    pairs = [pair for row in rows for pair in _pairs(row)]
+    of_row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    names = [name for name, _ in pairs]
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise DataError(f"X: the name {odd[0]!r:.60}, expected text.")
+    values = np.array([_number(value, name) for name, value in pairs], np.float64)
+    columns = model.namer.columns(names)
     known = (columns >= 0) & (columns < model.columns)
     of_row, columns, values = of_row[known], columns[known], values[known]
     order = np.lexsort((values, columns, of_row))  # a sum does not depend on the order of names
@@ -259,14 +220,15 @@ def _named(model: LinearModel, rows: Sequence[Any]) -> sparse.csr_array:
     return sparse.csr_array(cells)  # with sorted columns, those of one cell added up
 
 
-def _number(value: Any, name: str, row: int) -> float:
+def _pairs(row: Any) -> Iterable[tuple[Any, Any]]:
+    return row.items() if isinstance(row, Mapping) else ((name, 1.0) for name in row)
+
+
+def _number(value: Any, name: str) -> float:
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, bool | int | float) and abs(number) <= HUGE:
         return float(number)
-    raise DataError(
-        f"X, row {row}: {name!r} is {value!r:.60}. Wanted is a finite number, at most {HUGE:g} "
-        "in size."
-    )
+    raise DataError(f"X: {name!r} is {value!r:.60}, expected a finite number of at most {HUGE:g}.")
 
 
 SPARSE = 8

@@ -29,8 +29,10 @@ _ANY = (-1.7e308, 1.7e308)
 _CERTIFICATE = {
     **dict.fromkeys(("primal_objective", "dual_objective", "relative_duality_gap"), _ANY),
     **dict.fromkeys(("directional_margin", "primal_margin"), (-1e150, 1e150)),
-    "upper_bound": (1e-150, 1e150), "rows_scanned": (0, 2**63), "scale": (1e-200, 1e200),
-}  # fmt: skip
+    "upper_bound": (1e-150, 1e150),
+    "rows_scanned": (0, 2**63),
+    "scale": (1e-200, 1e200),
+}
 _BALL = {"radius": (0, 1e150), "unit": (0, 1e100), "bias": (-1e150, 1e150)}
 _SETTINGS = {"C": (1e-30, 1e30), "delta": (1e-15, 1e15), "rho": (1e-30, 1e30), "tol": (0, 1)}
 """Ranges of numbers, if they are there, in which what is computed neither overflows nor vanishes.
@@ -48,8 +50,7 @@ def checked_weights(
     given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
     shape: Shape = given.shape
     if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[0]) or shape[-1] > WIDEST:
-        wanted = "Give one number a column, or a row of them a class."
-        raise SettingsError(f"weights: shape {shape}. {wanted}")
+        raise SettingsError(f"weights: shape {shape}, expected (columns,) or (classes, columns).")
     if not sparse.issparse(given):
         _check_finite("weights", given)
     rows = given.reshape(1, -1) if len(shape) == 1 else given
@@ -87,10 +88,7 @@ def checked_bias(bias: ArrayLike, shape: Shape) -> float | NDArray[np.float64]:
     """Return one number, or a read-only array of one for each row of weights."""
     checked = _checked_numbers("bias", bias)
     if checked.shape != shape[:-1]:
-        raise SettingsError(
-            f"bias: shape {checked.shape}, but weights of shape {shape}. Give one number "
-            "for each row of weights."
-        )
+        raise SettingsError(f"bias: shape {checked.shape}, but weights of shape {shape}.")
     return checked if checked.ndim else float(checked)
 
 
@@ -135,22 +133,16 @@ def checked_classes(classes: Iterable[Label], kind: Kind, shape: Shape) -> tuple
     if kind == "regression":
         if labels or len(shape) > 1:
             raise SettingsError(
-                f"classes: {labels}, weights of shape {shape}, and the loss is one of numbers to "
-                "be predicted. Give no classes, and one model a number: weights of one row."
+                f"classes: {labels}, weights of shape {shape}: a regression has no classes and one "
+                "row of weights."
             )
         return labels
     size = 2 if kind == "two classes" else shape[0]
     if kind == "multiclass" and size < 3:
-        raise SettingsError(
-            f"weights: shape {shape}. Give one row a class, for three classes or more; of "
-            "two classes, one number a column."
-        )
+        raise SettingsError(f"weights: shape {shape}. Two classes have one number per column.")
     alike = len(labels) == size and len({type(label) for label in labels}) == 1
     if not alike or any(a >= b for a, b in pairwise(labels)):  # type: ignore[operator]
-        which = "two of one kind, the smaller first: a positive decision means the second"
-        if kind != "two classes":
-            which = f"{size} of one kind, in rising order, one for each row of weights"
-        raise SettingsError(f"classes: {labels}. Give {which}.")
+        raise SettingsError(f"classes: {labels}. Give {size} of one kind, in rising order.")
     return labels
 
 
@@ -177,14 +169,10 @@ def checked_certificate(certificate: Mapping[str, Any] | None, shape: Shape) -> 
     checked = ModelCertificate(plain("certificate", certificate))
     learners = checked.get("learners")
     if len(shape) == 2 and not (isinstance(learners, list) and len(learners) == shape[0]):
-        raise SettingsError(
-            f"certificate: no learners for {shape[0]} classes. Give the certificate of each, "
-            "as joint_certificate does."
-        )
+        raise SettingsError(f"certificate: no learners for {shape[0]} classes.")
     for learner in learners if isinstance(learners, list) else [checked]:
         if not isinstance(learner, dict):
-            reason = f"{learner!r:.60} is not that of a class. Train again."
-            raise SettingsError(f"certificate: {reason}")
+            raise SettingsError(f"certificate: {learner!r:.60} is not that of a class.")
         _check_ranges("certificate", learner, _CERTIFICATE)
     return checked
 
@@ -222,10 +210,8 @@ def _check_ranges(
         if value is None or (value == 0 and name in ("delta", "rho")):
             continue
         if not (isinstance(value, float | int) and low <= value <= high):
-            raise SettingsError(
-                f"{where}: {name} = {value!r:.40}. Wanted is a number from {low:g} to {high:g}, or "
-                "none. Of a model file: train again, or have it certified."
-            )
+            expected = f"expected a number from {low:g} to {high:g}"
+            raise SettingsError(f"{where}: {name} = {value!r:.40}, {expected}. Train again.")
 
 
 def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,9 +219,7 @@ def plain(name: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return dict(parse_json(canonical(dict(mapping))))
     except (TypeError, ValueError) as error:
-        raise SettingsError(
-            f"{name}: {error}. A model holds finite numbers, text, booleans, None, lists, mappings."
-        ) from error
+        raise SettingsError(f"{name}: {error}. A model holds JSON alone.") from error
 
 
 def _checked_label(label: Label) -> Label:

@@ -8,30 +8,33 @@ import numpy as np
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.core.names import checks_keywords
 from streamtron.data import find_shards
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
-from streamtron.model.calibration import METHODS, Method, fit_isotonic, fit_sigmoid
+from streamtron.model.calibration import METHODS, Method, fit_direction
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import Scores
 from streamtron.runs.evaluate import score_shards
 from streamtron.runs.inputs import Paths, as_model, as_paths
 
+MOST = 5_000_000
+"""Decisions held at most; of more they are binned."""
 
-@checks_keywords()
+
 def calibrate(
-    model: LinearModel | str | os.PathLike[str], shards: Paths, *, method: Method = "sigmoid",
-    share: tuple[float, float] = ALL, executor: Executor = serial,
-) -> LinearModel:  # fmt: skip
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths,
+    *,
+    method: Method = "sigmoid",
+    share: tuple[float, float] = ALL,
+    executor: Executor = serial,
+) -> LinearModel:
     """Return the model with probabilities, fitted to its decisions on other rows.
 
     Decisions of rows that the model was trained on are too large on the side of their label: give
     rows held out. scikit-learn's ``CalibratedClassifierCV`` on a ``FrozenEstimator`` makes the same
-    probabilities. A million distinct decisions are held in memory, 24 bytes each; of more, those
-    are taken as equal that differ by a relative 10⁻⁵ or so. Many classes share the million, so that
-    they differ by more: 10⁻⁴ or so of 10 classes, 2 · 10⁻³ of 64 or more, of each of which 16,384
-    decisions are held.
+    probabilities. Of more than 5 million decisions, those of all classes counted, decisions are
+    binned as in ``evaluate``.
 
     Parameters
     ----------
@@ -68,21 +71,19 @@ def calibrate(
         raise SettingsError(f"calibration {method!r}: wanted one of {', '.join(METHODS)}.")
     files = find_shards(as_paths(shards))
     two = model.kind == "two classes"
-    used = positive = 0
-    scores = Scores(() if two else model.classes)
+    scores = Scores(() if two else model.classes, held=MOST)
+    used = 0
     for rows in score_shards([model], files, executor, share=share):
+        used += int(np.count_nonzero(rows.weights))
         scores.add(rows.truth, rows.decisions[0], rows.weights)
-        weighted = rows.weights > 0
-        used += int(np.count_nonzero(weighted))
-        positive += int(np.count_nonzero(rows.truth[weighted, 0]))
-    if not used or (two and positive in (0, used)):
+    problems = [scores.ranked(k) for k in range(rows.truth.shape[1])]
+    truth = problems[0][0]
+    if not used or (two and truth.all() == truth.any()):
         missing = "of both classes, and one has" if used else "of a weight above 0, and there are"
         raise DataError(
-            f"{files[0].name}: probabilities need rows {missing} none. Give more shards to "
-            "calibrate on."
+            f"{files[0].name}: probabilities need rows {missing} none. Give more shards."
         )
-    fit_direction = fit_sigmoid if method == "sigmoid" else fit_isotonic
-    directions = [fit_direction(scores.records(k)) for k in range(rows.truth.shape[1])]
+    directions = [fit_direction(method, *problem) for problem in problems]
     known = sorted({fingerprint(file.path, file.name) for file in files})
     content = {"method": method, "rows": used, "directions": directions, "shards": known}
     return model.but(calibration=content)

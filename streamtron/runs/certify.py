@@ -7,22 +7,22 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import PROBLEM, Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.names import ProblemNames, checks_keywords, problem_of
+from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
 from streamtron.data import ShardSource, deletions, open_shards
-from streamtron.model.display import certificate_facts, facts_text, html_table, joint_certificate
+from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.finished_run import inputs_of_run
@@ -82,17 +82,11 @@ class Proof:
         return replace(self.certificate, primal=self.certificate.as_scanned)
 
     def __repr__(self) -> str:
-        return facts_text("Proof", self._facts())
-
-    def _repr_html_(self) -> str:
-        return html_table("Proof", self._facts())
-
-    def _facts(self) -> list[tuple[str, str]]:
         proof = self.to_dict()
         facts = certificate_facts(proof["certificate"] | proof["as_given"])
         if self.classes:
             facts.append(("classes", number(len(self.classes))))
-        return [*facts, ("readings", f"{self.readings:.3g}")]
+        return facts_text("Proof", [*facts, ("readings", f"{self.readings:.3g}")])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of
@@ -124,7 +118,6 @@ class Proof:
         }
 
 
-@checks_keywords(ProblemNames)
 def certify(
     model: LinearModel | str | os.PathLike[str],
     shards: Paths | None = None,
@@ -137,7 +130,7 @@ def certify(
     machine: Machine | None = None,
     executor: Executor = serial,
     listen: Listener = ignore,
-    **names: Unpack[ProblemNames],
+    **names: Any,
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
@@ -167,17 +160,14 @@ def certify(
     DataError : other labels than the model's; a witness of other rows; damaged files.
     SettingsError : a bias where rho is 0; no C, or no rho, for a model that does not say it.
     """
+    check_names(names, PROBLEM)
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
         model, shards, witness = inputs_of_run(model, run, witness)
     model = with_labels_of(as_model(model), shards)
-    machine, problem = machine or Machine(), settings or problem_settings(model, dict(names))
+    machine, problem = machine or Machine(), settings or problem_settings(model, names)
     if problem.regression != model.regression:
-        what = "numbers" if model.regression else "classes"
-        raise SettingsError(
-            f"the model predicts {what}, and the loss {problem.loss} is not of these. Give "
-            "one that is, or leave loss out."
-        )
+        raise SettingsError(f"a {model.kind} model has no loss {problem.loss}: leave it out.")
     known = None if witness is None else _load(witness, accept_exclusions)
     with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
         cache = scratch if known is None else machine.cache_dir

@@ -110,9 +110,13 @@ class EditableRun(NamedTuple):
     @classmethod
     @contextmanager
     def opened(
-        cls, run: str | os.PathLike[str], machine: Machine | None, listen: Listener,
-        open_parts: OpenParts | None, **changes: Any,
-    ) -> Iterator[EditableRun]:  # fmt: skip
+        cls,
+        run: str | os.PathLike[str],
+        machine: Machine | None,
+        listen: Listener,
+        open_parts: OpenParts | None,
+        **changes: Any,
+    ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``FinishedRun.to_change``; ``changes`` of its settings, None
         = as they are."""
         began, machine = time.perf_counter(), machine or Machine()
@@ -132,9 +136,18 @@ class EditableRun(NamedTuple):
             reading = replace(reading_from_model(model), index_base=settings.index_base)
             shards = shards_of(manifest, finished.path)
             yield cls(
-                finished, machine, listen, open_parts, began, settings, place.model, model,
-                manifest, reading, shards,
-            )  # fmt: skip
+                finished,
+                machine,
+                listen,
+                open_parts,
+                began,
+                settings,
+                place.model,
+                model,
+                manifest,
+                reading,
+                shards,
+            )
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -160,9 +173,12 @@ class EditableRun(NamedTuple):
         is read or written."""
         path, cache = self.finished.path, self.machine.cache_dir
         files = check_outputs(
-            {"report": report}, [self.model_path, *inputs], runs=[path],
-            directories={"run directory": path}, cache=cache,
-        )  # fmt: skip
+            {"report": report},
+            [self.model_path, *inputs],
+            runs=[path],
+            directories={"run directory": path},
+            cache=cache,
+        )
         return files["report"]
 
     def source(self, shards: Sequence[ShardFile]) -> ShardSource:
@@ -173,12 +189,16 @@ class EditableRun(NamedTuple):
         size = DataSize(known.rows, self.model.columns, known.nonzeros, occurring=0)
         check_memory(memory_needed(self.settings, size), machine)
         source = ShardSource(
-            shards, self.reading, cache_dir=self.cache_directory,
+            shards,
+            self.reading,
+            cache_dir=self.cache_directory,
             classes=self.finished.checkpoint.labels,
             most_columns=columns_allowed(self.settings, machine),
-            allow_duplicate=self.settings.allow_duplicate, threads=machine.threads,
-            on_bad_shard=self.settings.on_bad_shard, skipped=self.skipped,
-        )  # fmt: skip
+            allow_duplicate=self.settings.allow_duplicate,
+            threads=machine.threads,
+            on_bad_shard=self.settings.on_bad_shard,
+            skipped=self.skipped,
+        )
         source.expect(self.manifest.fingerprints)
         return source
 
@@ -310,9 +330,12 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
 
 
 def _train_learners(
-    target: EditableRun, rows: RowChange, training: Training[ShardSource], learners: list[Learner],
+    target: EditableRun,
+    rows: RowChange,
+    training: Training[ShardSource],
+    learners: list[Learner],
     begin: Callable[[Sequence[Learner]], None],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train the learners on; return what the report has of parts."""
     settings = target.settings
     if settings.parts is None:

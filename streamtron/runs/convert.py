@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import accumulate, chain, groupby
-from typing import Literal, NamedTuple, Unpack
+from itertools import chain
+from typing import Any, Literal
 
-from streamtron.core.config import Settings
+from streamtron.core.config import READING, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.executor import Executor, serial, sum_over_tree
 from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
-from streamtron.core.names import ReadingNames, checks_keywords
-from streamtron.core.rows import Label
+from streamtron.core.names import check_names
 from streamtron.core.sealed import canonical
 from streamtron.data import (
     ReaderConfig,
@@ -29,12 +25,11 @@ from streamtron.data import (
 )
 from streamtron.data.column_names import add_up, names_of, write_names
 from streamtron.data.discover import NAMES
-from streamtron.data.formats.recipe import Recipe
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
 from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import count_columns, with_counts
-from streamtron.data.row_batch import RowBatch, slice_batch
+from streamtron.data.row_batch import RowBatch
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,
     Format,
@@ -53,22 +48,26 @@ from streamtron.runs.inputs import (
 )
 
 
-@checks_keywords(ReadingNames)
 def convert(
-    shards: Paths, destination: str | os.PathLike[str], *, to: Format = "parquet",
-    settings: Settings | None = None, rows_per_shard: int = ROWS_PER_SHARD, overwrite: bool = False,
-    keep_names: bool = False, executor: Executor = serial, **names: Unpack[ReadingNames],
-) -> Written:  # fmt: skip
+    shards: Paths,
+    destination: str | os.PathLike[str],
+    *,
+    to: Format = "parquet",
+    settings: Settings | None = None,
+    rows_per_shard: int = ROWS_PER_SHARD,
+    overwrite: bool = False,
+    keep_names: bool = False,
+    **names: Any,
+) -> Written:
     """Convert shards into another format or size, or columns of any kinds into rows.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
     a label may be a name. New shards appear together at the end; those made of ``columns`` or
-    ``text`` name the recipe, so that models read the columns. Shards are read once; before that,
-    all are read to count rows for workers, what a recipe must know, and where only the whole tells
-    how rows are written: with ``multilabel``, and from libsvm text to Parquet without an index
-    base.
+    ``text`` name the recipe, so that models read the columns. Shards are read once, and once more
+    for what a recipe must know, for ``keep_names``, and from libsvm text to Parquet without an
+    index base.
 
     Parameters
     ----------
@@ -78,9 +77,8 @@ def convert(
     settings : how the shards are read, or by name: ``columns``, ``label``, ``multiclass``, …
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
-    keep_names : read once more and write the names of the columns, words too, where ``explain`` and
-        ``report`` find them; of many the 2¹⁹ that occur most often.
-    executor : here, or workers that see shards and destination; they write the same files.
+    keep_names : write the names of the columns, words too, where ``explain`` and ``report`` find
+        them; of many the 2¹⁹ that occur most often.
 
     Raises
     ------
@@ -94,36 +92,51 @@ def convert(
     ...     convert(pathlib.Path(root, "a.svm"), pathlib.Path(root, "out"), to="parquet").rows
     2
     """
-    settings = settings_from(settings, names)
-    paths = as_paths(shards)
+    check_names(names, READING)
+    settings, paths = settings_from(settings, names), as_paths(shards)
     settings = with_guesses(settings, paths)
     _check(settings, to, rows_per_shard)
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     files = find_shards(paths)
-    if keep_names and files[0].format == "libsvm":
+    of_text = files[0].format == "libsvm"
+    if keep_names and of_text:
         raise SettingsError(
-            f"{files[0].name}: libsvm text has column numbers, and no names to be kept. Leave "
-            "--keep-names out."
+            f"{files[0].name}: libsvm text has column numbers and no names. Leave --keep-names out."
         )
     reading = resolve_reading(files[0], reading_from_settings(settings))
-    threads = available_processors() if executor is serial else 1
+    threads = available_processors()
     with new_shards(os.fspath(destination), to, overwrite) as path_of:
         if reading.recipe is not None and not reading.recipe.is_fitted:
-            reading = with_counts(reading, executor(count_columns, files, reading, threads))
-        if executor is serial and _first_rows_tell(files, reading, to):
-            surveys = _survey_first_rows(files, reading)
-            ranges = [RowRange(files[0].name, files, 0, sys.maxsize, path_of, rows_per_shard)]
-        else:
-            surveys = [*executor(survey, files, reading, threads)]
-            ranges = _row_ranges(files, surveys, path_of, rows_per_shard)
-        base = _base(surveys, files, reading, to)
-        shift = -base if to == "parquet" else 0 if files[0].format == "libsvm" else 1 - base
-        style = _style(surveys, to, shift, settings, reading.recipe)
-        based = replace(reading, index_base=base)
+            counts = chain.from_iterable(count_columns(file, reading, threads) for file in files)
+            reading = with_counts(reading, counts)
+        if reading.index_base == "auto":
+            is_kept = not of_text or to == "libsvm"  # whatever the numbers begin with
+            reading = replace(reading, index_base=0 if is_kept else _base(files, reading))
+        base = int(reading.index_base)
+        shift = -base if to == "parquet" else 0 if of_text else 1 - base
         if keep_names:
-            counts = add_up(executor(names_of, files, based, threads))
-            write_names(path_of(NAMES), counts, based, shift)
-        return sum_over_tree(Written.plus, executor(write_range, ranges, based, style, threads))
+            named = chain.from_iterable(names_of(file, reading, threads) for file in files)
+            write_names(path_of(NAMES), add_up(named), reading, shift)
+        with closing(_read(files, reading, threads)) as batches:
+            # up to the first label: a row may have none
+            first = []
+            for batch in batches:
+                first.append(batch)
+                if batch.classes:
+                    break
+            if not any(batch.rows for batch in first):
+                raise no_rows(files)
+            labels = first[-1].classes
+            style = ShardStyle(
+                to,
+                shift,
+                label_type(labels[0]) if labels else float,
+                settings.weight is not None or settings.weights_in_label,
+                any(batch.code_offsets is not None for batch in first),
+                settings.one_vs_rest,
+                None if reading.recipe is None else canonical(reading.recipe.to_dict()),
+            )
+            return write_shards(chain(first, batches), path_of, style, rows_per_shard)
 
 
 def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
@@ -141,133 +154,20 @@ def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
         )
 
 
-class Survey(NamedTuple):
-    """What must be known of every shard before any row is written."""
-
-    rows: int
-    has_column_0: bool
-    multilabel: bool
-    label: Label | None
-    """the first one"""
+def _base(files: Sequence[ShardFile], reading: ReaderConfig) -> Literal[0, 1]:
+    """Read libsvm text for the number of its first column."""
+    with closing(_read(files, reading, available_processors())) as batches:
+        return 0 if any((batch.indices == 0).any() for batch in batches) else 1
 
 
-def survey(
-    shard: ShardFile, reading: ReaderConfig, threads: int = 1, whole: bool = True
-) -> Iterator[Survey]:
-    """Read a shard, or its first rows, for its ``Survey``; of the columns of a recipe nothing."""
-    rows, has_column_0, multilabel, label = 0, False, False, None
-    if reading.layout == "recipe" and reading.recipe is not None:
-        reading = replace(reading, recipe=replace(reading.recipe, columns=()))
-    with closing(prefetch(open_reader(shard, reading, threads).batches)) as batches:
-        for batch in batches:
-            rows += batch.rows
-            has_column_0 |= bool((batch.indices == 0).any())
-            multilabel |= batch.code_offsets is not None
-            label = batch.classes[0] if label is None and batch.classes else label
-            if not whole:
-                break
-    check_unchanged(shard)
-    yield Survey(rows, has_column_0, multilabel, label)
-
-
-def _first_rows_tell(shards: Sequence[ShardFile], reading: ReaderConfig, to: Format) -> bool:
-    """Tell whether all shards are written as the first rows are: a row may have no label, and
-    columns of libsvm text may be numbered from 0 or 1."""
-    numbered = to == "parquet" and shards[0].format == "libsvm" and reading.index_base == "auto"
-    return not (numbered or reading.multilabel)
-
-
-def _survey_first_rows(shards: Sequence[ShardFile], reading: ReaderConfig) -> list[Survey]:
-    """Return surveys of the first rows, and of the shards before them, which have none."""
-    surveys: list[Survey] = []
-    for shard in shards:
-        surveys += survey(shard, reading, whole=False)
-        if surveys[-1].rows:
-            break
-    return surveys
-
-
-def _base(
-    surveys: Sequence[Survey], shards: Sequence[ShardFile], reading: ReaderConfig, to: Format
-) -> Literal[0, 1]:
-    """Return the number of the first column; refuse shards without rows."""
-    if not any(known.rows for known in surveys):
-        raise no_rows(shards)
-    if reading.index_base != "auto":
-        return reading.index_base
-    is_kept = shards[0].format != "libsvm" or to == "libsvm"  # whatever the numbers begin with
-    return 0 if is_kept or any(known.has_column_0 for known in surveys) else 1
-
-
-def _style(
-    surveys: Sequence[Survey], to: Format, shift: int, settings: Settings,
-    recipe: Recipe | None,
-) -> ShardStyle:  # fmt: skip
-    labels = [known.label for known in surveys if known.label is not None]
-    return ShardStyle(
-        to, shift, label_type(labels[0]) if labels else float,
-        settings.weight is not None or settings.weights_in_label,
-        any(known.multilabel for known in surveys), settings.one_vs_rest,
-        None if recipe is None else canonical(recipe.to_dict()),
-    )  # fmt: skip
-
-
-class RowRange(NamedTuple):
-    """Consecutive new shards that one task writes, and the old shards of their rows.
-
-    ``name`` is that of the first old shard, whose first ``skip`` rows belong to other ranges.
-    """
-
-    name: str
-    shards: Sequence[ShardFile]
-    skip: int
-    rows: int
-    path_of: Callable[[int], str]
-    rows_per_shard: int
-
-
-def _row_ranges(
-    shards: Sequence[ShardFile], surveys: Sequence[Survey], path_of: Callable[[int], str],
-    rows_per_shard: int,
-) -> list[RowRange]:  # fmt: skip
-    """Put the new shards that begin in one old shard into one range: little is read twice."""
-    firsts = list(accumulate((known.rows for known in surveys), initial=0))
-    end = firsts.pop()
-    ranges = []
-    for at, numbers in groupby(
-        range(-(-end // rows_per_shard)), lambda n: bisect_right(firsts, n * rows_per_shard) - 1
-    ):
-        new_numbers = list(numbers)
-        first = new_numbers[0] * rows_per_shard
-        stop = min((new_numbers[-1] + 1) * rows_per_shard, end)
-        old = shards[at : bisect_right(firsts, stop - 1)]
-        new = [path_of(number) for number in new_numbers].__getitem__
-        ranges.append(
-            RowRange(old[0].name, old, first - firsts[at], stop - first, new, rows_per_shard)
-        )
-    return ranges
-
-
-def write_range(
-    part: RowRange, reading: ReaderConfig, style: ShardStyle, threads: int = 1
-) -> Iterator[Written]:
-    """Write the new shards of a row range."""
-    readers = [open_reader(shard, reading, threads) for shard in part.shards]
-    batches = chain.from_iterable(prefetch(reader.batches) for reader in readers)
-    rows = _some_rows(batches, part.skip, part.rows)
-    written = write_shards(rows, part.path_of, style, part.rows_per_shard)
-    for shard, reader in zip(part.shards, readers, strict=True):
-        check_unchanged(shard)
-        reader.warn()
-    yield written
-
-
-def _some_rows(batches: Iterable[RowBatch], skip: int, rows: int) -> Iterator[RowBatch]:
-    for batch in batches:
-        start = min(skip, batch.rows)
-        stop = min(batch.rows, start + rows)
-        skip, rows = skip - start, rows - (stop - start)
-        if stop > start:
-            yield slice_batch(batch, start, stop)
-        if not rows:
-            return
+def _read(
+    files: Sequence[ShardFile], reading: ReaderConfig, threads: int
+) -> Generator[RowBatch, None, None]:
+    """Read the rows of all shards, which must not change meanwhile."""
+    for file in files:
+        reader = open_reader(file, reading, threads)
+        with closing(prefetch(reader.batches)) as batches:
+            yield from batches
+        check_unchanged(file)
+        if reading.index_base != "auto":  # else they are read again
+            reader.warn()

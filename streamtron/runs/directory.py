@@ -27,7 +27,6 @@ from streamtron.core.errors import (
     StreamtronError,
 )
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
-from streamtron.core.names import settled
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
@@ -124,9 +123,12 @@ class Run:
         state = checkpoint.state
         arrays, sparse = take_apart(state.arrays)
         content = checkpoint._asdict() | {
-            "checkpoint_version": CHECKPOINT_VERSION, "reading": state.reading,
-            "chunks": state.chunks, "state": state.content, "sparse": sparse,
-        }  # fmt: skip
+            "checkpoint_version": CHECKPOINT_VERSION,
+            "reading": state.reading,
+            "chunks": state.chunks,
+            "state": state.content,
+            "sparse": sparse,
+        }
         try:
             with suppress(FileNotFoundError):
                 os.replace(self.path / CHECKPOINT, self.path / BEFORE)
@@ -154,10 +156,15 @@ class Run:
 
 @contextmanager
 def open_run(
-    path: str | os.PathLike[str], settings: Settings, stamps: Stamps,
-    model: str | os.PathLike[str] | None = None, *,
-    recipe: str | None = None, resume: bool = False, overwrite: bool = False,
-) -> Iterator[Run]:  # fmt: skip
+    path: str | os.PathLike[str],
+    settings: Settings,
+    stamps: Stamps,
+    model: str | os.PathLike[str] | None = None,
+    *,
+    recipe: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Run]:
     """Create or resume a run directory, locked until the context ends or the process dies.
 
     A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
@@ -257,9 +264,11 @@ class CheckpointWriter:
 def write_record(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Write ``run.json``."""
     record = {
-        "recipe": recipe, "run_version": RECORD_VERSION, "settings": settings.to_dict(),
+        "recipe": recipe,
+        "run_version": RECORD_VERSION,
+        "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
-    }  # fmt: skip
+    }
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
     write_atomically(path / "run.json", [text.encode()])
 
@@ -283,7 +292,7 @@ def read_record(path: Path) -> Record:
 def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
     """Refuse settings, shards or a recipe other than the run's."""
     recorded, known, counted = read_record(path)
-    recorded, current = map(settled, (recorded, json.loads(json.dumps(settings.to_dict()))))
+    current = json.loads(json.dumps(settings.to_dict()))
     names = {*recorded, *current} - set(MAY_CHANGE)
     if changed := [name for name in names if recorded.get(name) != current.get(name)]:
         name, *further_names = sorted(changed, key=lambda name: (current.get(name) is None, name))

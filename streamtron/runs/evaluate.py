@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.kinds import whole
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Chunk, Label
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, open_reader
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
-from streamtron.model.calibration import ProbabilityScores, probabilities_of, probability_map
+from streamtron.model.calibration import probabilities_of, probability_map
 from streamtron.model.certainty import AccuracyBounds, OptimumBounds, why_unbounded
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.metrics import LIMIT_ROWS, Evaluation, Scores
+from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes, unseen_columns
@@ -38,12 +37,15 @@ from streamtron.runs.inputs import (
 )
 
 
-@checks_keywords()
 def evaluate(
-    model: LinearModel | str | os.PathLike[str], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
-    ranking: bool = True, share: tuple[float, float] = ALL, worst: int = 0,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths,
+    *,
+    ranking: bool = True,
+    share: tuple[float, float] = ALL,
+    worst: int = 0,
     executor: Executor = serial,
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     """Measure a model's predictions against the labels of shards; see ``Evaluation``.
 
     Parameters
@@ -51,10 +53,8 @@ def evaluate(
     model : a model or its file; its reader's contract says how the shards are read, row weights
         included.
     shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
-    limit_rows : distinct decisions held in memory, 24 bytes each, of all classes together, but
-        16,384 of each; of more, ROC AUC and average precision are known within brackets,
-        ``roc_auc_bracket`` and ``average_precision_bracket``.
-    ranking : whether to compute ROC AUC and average precision, or ``calibration``.
+    ranking : whether to compute ROC AUC and average precision, or ``calibration``; for these up to
+        50 million decisions are held in memory, and more are binned.
     share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
     worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
@@ -67,13 +67,16 @@ def evaluate(
     """
     models, worst = [with_labels_of(as_model(model), shards)], whole(worst, "worst")
     scored = score_shards(models, find_shards(as_paths(shards)), executor, share=share)
-    return summarise(models, scored, limit_rows, ranking=ranking, worst=worst)[0]
+    return summarise(models, scored, ranking=ranking, worst=worst)[0]
 
 
 def evaluate_many(
-    models: Sequence[LinearModel], shards: Paths, *, limit_rows: int = LIMIT_ROWS,
-    share: tuple[float, float] = ALL, on_bad_shard: Literal["error", "skip"] = "error",
-) -> list[Evaluation]:  # fmt: skip
+    models: Sequence[LinearModel],
+    shards: Paths,
+    *,
+    share: tuple[float, float] = ALL,
+    on_bad_shard: Literal["error", "skip"] = "error",
+) -> list[Evaluation]:
     """Evaluate several models, of the same classes and reader's contract, on one reading of the
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
     that have certificates."""
@@ -81,7 +84,7 @@ def evaluate_many(
     scored = score_shards(
         models, files, serial, at_optimum=True, share=share, on_bad_shard=on_bad_shard
     )
-    return summarise(models, scored, limit_rows)
+    return summarise(models, scored, held=HELD // 10)
 
 
 def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
@@ -105,10 +108,14 @@ def trained_on(directory: str | os.PathLike[str], shards: Paths) -> list[ShardRe
 
 
 def score_shards(
-    models: Sequence[LinearModel], files: Sequence[ShardFile], executor: Executor,
-    *, at_optimum: bool = False, share: tuple[float, float] = ALL,
+    models: Sequence[LinearModel],
+    files: Sequence[ShardFile],
+    executor: Executor,
+    *,
+    at_optimum: bool = False,
+    share: tuple[float, float] = ALL,
     on_bad_shard: Literal["error", "skip"] = "error",
-) -> Iterator[ScoredRows]:  # fmt: skip
+) -> Iterator[ScoredRows]:
     """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
     the end if there was no row, or none that has a class of the models."""
     reading, read = reading_to_score(models[0], files[0], share=share), 0
@@ -149,9 +156,12 @@ class ScoredRows(NamedTuple):
 
 
 def _score_shard(
-    shard: ShardFile, models: Sequence[LinearModel], reading: ReaderConfig, at_optimum: bool,
+    shard: ShardFile,
+    models: Sequence[LinearModel],
+    reading: ReaderConfig,
+    at_optimum: bool,
     on_bad_shard: Literal["error", "skip"],
-) -> Iterator[ScoredRows]:  # fmt: skip
+) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
     first = models[0]
     classes = first.classes if first.kind == "two classes" else None
@@ -173,17 +183,29 @@ def _score_shard(
             rows, squares = chunk.rows, chunk.squares
             bounds = tuple(None if k is None else k.decisions(rows, squares) for k in optima)
             yield ScoredRows(
-                decisions, truth, weights, strange, bounds, tuple(source.labels),
-                chunk.ranges[0][0], max(beyond), unseen_columns(first, chunk.rows), shard.name,
-            )  # fmt: skip
+                decisions,
+                truth,
+                weights,
+                strange,
+                bounds,
+                tuple(source.labels),
+                chunk.ranges[0][0],
+                max(beyond),
+                unseen_columns(first, chunk.rows),
+                shard.name,
+            )
 
 
 def summarise(
-    models: Sequence[LinearModel], scored: Iterator[ScoredRows], limit_rows: int = LIMIT_ROWS, *,
-    ranking: bool = True, worst: int = 0,
-) -> list[Evaluation]:  # fmt: skip
+    models: Sequence[LinearModel],
+    scored: Iterator[ScoredRows],
+    *,
+    ranking: bool = True,
+    worst: int = 0,
+    held: int = HELD,
+) -> list[Evaluation]:
     """Evaluate models on all scored rows."""
-    evaluators = [Evaluator(model, limit_rows, ranking, worst) for model in models]
+    evaluators = [Evaluator(model, ranking, worst, held // len(models)) for model in models]
     for rows in scored:
         for number, evaluator in enumerate(evaluators):
             evaluator.add(rows, number)
@@ -191,19 +213,19 @@ def summarise(
 
 
 class Evaluator:
-    """Evaluate one model on scored rows, of which none is kept but distinct decisions."""
+    """Evaluate one model on scored rows; ``held`` : how many decisions are kept at most."""
 
     def __init__(
-        self, model: LinearModel, limit_rows: int = LIMIT_ROWS, ranking: bool = True, worst: int = 0
+        self, model: LinearModel, ranking: bool = True, worst: int = 0, held: int = HELD
     ) -> None:
         self.model, self.two = model, model.kind == "two classes"
         classes = () if self.two else model.classes
-        self.scores = Scores(classes, limit_rows=limit_rows, ranking=ranking)
+        self.scores = Scores(classes, held=held, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
         self.out_of_range, self.unseen = 0, set[str]()
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
-        self.residuals = Residuals(worst, ranking=ranking) if model.regression else None
+        self.residuals = Residuals(worst, ranking=ranking, held=held) if model.regression else None
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 

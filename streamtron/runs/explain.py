@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
-from streamtron.core.names import checks_keywords
 from streamtron.core.rows import Rows
-from streamtron.core.text import feature_text
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
-from streamtron.model.display import Tabled
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of
 from streamtron.runs.directory import manifest_of, run_directory
@@ -36,21 +33,6 @@ MOST = 20
 """Features shown by default."""
 
 
-class Explanation(Tabled, dict[str, Any]):
-    """What ``explain`` finds: a dict, with a table of the features."""
-
-    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return a row for each feature of each class."""
-        return {
-            "Features": [
-                {"class": direction["positive"], "feature": feature_text(feature), **feature}
-                for direction in self["directions"]
-                for feature in direction["features"]
-            ]
-        }
-
-
-@checks_keywords()
 def explain(
     model: LinearModel | str | os.PathLike[str],
     shards: Paths = (),
@@ -58,7 +40,7 @@ def explain(
     row: int | None = None,
     most: int = MOST,
     names: Paths = (),
-) -> Explanation:
+) -> dict[str, Any]:
     """List the heaviest features of a model, or why a row has its decisions.
 
     Parameters
@@ -108,7 +90,7 @@ def explain(
         }
         for direction in model.directions()
     ]
-    return Explanation(directions=directions)
+    return {"directions": directions}
 
 
 def heaviest(
@@ -178,7 +160,7 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
 
 def _explain_row(
     model: LinearModel, paths: list[str], number: int, most: int, names: ColumnNames | None
-) -> Explanation:
+) -> dict[str, Any]:
     shard, rows = _find_row(model, paths, number)
     decisions, out_of_range = model.decision_rows(rows)
     label = None if model.regression else labels_of(model, decisions)[0]
@@ -208,13 +190,13 @@ def _explain_row(
                 "other_contributions": float(np.delete(added, shown).sum()),
             }
         )
-    return Explanation(
-        shard=shard,
-        row=number,
-        label=list(label) if isinstance(label, tuple) else label,
-        out_of_range=out_of_range,
-        directions=directions,
-    )
+    return {
+        "shard": shard,
+        "row": number,
+        "label": list(label) if isinstance(label, tuple) else label,
+        "out_of_range": out_of_range,
+        "directions": directions,
+    }
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -19,7 +19,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, ManyClasses, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import scratch_directory
-from streamtron.core.names import SettingNames, checks_keywords
 from streamtron.core.rows import Label
 from streamtron.data import ShardSource, clear_cache, deletions
 from streamtron.data.labels import MOST_NUMBERS
@@ -62,15 +61,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@checks_keywords(SettingNames)
 def fit(
-    shards: Paths | InMemory, y: ArrayLike | None = None, *,
+    shards: Paths | InMemory,
+    y: ArrayLike | None = None,
+    *,
     model: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None, machine: Machine | None = None,
-    resume: bool = False, overwrite: bool = False,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-    **names: Unpack[SettingNames],
-) -> LinearModel:  # fmt: skip
+    settings: Settings | None = None,
+    machine: Machine | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+    **names: Any,
+) -> LinearModel:
     """Train on shards, or rows in memory, and return the certified model.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² until the relative
@@ -113,19 +116,30 @@ def fit(
     chosen = settings_from(settings, names)
     with as_shards(shards, y, model) as paths:
         return run(
-            paths, chosen, model=model, machine=machine, resume=resume, overwrite=overwrite,
-            listen=listen, open_parts=open_parts,
-        ).model  # fmt: skip
+            paths,
+            chosen,
+            model=model,
+            machine=machine,
+            resume=resume,
+            overwrite=overwrite,
+            listen=listen,
+            open_parts=open_parts,
+        ).model
 
 
-@checks_keywords()
 def run(
-    shards: Paths, settings: Settings, *,
-    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    resume: bool = False, overwrite: bool = False,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    shards: Paths,
+    settings: Settings,
+    *,
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Fit, and write model, report and witness where they are named, and beside a model its run
     directory. Where a third class is met, the fit starts over with ``multiclass``.
 
@@ -153,9 +167,17 @@ def run(
     files, directory = check_outputs_of_fit(named, inputs, machine)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
         job = Job(
-            as_paths(shards), [settings], machine, listen, cache, directory, files["model"],
-            resume, overwrite, open_parts=open_parts,
-        )  # fmt: skip
+            as_paths(shards),
+            [settings],
+            machine,
+            listen,
+            cache,
+            directory,
+            files["model"],
+            resume,
+            overwrite,
+            open_parts=open_parts,
+        )
         fitting = None
         while True:
             try:
@@ -186,9 +208,14 @@ def _left_as_it_was(directory: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def fit_many(
-    shards: Paths, candidates: Sequence[Settings], *, machine: Machine, listen: Listener = ignore,
-    cache_dir: str, run_dir: str | None = None,
-) -> list[Outcome]:  # fmt: skip
+    shards: Paths,
+    candidates: Sequence[Settings],
+    *,
+    machine: Machine,
+    listen: Listener = ignore,
+    cache_dir: str,
+    run_dir: str | None = None,
+) -> list[Outcome]:
     """Fit candidates of a sweep, which read alike, on the same readings. Only the cache and
     checkpoints are written.
 
@@ -298,9 +325,14 @@ def opened(job: Job) -> Iterator[Fitting]:
     ]
     candidates, read = with_active_set(job.shards, candidates, machine, job.cache, job.listen)
     with open_training_shards(
-        job.shards, candidates[0], machine, job.cache, classes=job.classes, recipe=recipe,
+        job.shards,
+        candidates[0],
+        machine,
+        job.cache,
+        classes=job.classes,
+        recipe=recipe,
         most_labels=most_labels,
-    ) as source:  # fmt: skip
+    ) as source:
         source.nonzeros_read = read[0] + nonzeros
         source.bytes_read = read[1] + size + source.counted
         if job.classes is not None:
@@ -318,10 +350,14 @@ def opened(job: Job) -> Iterator[Fitting]:
                 directory,
             )
         with open_run(
-            directory, candidates[0], stamps_of(source.shards), job.model,
+            directory,
+            candidates[0],
+            stamps_of(source.shards),
+            job.model,
             recipe=recipe_digest(candidates[0], source.reading),
-            resume=job.resume, overwrite=job.overwrite,
-        ) as run:  # fmt: skip
+            resume=job.resume,
+            overwrite=job.overwrite,
+        ) as run:
             fitting = _begun(fitting, run)
             with nullcontext() if job.model is None else signals.defer_to_checkpoint():
                 yield fitting

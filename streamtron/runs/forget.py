@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile
 from streamtron.data.deletions import Deletions, in_share, listed_rows
 from streamtron.data.reader_config import ALL
@@ -27,15 +26,20 @@ from streamtron.runs.report import Outcome
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
-@checks_keywords()
 def forget(
-    run: str | os.PathLike[str], shards: Paths = (), *,
-    key: str | None = None, values: str | float | Sequence[str | int | float] = (),
+    run: str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    key: str | None = None,
+    values: str | float | Sequence[str | int | float] = (),
     rows: str | os.PathLike[str] | None = None,
-    tol: float | None = None, max_epochs: int | None = None,
-    report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Delete rows from a finished run, and train on until the remaining rows are certified.
 
     If a shard still holds deleted rows, they are recorded in the run's directory and in the

@@ -14,7 +14,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
-from streamtron.core.names import one_price
 from streamtron.core.rows import Label
 from streamtron.data import (
     ReaderConfig,
@@ -24,14 +23,13 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.discover import NAMES, ROWS_GIVEN
+from streamtron.data.discover import NAMES
 from streamtron.data.reader_config import ALL
 from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import PARTS, RUN_SUFFIX, is_run, manifest_of, run_directory
-from streamtron.runs.transaction import CACHE, COMMITTED, STAGED
+from streamtron.runs.directory import RUN_SUFFIX, is_run, manifest_of, run_directory
 
 if TYPE_CHECKING:
     from streamtron.data.formats.recipe import Recipe
@@ -53,10 +51,7 @@ def as_shards(
         yield cast(Paths, rows)
         return
     if model is not None:
-        raise SettingsError(
-            f"model {os.fspath(model)}: rows in memory leave no shards, from which its run could "
-            "be proven or updated. Write it with fit(…).save(path), or give shards."
-        )
+        raise SettingsError("rows in memory have no run: write the model with fit(…).save(path).")
     from streamtron.data.formats.given import standing
 
     with standing(rows, y) as path:
@@ -68,16 +63,14 @@ def as_paths(shards: Paths) -> list[str]:
     if isinstance(shards, str | os.PathLike):
         return [as_path(shards)]
     if hasattr(shards, "shape"):
-        raise SettingsError("rows in memory, where shards are wanted: fit alone takes both. Write "
-                            "them to a file, or give them to the model's own predict.")  # fmt: skip
+        raise TypeError("rows in memory: expected paths of shards; fit alone takes both.")
     return [as_path(path) for path in shards]
 
 
 def holding_out(settings: Settings, share: float) -> Settings:
     """Return settings that hold out a share of the rows, unless they hold out another one."""
     if settings.held_out not in (0.0, share):
-        raise SettingsError(f"held_out is {settings.held_out:g}, but {share:g} of the rows are "
-                            "to be held out. Give one of the two.")  # fmt: skip
+        raise SettingsError(f"held_out is {settings.held_out:g} and also {share:g}: give one.")
     return settings.but(held_out=share)
 
 
@@ -91,20 +84,16 @@ def problem_settings(model: LinearModel, given: Mapping[str, Any]) -> Settings:
     with the squared hinge for coefficients; a SettingsError where a model of another program does
     not say C or rho, or is of a problem that has no certificate."""
     if "source" not in model.settings:
-        return Settings.from_dict(model.settings).but(**one_price(given))
+        return Settings.from_dict(model.settings).but(**given)
     _check_problem(model, given)
     names = ("rho", "loss", "penalty", "intercept")
     known = {name: model.settings[name] for name in names if name in model.settings}
     known |= given
     if "C" not in known and "delta" not in known:
-        raise SettingsError(
-            "another program's model does not say the price of a slack. Give --C as it was trained "
-            "with (LIBLINEAR's -c)."
-        )
+        raise SettingsError("another program's model does not say its C. Give --C.")
     if "rho" not in known and not Settings.from_dict(known).free:  # of a free bias all are one
         raise SettingsError(
-            "coefficients do not say with which constant feature their bias was trained. Give "
-            "--rho: scikit-learn's intercept_scaling, which is 1 unless set; 0 = no bias."
+            "coefficients do not say the feature of their bias. Give --rho; 0 = no bias."
         )
     return Settings.from_dict(known)
 
@@ -114,15 +103,14 @@ def _check_problem(model: LinearModel, given: Mapping[str, Any]) -> None:
     given."""
     if model.settings.get("solver_type") == "MCSVM_CS" and "loss" not in given:
         raise SettingsError(
-            "a LIBLINEAR model of -s 4 is Crammer and Singer's, whose problem is not certified. "
-            "Give --loss to certify its weights for another, each class against the rest."
+            "a LIBLINEAR model of -s 4 (Crammer and Singer) is not certified. Give --loss to "
+            "certify its weights for another problem."
         )
     named = given.keys() & {"penalty", "rho", "intercept"}
     if model.settings.get("penalty") == "l1" and model.settings["rho"] and not named:
         raise SettingsError(
-            "a LIBLINEAR model of -s 5 or 6 with a bias (-B) pays |w_bias| for it, a problem that "
-            "is not certified. Give --intercept free if it was trained with -R; or --penalty l1 to "
-            "certify its weights for another problem, where the bias costs ½ w_bias²."
+            "a LIBLINEAR model of -s 5 or 6 with a bias (-B) is not certified. Give --intercept "
+            "free if it was trained with -R, or --penalty l1 for a bias that costs ½ w_bias²."
         )
 
 
@@ -141,10 +129,9 @@ def with_labels_of(model: LinearModel, shards: Paths) -> LinearModel:
 
 
 def settings_from(settings: Settings | None, names: Mapping[str, Any]) -> Settings:
-    """Return the settings that a public function was given, as a whole or by name; a SettingsError
-    where both are given."""
+    """Return the settings that a public function was given, as a whole or by name."""
     if settings is not None and names:
-        raise SettingsError("give settings, or settings by name, not both.")
+        raise TypeError("give settings, or settings by name, not both.")
     return settings or Settings.from_dict(names)
 
 
@@ -156,12 +143,20 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
     elif settings.hash_bits is not None:
         names = Hashing(settings.hash_bits, settings.hash_seed)
     return ReaderConfig(
-        index_base=settings.index_base, labels="required" if labels_required else "optional",
-        weights_in_label=settings.weights_in_label, multiclass=settings.multiclass,
-        multilabel=settings.multilabel, numbers=settings.regression, label_column=settings.label,
-        weight_column=settings.weight, features=settings.features, values_column=settings.values,
-        recipe=recipe_of(settings), names=names, share=(settings.held_out, 1.0),
-    )  # fmt: skip
+        index_base=settings.index_base,
+        labels="required" if labels_required else "optional",
+        weights_in_label=settings.weights_in_label,
+        multiclass=settings.multiclass,
+        multilabel=settings.multilabel,
+        numbers=settings.regression,
+        label_column=settings.label,
+        weight_column=settings.weight,
+        features=settings.features,
+        values_column=settings.values,
+        recipe=recipe_of(settings),
+        names=names,
+        share=(settings.held_out, 1.0),
+    )
 
 
 def reading_from_model(model: LinearModel) -> ReaderConfig:
@@ -172,9 +167,8 @@ def reading_from_model(model: LinearModel) -> ReaderConfig:
 
 
 def reading_to_score(
-    model: LinearModel, first: ShardFile, *, labelled: bool = True,
-    share: tuple[float, float] = ALL,
-) -> ReaderConfig:  # fmt: skip
+    model: LinearModel, first: ShardFile, *, labelled: bool = True, share: tuple[float, float] = ALL
+) -> ReaderConfig:
     """Return how shards, of which ``first`` is the first, are read to be scored: features that the
     model does not have are out of range; not ``labelled`` : without labels and row weights."""
     known = reading_from_model(model)
@@ -189,8 +183,7 @@ def with_places(model: LinearModel, settings: Settings) -> LinearModel:
     these settings say; a SettingsError for our own, which knows."""
     if "source" not in model.settings:
         raise SettingsError(
-            "the model knows where labels and features are in its shards: leave --label, "
-            "--features and the like out, which are for models of other programs."
+            "the model knows its columns: leave --label, --features and the like out."
         )
     contract = reading_from_settings(settings).contract()
     del contract["layout"]  # it is that of the shards
@@ -199,40 +192,58 @@ def with_places(model: LinearModel, settings: Settings) -> LinearModel:
 
 
 def open_training_shards(
-    paths: list[str], settings: Settings, machine: Machine, cache: str, *,
-    classes: Sequence[Label] | None = None, most_labels: int | None = None,
+    paths: list[str],
+    settings: Settings,
+    machine: Machine,
+    cache: str,
+    *,
+    classes: Sequence[Label] | None = None,
+    most_labels: int | None = None,
     recipe: Recipe | None = None,
-) -> ShardSource:  # fmt: skip
-    """Open the shards as a fit with these settings reads them. Rows in the files' order need no
-    flat copy, unless they are in memory; they get one only in a directory that ``machine`` names,
-    else in ``cache``. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
+) -> ShardSource:
+    """Open the shards as a fit with these settings reads them. ``cache`` : directory of their flat
+    copy. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
     say. ``recipe`` : theirs, if it was counted before."""
     files, reading = find_shards(paths), reading_from_settings(settings)
-    once = os.path.basename(paths[0]) == ROWS_GIVEN
     from streamtron.runs.memory import columns_allowed  # loads the solver
 
-    no_cache = settings.order == "sequential" and machine.cache_dir is None and not once
     reading = reading if recipe is None else replace(reading, recipe=recipe)
     reading, counted = counted_reading(files, reading, settings, machine.threads)
     return ShardSource(
-        files, reading, counted=counted, cache_dir=None if no_cache else cache, classes=classes,
+        files,
+        reading,
+        counted=counted,
+        cache_dir=cache,
+        classes=classes,
         most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
         least_labels=0 if classes is not None else 2 - (settings.multilabel or settings.regression),
-        most_columns=columns_allowed(settings, machine), threads=machine.threads,
-        allow_duplicate=settings.allow_duplicate, on_bad_shard=settings.on_bad_shard,
-    )  # fmt: skip
+        most_columns=columns_allowed(settings, machine),
+        threads=machine.threads,
+        allow_duplicate=settings.allow_duplicate,
+        on_bad_shard=settings.on_bad_shard,
+    )
 
 
 def open_one(
-    shard: ShardFile, reading: ReaderConfig, classes: Sequence[Label] | None = None,
-    cache_dir: str | None = None, threads: int | None = None,
+    shard: ShardFile,
+    reading: ReaderConfig,
+    classes: Sequence[Label] | None = None,
+    cache_dir: str | None = None,
+    threads: int | None = None,
     on_bad_shard: Literal["error", "skip"] = "error",
-) -> ShardSource:  # fmt: skip
+) -> ShardSource:
     """Open one shard by itself, which may be empty or a duplicate."""
     return ShardSource(
-        [shard], reading, cache_dir=cache_here(cache_dir), classes=classes, most_labels=None,
-        allow_duplicate=True, allow_empty=True, threads=threads, on_bad_shard=on_bad_shard,
-    )  # fmt: skip
+        [shard],
+        reading,
+        cache_dir=cache_here(cache_dir),
+        classes=classes,
+        most_labels=None,
+        allow_duplicate=True,
+        allow_empty=True,
+        threads=threads,
+        on_bad_shard=on_bad_shard,
+    )
 
 
 def cache_here(directory: str | None) -> str | None:
@@ -253,53 +264,59 @@ def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Ite
 
 
 StrPath = str | os.PathLike[str]
-_Identity = tuple[int, int] | str
 
 
 def check_outputs(
-    files: Mapping[str, StrPath | None], inputs: Iterable[StrPath | None], *,
-    runs: Iterable[StrPath] = (), directories: Mapping[str, StrPath | None] | None = None,
+    files: Mapping[str, StrPath | None],
+    inputs: Iterable[StrPath | None],
+    *,
+    runs: Iterable[StrPath] = (),
+    directories: Mapping[str, StrPath | None] | None = None,
     cache: StrPath | None = None,
-) -> dict[str, str | None]:  # fmt: skip
+) -> dict[str, str | None]:
     """Raise a SettingsError if outputs would replace an input or each other, or lie in a run
     directory; return them as absolute paths, for a listener may change the working directory.
 
-    Files are compared by device and inode, which resolves links. Pipes and devices may be given
-    twice, but not for the model. ``inputs`` : all that is read; beside shards also the names of
-    their columns. ``runs`` : models or run directories that are read, with the shards of the run.
-    ``directories`` are those where files of fixed names are written, such as the run directory; no
-    input and no other output may be there.
-
-    Examples
-    --------
-    >>> check_outputs({"model": "m", "report": "./m"}, [])
-    Traceback (most recent call last):
-    ...
-    streamtron.core.errors.SettingsError: report ./m: the model is written there \
-too. Name another file.
+    Real paths are compared. Pipes and devices may be given twice, but not for the model. ``inputs``
+    : all that is read; beside shards also the names of their columns. ``runs`` : models or run
+    directories that are read, with the shards of the run. ``directories`` are those where files of
+    fixed names are written, such as the run directory; no input and no other output may be there.
     """
     outputs = {name: as_path(path) for name, path in files.items() if path is not None}
-    places = {name: path for name, path in (directories or {}).items() if path is not None}
-    paths = {name: None if path is None else absolute(path) for name, path in files.items()}
-    for name, path in places.items():
-        if os.path.exists(absolute(path)) and not os.path.isdir(path):
-            raise MachineError(
-                f"{path}: a file, where the {name} would be. Move it away, or name another place."
-            )
-    if "model" in outputs and is_stream(outputs["model"]):
-        raise SettingsError(
-            f"model {outputs['model']}: a pipe or a device, and a model is a file with its run "
-            "beside it. Name a file."
-        )
-    outputs = {name: path for name, path in outputs.items() if not is_stream(path)}
-    owned = {_identity(path): name for name, path in places.items()}
-    _refuse_shared(outputs, owned, cache)
-    existing = {_identity(path): name for name, path in outputs.items() if os.path.exists(path)}
-    if existing or any(map(os.path.isdir, places.values())):  # otherwise all outputs are new
+    absolutes = {name: absolute(path) for name, path in outputs.items()}
+    owned = dict[str, str]()
+    for name, place in (directories or {}).items():
+        if place is not None:
+            if os.path.exists(absolute(place)) and not os.path.isdir(place):
+                where = f"{place}: a file, where the {name} would be"
+                raise MachineError(f"{where}. Move it away, or name another place.")
+            owned[os.path.realpath(place)] = name
+    written = owned | ({} if cache is None else {os.path.realpath(cache): "cache"})
+    for name, path in outputs.items():
+        if is_stream(path):
+            if name != "model":
+                continue
+            what = f"model {path}: a pipe or a device, and a model is a file with its run beside it"
+            raise SettingsError(f"{what}. Name a file.")
+        real = os.path.realpath(path)
+        if (writer := written.setdefault(real, name)) != name:
+            what = f"{name} {path}: the {writer} is written there too"
+            raise SettingsError(f"{what}. Name another file.")
+        for directory in (parent := os.path.dirname(real), os.path.dirname(parent)):
+            if owner := owned.get(directory, "run directory" if is_run(directory) else None):
+                what = f"{name} {path}: lies in the {owner}, which has files of its own"
+                raise SettingsError(f"{what}. Name another place.")
+    if any(map(os.path.lexists, written)):  # otherwise all outputs are new
         read = [os.fspath(path) for path in inputs if path is not None]
         for path in _local_files([*read, *(path for run in runs for path in _inputs_of(run))]):
-            _refuse_input(path, outputs, existing, owned)
-    return paths
+            real = os.path.realpath(path)
+            if name := written.get(real, ""):
+                what = f"{name} {outputs.get(name, real)}: this is the input {path}, which would be"
+                raise SettingsError(f"{what} replaced. Name another file.")
+            if name := owned.get(directory := os.path.dirname(real), ""):
+                what = f"{name} {directory}: holds the input {path}, which could be replaced"
+                raise SettingsError(f"{what}. Name another directory.")
+    return {name: absolutes.get(name) for name in files}
 
 
 def check_outputs_of_fit(
@@ -312,55 +329,6 @@ def check_outputs_of_fit(
     places = {"run directory": directory}
     paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
     return paths, None if directory is None else absolute(directory)
-
-
-def _refuse_shared(
-    files: Mapping[str, str], directories: Mapping[_Identity, str], cache: StrPath | None
-) -> None:
-    writers = dict(directories)
-    if cache is not None:
-        writers[_identity(cache)] = "cache"
-    for name, path in files.items():
-        if (writer := writers.setdefault(_identity(path), name)) != name:
-            raise SettingsError(
-                f"{name} {path}: the {writer} is written there too. Name another file."
-            )
-        inside = [os.path.dirname(os.path.realpath(path))]
-        if os.path.basename(inside[0]) in (CACHE, PARTS, STAGED, COMMITTED):
-            inside.append(os.path.dirname(inside[0]))
-        for directory in inside:
-            run = "run directory" if is_run(directory) else None
-            if owner := directories.get(_identity(directory), run):
-                raise SettingsError(
-                    f"{name} {path}: lies in the {owner}, which has files of its own. Name another "
-                    "place."
-                )
-
-
-def _refuse_input(
-    path: str, files: Mapping[str, str], existing: Mapping[_Identity, str],
-    directories: Mapping[_Identity, str],
-) -> None:  # fmt: skip
-    if (name := existing.get(_identity(path))) is not None:
-        raise SettingsError(
-            f"{name} {files[name]}: this is the input {path}, which would be replaced. Name "
-            "another file."
-        )
-    directory = os.path.dirname(os.path.realpath(path))
-    if (name := directories.get(_identity(directory))) is not None:
-        raise SettingsError(
-            f"{name} {directory}: holds the input {path}, which could be replaced. Name another "
-            "directory."
-        )
-
-
-def _identity(path: StrPath) -> _Identity:
-    """Return device and inode of a file, or the real path of a missing one."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return os.path.realpath(path)
-    return stat.st_dev, stat.st_ino
 
 
 def _inputs_of(run: StrPath) -> Iterator[str]:

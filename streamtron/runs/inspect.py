@@ -13,7 +13,6 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
-from streamtron.core.names import settled
 from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
@@ -122,7 +121,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "columns": model.columns,
         "nonzero_weights": int(weights.nnz),
         "classes": list(model.classes),
-        "settings": settled(model.settings),
+        "settings": model.settings,
         "certificate": dict(model.certificate) or None,
         "calibration": model.calibration and model.calibration["method"],
         "probabilities": probability_map(model) is not None,
@@ -145,10 +144,15 @@ def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
             rows, steps = rows + len(counts), steps + int(counts.sum(dtype=np.int64))
             largest = max(largest, int(counts.max(initial=0)))
     return {
-        "kind": "witness", "bytes": os.path.getsize(path), "rows": sum(loaded.shard_rows),
-        "learners": len(loaded.counts), "support_rows": rows, "steps": steps,
-        "largest_count": largest, "shards": [shard._asdict() for shard in loaded.shards],
-    }  # fmt: skip
+        "kind": "witness",
+        "bytes": os.path.getsize(path),
+        "rows": sum(loaded.shard_rows),
+        "learners": len(loaded.counts),
+        "support_rows": rows,
+        "steps": steps,
+        "largest_count": largest,
+        "shards": [shard._asdict() for shard in loaded.shards],
+    }
 
 
 def _run_of(path: str) -> str:
@@ -165,12 +169,15 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     counts, manifest = directory / "witness", manifest_of(directory)
     state, process = _state(directory, progress, manifest)
     facts: dict[str, Any] = {
-        "kind": "run", "state": state, "process": process,
+        "kind": "run",
+        "state": state,
+        "process": process,
         "next": _NEXT[state].format(run=os.fspath(path)),
-        "settings": None if record is None else settled(record.settings), "progress": progress,
+        "settings": None if record is None else record.settings,
+        "progress": progress,
         "witness": str(counts) if counts.is_file() else None,
         "cache_bytes": directory_bytes(directory / "cache"),
-    }  # fmt: skip
+    }
     if manifest is None:
         stamps = record.stamps if record else []
         shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
@@ -215,10 +222,13 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     if checkpoint is None:
         return None
     facts: dict[str, Any] = {
-        "reading": checkpoint.state.reading + 1, "seconds": checkpoint.seconds,
-        "nonzeros_read": checkpoint.nonzeros_read, "bytes_read": checkpoint.bytes_read,
-        "labels": len(checkpoint.labels), "finished": None,
-    }  # fmt: skip
+        "reading": checkpoint.state.reading + 1,
+        "seconds": checkpoint.seconds,
+        "nonzeros_read": checkpoint.nonzeros_read,
+        "bytes_read": checkpoint.bytes_read,
+        "labels": len(checkpoint.labels),
+        "finished": None,
+    }
     try:
         settings = Settings.from_dict(record.settings)
         learners = restore_finished(checkpoint.state, settings, checkpoint.labels, None)
@@ -234,9 +244,12 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
 
 
 def with_active_set(
-    shards: Sequence[str], candidates: Sequence[Settings], machine: Machine, cache: str,
+    shards: Sequence[str],
+    candidates: Sequence[Settings],
+    machine: Machine,
+    cache: str,
     listen: Listener = ignore,
-) -> tuple[list[Settings], tuple[int, int]]:  # fmt: skip
+) -> tuple[list[Settings], tuple[int, int]]:
     """Return candidates with the active set that they are fitted with: as given, or as memory
     allows; and the nonzeros and bytes that were read to find it, none where there is room for all
     that the shards can hold. MachineError: one learner does not fit."""
@@ -255,7 +268,7 @@ def with_active_set(
             check_memory(so_far, machine, smaller)
 
     listen(ReadingStarted(0, "count", None, None, 0))
-    facts = describe_shards(shards, first, machine, cache if first.random else None, tell)
+    facts = describe_shards(shards, first, machine, cache, tell)
     plan = facts["plan"]
     check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
     candidates = [settings.but(active_set=plan["active_set"]) for settings in candidates]
@@ -263,17 +276,26 @@ def with_active_set(
 
 
 def describe_shards(
-    paths: Sequence[str], settings: Settings, machine: Machine, cache: str | None = None,
+    paths: Sequence[str],
+    settings: Settings,
+    machine: Machine,
+    cache: str | None = None,
     tell: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Read shards once, into ``cache``, and describe them, and the memory that a fit needs.
     ``tell`` : is called with the rows and nonzeros read so far."""
     reading = reading_from_settings(settings, labels_required=cache is not None)
     files = find_shards(list(paths))
     reading, _ = counted_reading(files, reading, settings, machine.threads)
-    with ShardSource(files, reading, cache_dir=cache, most_labels=None, allow_duplicate=True,
-                     threads=machine.threads,
-                     on_bad_shard=settings.on_bad_shard) as source:  # fmt: skip
+    with ShardSource(
+        files,
+        reading,
+        cache_dir=cache,
+        most_labels=None,
+        allow_duplicate=True,
+        threads=machine.threads,
+        on_bad_shard=settings.on_bad_shard,
+    ) as source:
         counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
         occurs = np.zeros(0, dtype=bool)  # by column
         for chunk in source.chunks():
@@ -327,9 +349,12 @@ def _plan(
     def needed(number: int, active_set: int) -> list[Need]:
         chosen = settings.but(active_set=active_set)
         return memory_needed(
-            chosen, DataSize(rows, columns, nonzeros, occurring), learners=number,
-            threads=machine.thread_count, shared=rows_are_shared(chosen, rows, nonzeros),
-        )  # fmt: skip
+            chosen,
+            DataSize(rows, columns, nonzeros, occurring),
+            learners=number,
+            threads=machine.thread_count,
+            shared=rows_are_shared(chosen, rows, nonzeros),
+        )
 
     active_set, limit = settings.active_set_bytes, machine.memory_limit
     if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
@@ -338,9 +363,13 @@ def _plan(
     at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
     needs = needed(at_once, active_set)
     return {
-        "active_set": active_set, "learners": learners, "learners_at_once": at_once,
-        "items": dict(needs), "total": sum(need.size for need in needs), "limit": limit,
-    }  # fmt: skip
+        "active_set": active_set,
+        "learners": learners,
+        "learners_at_once": at_once,
+        "items": dict(needs),
+        "total": sum(need.size for need in needs),
+        "limit": limit,
+    }
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

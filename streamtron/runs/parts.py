@@ -92,7 +92,6 @@ def check_settings(settings: Settings) -> None:
     for refused, what, why in (
         (settings.faithful, "faithful", "visits all rows in the order of the files"),
         (settings.stages is not None, "stage", "visits all rows one after the other"),
-        (settings.order == "sequential", "order sequential", "does the same"),
     ):
         if refused:
             raise SettingsError(

@@ -7,8 +7,7 @@ workers, the decisions of a few shards.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -17,10 +16,8 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
-from streamtron.core.names import checks_keywords
 from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
-from streamtron.data.kept_columns import kept_columns
-from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
+from streamtron.data.writers.predictions import Predictions, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.calibration import probabilities_of
 from streamtron.model.certainty import OptimumBounds, probability_bounds
@@ -50,7 +47,6 @@ class Scores(NamedTuple):
     ``probabilities`` : of the shape of ``decisions``, of two classes of the
     larger one; and ``certain`` : shape (rows,), labels that the best possible model gives too (None
     of regression), and ``bounds`` on its decisions, or its probabilities; None if not asked.
-    ``kept`` : columns of the table, Arrow arrays by name.
     """
 
     labels: NDArray[Any]
@@ -59,7 +55,6 @@ class Scores(NamedTuple):
     probabilities: NDArray[np.float64] | None = None
     certain: NDArray[np.bool_] | None = None
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-    kept: Mapping[str, Any] = MappingProxyType({})
     unseen: tuple[str, ...] = ()
 
     def columns(self, kind: str) -> dict[str, NDArray[Any]]:
@@ -89,12 +84,15 @@ class Predicted(NamedTuple):
     unseen: tuple[str, ...] = ()
 
 
-@checks_keywords()
 def predict(
-    model: LinearModel | str | os.PathLike[str], shards: Paths,
-    *, proba: bool = False, certain: bool = False, keep: Sequence[str] = (), top: int | None = None,
+    model: LinearModel | str | os.PathLike[str],
+    shards: Paths,
+    *,
+    proba: bool = False,
+    certain: bool = False,
+    top: int | None = None,
     executor: Executor = serial,
-) -> Iterator[Scores]:  # fmt: skip
+) -> Iterator[Scores]:
     """Yield the classes and decisions of all rows, in the order of the shards, whose labels may be
     missing and are ignored.
 
@@ -108,7 +106,6 @@ def predict(
         proven to give, and between which bounds its decisions are, for which the model must have a
         certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
         ``model.certainty``.
-    keep : columns of the tables that are carried along, whatever they hold.
     top : of many classes only so many with the highest decisions; see ``LinearModel.predict_top``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
@@ -135,7 +132,7 @@ def predict(
     files = find_shards(as_paths(shards))
     reading = reading_to_score(model, files[0], labelled=False)
     rows = 0
-    for scores in executor(predict_shard, files, model, reading, proba, certain, tuple(keep), top):
+    for scores in executor(predict_shard, files, model, reading, proba, certain, top):
         rows += len(scores.decisions)
         yield scores
     if not rows:
@@ -143,18 +140,22 @@ def predict(
 
 
 def predict_shard(
-    shard: ShardFile, model: LinearModel, reading: ReaderConfig, proba: bool, certain: bool,
-    keep: Sequence[str] = (), top: int | None = None,
-) -> Iterator[Scores]:  # fmt: skip
+    shard: ShardFile,
+    model: LinearModel,
+    reading: ReaderConfig,
+    proba: bool,
+    certain: bool,
+    top: int | None = None,
+) -> Iterator[Scores]:
     """Score one shard, which may be empty."""
-    kept, optimum = kept_columns(shard, keep), OptimumBounds(model) if certain else None
+    optimum = OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
             unseen = unseen_columns(model, chunk.rows)
             if top is not None:
                 matrix, out_of_range = matrix_of(model, chunk.rows)
                 highest = model.predict_top(matrix, top)
-                yield Scores(*highest, out_of_range, kept=kept(len(chunk)), unseen=unseen)
+                yield Scores(*highest, out_of_range, unseen=unseen)
                 continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
             shares = probabilities_of(model, decisions) if proba else None
@@ -164,14 +165,18 @@ def predict_shard(
                 sure = None if model.regression else certain_rows(model, *bounds)
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
-            labels, cells = labels_of(model, decisions), kept(len(decisions))
-            yield Scores(labels, decisions, out_of_range, shares, sure, bounds, cells, unseen)
+            labels = labels_of(model, decisions)
+            yield Scores(labels, decisions, out_of_range, shares, sure, bounds, unseen)
 
 
 def write_predictions(
-    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO,
-    *, digits: int | None = None, **how: Any,
-) -> Predicted:  # fmt: skip
+    model: LinearModel,
+    shards: Paths,
+    output: str | os.PathLike[str] | BinaryIO,
+    *,
+    digits: int | None = None,
+    **how: Any,
+) -> Predicted:
     """Write a line for every row, or Parquet if the name ends with ``.parquet``; a table whose
     first line has the names of its columns if it ends with ``.tsv``, or with ``.csv``, between
     commas.
@@ -187,7 +192,7 @@ def write_predictions(
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
     else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
-    ``at_most``, one of each or K. The columns of ``keep`` come before the label.
+    ``at_most``, one of each or K.
 
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
@@ -199,14 +204,14 @@ def write_predictions(
     rows = out_of_range = sure = 0
     unseen = set[str]()
 
-    def counted() -> Iterator[PredictedRows]:
+    def counted() -> Iterator[Predictions]:
         nonlocal rows, out_of_range, sure
         for score in predict(model, shards, **how):
             rows += len(score.decisions)
             out_of_range += score.out_of_range
             unseen.update(score.unseen)
             sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
-            yield PredictedRows(score.kept, score.columns(model.kind))
+            yield score.columns(model.kind)
 
     name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""
     delimiter, header = ("," if name.endswith(".csv") else "\t"), name.endswith((".csv", ".tsv"))

@@ -70,10 +70,14 @@ class Outcome:
 
 
 def build_outcome(
-    source: ShardSource, learners: Sequence[Learner], settings: Settings, seconds: float, *,
+    source: ShardSource,
+    learners: Sequence[Learner],
+    settings: Settings,
+    seconds: float,
+    *,
     readings: float | None = None,
     before: tuple[LinearModel, Manifest, Sequence[ShardFile]] | None = None,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Build the outcome of finished learners; class weights for an unknown label are a
     SettingsError.
 
@@ -116,9 +120,14 @@ def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
 
 
 def outcome_of(
-    read: Mapping[str, Any], model: LinearModel, learners: Sequence[Learner], settings: Settings,
-    manifest: Manifest, skipped: Sequence[Skipped], deleted: tuple[Deletions, ...],
-) -> Outcome:  # fmt: skip
+    read: Mapping[str, Any],
+    model: LinearModel,
+    learners: Sequence[Learner],
+    settings: Settings,
+    manifest: Manifest,
+    skipped: Sequence[Skipped],
+    deleted: tuple[Deletions, ...],
+) -> Outcome:
     """Build the outcome of learners, in the order of the model; ``read``: what was read."""
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
     reports = [_report_of(learner, skipped, excluded) for learner in learners]
@@ -153,10 +162,14 @@ def outcome_of(
 
 
 def write_outcome(
-    outcome: Outcome, *, model: str | os.PathLike[str] | None = None,
-    run: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None, home: str | os.PathLike[str] | None = None,
-) -> None:  # fmt: skip
+    outcome: Outcome,
+    *,
+    model: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    witness: str | os.PathLike[str] | None = None,
+    home: str | os.PathLike[str] | None = None,
+) -> None:
     """Write the model, the run's witness, manifest and report, and copies of report and witness.
 
     What is None is not written. The run's old witness and manifest are removed first, so that a
@@ -265,9 +278,12 @@ def _model(
 
 
 def _ball(
-    learner: Learner, proven: Mapping[str, Any], columns: NDArray[np.uint32],
-    values: NDArray[np.float64], first: int,
-) -> tuple[NDArray[np.float16], dict[str, float]] | None:  # fmt: skip
+    learner: Learner,
+    proven: Mapping[str, Any],
+    columns: NDArray[np.uint32],
+    values: NDArray[np.float64],
+    first: int,
+) -> tuple[NDArray[np.float16], dict[str, float]] | None:
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
     weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
     has not summed the weights of its dual point."""

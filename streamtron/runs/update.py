@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.names import checks_keywords
 from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
@@ -16,13 +15,18 @@ from streamtron.runs.parts import OpenParts
 from streamtron.runs.report import Outcome
 
 
-@checks_keywords()
 def update(
-    run: str | os.PathLike[str], shards: Paths, *, tol: float | None = None,
-    max_epochs: int | None = None, allow_duplicate: bool = False,
-    report: str | os.PathLike[str] | None = None, machine: Machine | None = None,
-    listen: Listener = ignore, open_parts: OpenParts | None = None,
-) -> Outcome:  # fmt: skip
+    run: str | os.PathLike[str],
+    shards: Paths,
+    *,
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    allow_duplicate: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
     """Add shards to a finished run, and train on until all rows are certified.
 
     The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter

@@ -143,9 +143,9 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.counts != 0
     most = max(1, math.floor(of_newton(lengths, columns, inside)))
     for number in range(1, most + 1):
-        before = problem.objective_at_b
+        objective = problem.objective_at_b
         problem.mini_epoch()
-        gain = (problem.objective_at_b - before) / max(problem.active.nonzeros, 1)
+        gain = (problem.objective_at_b - objective) / max(problem.active.nonzeros, 1)
         fresh = fresh or 0.5 * gain
         if gain <= PAYS * fresh:
             return number, False

@@ -284,10 +284,18 @@ def write_first_state(
 ) -> None:
     """Write the state of a part that has counts, in units of b, and has read no row."""
     write_state(
-        path, counts, None, np.zeros(0, dtype=np.int64), b=b, positive=positive,
-        center=center, shuffles=0, regime=Regime.WORKING_SET, rows=0,
+        path,
+        counts,
+        None,
+        np.zeros(0, dtype=np.int64),
+        b=b,
+        positive=positive,
+        center=center,
+        shuffles=0,
+        regime=Regime.WORKING_SET,
+        rows=0,
         class_weights=None if class_weights is None else [*class_weights.items()],
-    )  # fmt: skip
+    )
 
 
 class StreamedCounts(Counts, ABC):

@@ -116,9 +116,13 @@ class Outside:
         return True
 
     def add(
-        self, rows: Rows, signs: NDArray[np.int8], cost: Vector, rho: float,
+        self,
+        rows: Rows,
+        signs: NDArray[np.int8],
+        cost: Vector,
+        rho: float,
         terms: tuple[Vector, Vector, Vector],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add rows whose columns have been met, each with its C_k (0 leaves one out) and its
         ``losses.expansion``."""
         curvature, slope, constant = terms

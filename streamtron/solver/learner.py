@@ -153,8 +153,8 @@ class Learner:
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
-        settings = self.settings
-        return order.Turn(settings.seed, self.progress.reading, self.shuffles, settings.random)
+        seed, random = self.settings.seed, not self.settings.faithful
+        return order.Turn(seed, self.progress.reading, self.shuffles, random)
 
 
 def drop_spare_columns(learner: Learner) -> None:
@@ -257,6 +257,16 @@ def take_solution(
         best.candidate = candidate
     elif candidate is not None:
         best.candidate = best.average.add(candidate)
+
+
+def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) -> None:
+    """Take what passes over a buffer have found: the running weights join the average that the next
+    scan certifies, unless they ``crawl`` and Newton's method goes on."""
+    progress, best = learner.progress, learner.best
+    progress.count_work(mini_epochs=passes, visited=visited)
+    progress.passes_paid, progress.crawls = passes > 1, crawls
+    if not crawls and best.candidate is not None:
+        best.candidate = best.average.add(learner.running.augmented(1.0 / progress.b))
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:

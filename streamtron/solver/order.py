@@ -65,15 +65,15 @@ def block_groups(seed: int, reading: int, blocks: Sequence[Block]) -> list[list[
 
 def reading_order(settings: Settings, reading: int, source: ChunkSource) -> list[list[int]] | None:
     """Groups of blocks in the order of a reading; None: as they come (the first reading, for text
-    has no random access, and ``--order sequential``)."""
-    if not settings.random or reading == 0:
+    has no random access, and ``--faithful``)."""
+    if settings.faithful or reading == 0:
         return None
     return block_groups(settings.seed, reading, source.blocks)
 
 
 def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:
     """Positions of a chunk's rows in the order of visits."""
-    if not settings.random:
+    if settings.faithful:
         return file_order(len(chunk))
     return _permutation(len(chunk), settings.seed, reading, _ROWS, chunk.ranges[0][0])
 

@@ -108,10 +108,16 @@ class PartProblem(PartLoss):
         learner.progress.plan, learner.progress.stage_number = (ASCENT,), 0
         self.renew()
         return LocalStart(
-            resized(best, columns), resized(dual, columns), running.extension * unit**2,
-            running.steps * unit, len(learner.active), [learner.progress.b],
-            [learner.counts.largest()], [learner.extent], [learner.regime],
-        )  # fmt: skip
+            resized(best, columns),
+            resized(dual, columns),
+            running.extension * unit**2,
+            running.steps * unit,
+            len(learner.active),
+            [learner.progress.b],
+            [learner.counts.largest()],
+            [learner.extent],
+            [learner.regime],
+        )
 
     def take_unit(self, b: float, theta: float, columns: int) -> DualPoint:
         """Multiply the counts of the local start by a whole number, so that in units of b they are
@@ -183,12 +189,20 @@ class PartProblem(PartLoss):
             held = held[:0]
         weights = learner.targets.class_weights
         write_state(
-            path, learner.counts, self._certified, held,
-            b=learner.progress.b, rho=learner.augmentation, positive=learner.targets.positive,
-            center=learner.targets.center, shuffles=learner.shuffles, regime=learner.regime,
-            rows=rows, seen={**seen},
+            path,
+            learner.counts,
+            self._certified,
+            held,
+            b=learner.progress.b,
+            rho=learner.augmentation,
+            positive=learner.targets.positive,
+            center=learner.targets.center,
+            shuffles=learner.shuffles,
+            regime=learner.regime,
+            rows=rows,
+            seen={**seen},
             class_weights=None if weights is None else [*weights.items()],
-        )  # fmt: skip
+        )
 
     def restore(self, path: str, reading: int) -> tuple[NDArray[np.int64], dict[str, str]]:
         """Restore the state after a reading; return the rows held, which are to be read, and what

@@ -124,9 +124,14 @@ class HeldPenalised(Penalised[Vector]):
     rows. ``outside`` : or the loss of all other rows."""
 
     def __init__(
-        self, loss: HeldLoss, penalty: Penalty, tilt: Vector, zeros: NDArray[np.int64],
-        gains: float = 0.0, outside: Outside | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        loss: HeldLoss,
+        penalty: Penalty,
+        tilt: Vector,
+        zeros: NDArray[np.int64],
+        gains: float = 0.0,
+        outside: Outside | None = None,
+    ) -> None:
         super().__init__(penalty, zeros)
         self._loss, self._tilt, self._gains, self._outside = loss, tilt, gains, outside
         lengths = np.diff(loss.held.rows.indptr) + 1
@@ -178,9 +183,19 @@ class HeldPenalised(Penalised[Vector]):
             step, images = np.zeros(len(v)), np.zeros(len(factors))
             passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)
             sweep = partial(
-                kernels.descend, self._columns, order, factors, loss.rho, lasso, ridge, gradient,
-                diagonal, v, step, images,
-            )  # fmt: skip
+                kernels.descend,
+                self._columns,
+                order,
+                factors,
+                loss.rho,
+                lasso,
+                ridge,
+                gradient,
+                diagonal,
+                v,
+                step,
+                images,
+            )
             _repeat(sweep, here.steps)
             images *= loss.held.targets.signs
 

@@ -27,6 +27,7 @@ from streamtron.solver.learner import (
     loosen_bias,
     start_reading,
     take_solution,
+    take_visits,
 )
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import IN_BLOCKS, Regime, choose_b
@@ -171,9 +172,10 @@ def visit_rows(
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
     b = learner.progress.b or 1.0
-    before = learner.running.objective_at(b)
+    objective = learner.running.objective_at(b)
     visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
-    learner.progress.count_first_visits(learner.running.objective_at(b) - before, chunk.nonzeros)
+    gain = learner.running.objective_at(b) - objective
+    learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
     if learner.regime == Regime.BLOCKS and learner.progress.reading == 0:
         if _visits_buffers(learner):
@@ -278,9 +280,12 @@ def solve_in_memory(learner: Learner) -> Solve:
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
     take_solution(
-        learner, solution.b, None if solution.v is None else narrowed.subset.widen(solution.v),
-        newton_steps=solution.newton_steps, primal=solution.primal,
-    )  # fmt: skip
+        learner,
+        solution.b,
+        None if solution.v is None else narrowed.subset.widen(solution.v),
+        newton_steps=solution.newton_steps,
+        primal=solution.primal,
+    )
 
 
 def _visits_buffers(learner: Learner) -> bool:
@@ -305,11 +310,7 @@ def _visit_buffer(learner: Learner) -> bool:
     )
     passes, crawls = visit_while_it_pays(problem, progress.fresh_gain)
     learner.counts.put(active.numbers, counts)
-    progress.count_work(mini_epochs=passes, visited=problem.visited)
-    progress.passes_paid, progress.crawls = passes > 1, crawls
-    if not crawls and learner.best.candidate is not None:
-        weights = learner.running.augmented(1.0 / progress.b)
-        learner.best.candidate = learner.best.average.add(weights)
+    take_visits(learner, passes, problem.visited, crawls=crawls)
     return not crawls
 
 
@@ -338,12 +339,20 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
     stages, updates, mini_epochs = progress.done_since(learner.running.updates)
     listen(
         ReadingDone(
-            reading, ", ".join(stage.name for stage in stages), progress.mode, updates, mini_epochs,
-            learner.rows_held, None if learner.frozen is None else learner.certificate,
-            learner.upper_bound, rows, learner.settings.tolerance, progress.finished,
+            reading,
+            ", ".join(stage.name for stage in stages),
+            progress.mode,
+            updates,
+            mini_epochs,
+            learner.rows_held,
+            None if learner.frozen is None else learner.certificate,
+            learner.upper_bound,
+            rows,
+            learner.settings.tolerance,
+            progress.finished,
             problem,
         )
-    )  # fmt: skip
+    )
     for stage in stages:
         if stage.stop_reason:
             listen(StageDone(stage.name, stage.stop_reason, problem))

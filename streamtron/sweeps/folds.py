@@ -33,9 +33,12 @@ class Fold(NamedTuple):
 
 
 def folds_of(
-    shards: Paths, valid: Paths | None, count: int | None, settings: Settings,
+    shards: Paths,
+    valid: Paths | None,
+    count: int | None,
+    settings: Settings,
     share: float | None = None,
-) -> list[Fold]:  # fmt: skip
+) -> list[Fold]:
     """Return the one fold that validation shards make, or a ``share`` of the rows that the settings
     hold out, or ``count`` folds of the shards.
 
@@ -118,8 +121,12 @@ def _beginning(
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
     with open_shards(
-        paths, reader, cache_dir=None, most_labels=most, allow_duplicate=True,
+        paths,
+        reader,
+        cache_dir=None,
+        most_labels=most,
+        allow_duplicate=True,
         on_bad_shard=on_bad_shard,
-    ) as source:  # fmt: skip
+    ) as source:
         next(source.chunks())
         return list(source.labels), source.reading

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
-from random import Random
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
@@ -15,7 +13,7 @@ from streamtron.core.kinds import whole
 from streamtron.core.text import digits, short
 
 NAMES = ("loss", "C", "delta", "rho", "l1_ratio")
-"""The settings in which candidates differ, the slowest to change first."""
+"""The settings in which candidates differ."""
 DIGITS = 6
 """Significant digits of a drawn number: few enough to be typed into ``fit``."""
 MOST = 100_000
@@ -48,7 +46,7 @@ def values_of(name: str, given: Given) -> Values:
     try:
         values = _parsed(name, given)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"{name} is {short(given)}: wanted {_wanted(name)}.") from error
+        raise SettingsError(f"{name} is {short(given)}: expected {_expected(name)}.") from error
     if not isinstance(values, Range):
         _check_distinct(name, values)
     elif name in ("rho", "l1_ratio"):
@@ -56,7 +54,7 @@ def values_of(name: str, given: Given) -> Values:
             f"{name} is the range {values}: it is drawn from a list. Give one, as in 0,1."
         )
     elif not 0 < values.low < values.high < math.inf:
-        raise SettingsError(f"{name} is the range {values}: wanted LOW..HIGH, 0 < LOW < HIGH.")
+        raise SettingsError(f"{name} is the range {values}: expected LOW..HIGH, 0 < LOW < HIGH.")
     return values
 
 
@@ -72,14 +70,14 @@ def _parsed(name: str, given: Any) -> Values:
     return Range(*numbers) if dots else tuple(numbers)
 
 
-def _wanted(name: str) -> str:
+def _expected(name: str) -> str:
     numbers = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
     return "names between commas" if name == "loss" else numbers
 
 
 def _check_distinct(name: str, values: tuple[Any, ...]) -> None:
     if not values:
-        raise SettingsError(f"{name} is an empty list: wanted {_wanted(name)}.")
+        raise SettingsError(f"{name} is an empty list: expected {_expected(name)}.")
     if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
         value = str(repeated[0]).removesuffix(".0")
         raise SettingsError(f"{name} has the value {value} twice: give every value once.")
@@ -90,53 +88,57 @@ def candidates_of(
 ) -> list[Settings]:
     """Return all combinations of the lists, or ``random`` drawn ones, with the other settings.
 
-    Combinations come in the order of ``NAMES``, the last name changing fastest. Of a range, numbers
-    are drawn log-uniformly to ``DIGITS`` significant digits, of a list uniformly. What is drawn
-    depends on ``settings.seed`` alone, and a smaller ``random`` gives the first of a larger one.
+    Combinations come in the order of scikit-learn's ``ParameterGrid``. Of a range, numbers are
+    drawn log-uniformly to ``DIGITS`` significant digits, of a list uniformly. What is drawn depends
+    on ``settings.seed`` alone, and a smaller ``random`` gives the first of a larger one.
 
     >>> grid = candidates_of(Settings(), {"rho": (0.0, 1.0), "C": (0.1, 1.0)})
     >>> [(candidate.C, candidate.rho) for candidate in grid]
     [(0.1, 0.0), (0.1, 1.0), (1.0, 0.0), (1.0, 1.0)]
     >>> [drawn.C for drawn in candidates_of(Settings(), {"C": Range(0.01, 100.0)}, random=2)]
-    [23.8609, 10.7601]
+    [0.826594, 0.139954]
     """
+    from sklearn.model_selection import ParameterGrid
 
-    given = {name: lists.get(name) for name in NAMES}
-    values = {name: values_of(name, value) for name, value in given.items() if value is not None}
+    values = {name: values_of(name, given) for name, given in lists.items() if given is not None}
     if "C" in values and "delta" in values:
         raise SettingsError("C and delta are two names of one thing (C = 1/(2 Δ²)): give one.")
     ranges = [name for name in values if isinstance(values[name], Range)]
-    if random is None and ranges:
+    if random is not None:
+        combinations = _drawn(values, ranges, random, settings.seed)
+    elif ranges:
         raise SettingsError(
-            f"{ranges[0]} is the range {values[ranges[0]]}: a grid wants a list, as in 0.1,1,10. "
+            f"{ranges[0]} is the range {values[ranges[0]]}: a grid needs a list, as in 0.1,1,10. "
             "Give one, or --random N to draw N candidates."
         )
-    combinations: Iterable[tuple[float | str, ...]] = product(*values.values())
-    if random is not None:
-        if not 1 <= whole(random, "random") <= MOST:
-            raise SettingsError(f"random is {random}: wanted 1 to {MOST:,} candidates.")
-        if not ranges:
-            raise SettingsError(
-                "random draws from a range, and there is none: give --C LOW..HIGH, or leave "
-                "--random out to try all combinations of the lists."
-            )
-        draw = Random(settings.seed).random  # Python promises that its numbers never change
-        combinations = (
-            tuple(_at(draw(), choices) for choices in values.values()) for _ in range(random)
-        )
+    else:
+        combinations = ParameterGrid(values)
     price = {"C": None, "delta": None} if "C" in values or "delta" in values else {}
-    return [
-        settings.but(**{**price, **dict(zip(values, combination, strict=True))})
-        for combination in combinations
-    ]
+    return [settings.but(**{**price, **combination}) for combination in combinations]
 
 
-def _at(share: float, values: Values) -> float | str:
-    """Return the value at ``share``, 0 ≤ share < 1, of the way through a list or range."""
-    if not isinstance(values, Range):
-        return values[int(share * len(values))]
-    drawn = math.exp(math.log(values.low) + share * math.log(values.high / values.low))
-    return min(max(float(f"{drawn:.{DIGITS}g}"), values.low), values.high)
+def _drawn(
+    values: Mapping[str, Values], ranges: list[str], number: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Draw combinations, at least one of whose values is from a range."""
+    import numpy as np
+    from scipy.stats import loguniform
+    from sklearn.model_selection import ParameterSampler
+
+    if not 1 <= whole(number, "random") <= MOST:
+        raise SettingsError(f"random is {number}: expected 1 to {MOST:,} candidates.")
+    if not ranges:
+        raise SettingsError(
+            "random draws from a range, and there is none: give --C LOW..HIGH, or leave --random "
+            "out to try all combinations of the lists."
+        )
+    choices = {name: loguniform(*of) if name in ranges else of for name, of in values.items()}
+    random = np.random.RandomState(np.random.MT19937(seed))  # of which every seed ≥ 0 is one
+    for drawn in ParameterSampler(choices, number, random_state=random):
+        for name in ranges:
+            low, high = values[name]
+            drawn[name] = min(max(float(f"{drawn[name]:.{DIGITS}g}"), low), high)
+        yield drawn
 
 
 def first_loss(given: Given | None) -> dict[str, str | float]:

@@ -13,19 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.kinds import whole
-from streamtron.core.names import SharedNames, checks_keywords
 from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
-from streamtron.model.display import Tabled
 from streamtron.runs.directory import refuse_existing
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, run
@@ -39,21 +36,22 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.report import Outcome, write_outcome, write_report
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
-from streamtron.sweeps.grid import Given, candidates_of, describe_candidate, first_loss
-from streamtron.sweeps.halving import Schedule, schedule_of
+from streamtron.sweeps.grid import NAMES, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.trial import (
     Costs,
     Trial,
     certificate_of,
     check_measured,
+    check_metric,
     mean_trial,
     metrics_of,
     now,
     ranked,
 )
+from streamtron.sweeps.two_stage import number_of_stages, pruned, stage_settings
 
-HELD_ROWS = 1 << 17
-"""Validation decisions that a candidate holds, 3 MB; of more, ROC AUC is known within 10⁻⁵."""
+Trials = dict[int, list[Trial]]
+"""A candidate's number → its trials on all folds."""
 
 
 class Task(NamedTuple):
@@ -70,13 +68,13 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name on a dashboard, such as ``sweep fold 1 of 2: C 1, rho 1; C 2, rho 1``."""
+        """Its name as a task, such as ``sweep fold 1 of 2: C 1, rho 1; C 2, rho 1``."""
         where = "" if self.fold.name is None else f" {self.fold.name}"
         return f"sweep{where}: {'; '.join(map(describe_candidate, self.candidates.values()))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Sweep(Tabled):
+class Sweep:
     """Result of a sweep.
 
     Parameters
@@ -110,44 +108,45 @@ class Sweep(Tabled):
         """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return [trial.row(self.best) for trial in self.trials]
 
-    def tables(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return a row for each candidate."""
-        return {repr(self): self.rows()}
 
-
-@checks_keywords(SharedNames)
 def sweep(
-    shards: Paths, *,
-    loss: Given | None = None, C: Given | None = None, delta: Given | None = None,
-    rho: Given | None = None, l1_ratio: Given | None = None, random: int | None = None,
-    valid: Paths | None = None, folds: int | None = None,
-    halving: bool = False, two_stage: bool = False, metric: str | None = None,
-    model: str | os.PathLike[str] | None = None, report: str | os.PathLike[str] | None = None,
+    shards: Paths,
+    *,
+    valid: Paths | None = None,
+    folds: int | None = None,
+    random: int | None = None,
+    two_stage: bool = False,
+    metric: str | None = None,
+    model: str | os.PathLike[str] | None = None,
+    report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-    settings: Settings | None = None, machine: Machine | None = None, overwrite: bool = False,
-    executor: Executor = serial, tasks: int = 1, listen: Listener = ignore,
-    **names: Unpack[SharedNames],
-) -> Sweep:  # fmt: skip
-    """Fit all combinations of loss, C (or delta) and rho, and find which does best on other rows.
+    settings: Settings | None = None,
+    machine: Machine | None = None,
+    overwrite: bool = False,
+    executor: Executor = serial,
+    listen: Listener = ignore,
+    **names: Any,
+) -> Sweep:
+    """Fit all combinations of loss, C (or delta), rho and l1_ratio; find which does best on other
+    rows.
 
     Parameters
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow.
-    loss : a name, names, or text as in ``"squared_hinge,log_loss"``.
-    C, delta, rho, l1_ratio : numbers, or text as in ``"0.1,1"``; C or delta also a range to draw
-        from, ``"0.01..100"``.
-    random : number of candidates to draw; None = all combinations.
     valid : shards to measure on, or the share of the rows that is held out, as ``"20%"``; without
         them, ``folds`` of whole shards (None = up to 5).
-    halving, two_stage : fit all candidates to a loose tolerance, or through the first stage, and
-        only the better ones further.
+    random : number of candidates to draw; None = all combinations.
+    two_stage : fit all candidates through the first stage, and only the better ones further.
     metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of; None =
         accuracy, of numbers ``"r2"``. The best has least of ``"rmse"`` and ``"mae"``.
     model, report, witness : files of the best candidate, which is fitted on all shards.
     settings : what all candidates share, at once or by name (``tol=1e-3, multiclass=True, …``).
     machine, overwrite, listen : as in ``fit``.
-    executor, tasks : where the candidates of a fold are fitted (by default here; workers report
-        finished trials alone), and over how many tasks they are distributed.
+    executor : where the candidates of a fold are fitted: here, or by ``cluster.sweep`` on workers,
+        which report finished trials alone.
+    **names : settings, of which five take several values. ``loss`` : a name, names, or text as in
+        ``"squared_hinge,log_loss"``. ``C``, ``delta``, ``rho``, ``l1_ratio`` : numbers, or text as
+        in ``"0.1,1"``; C or delta also a range to draw from, ``"0.01..100"``.
 
     Examples
     --------
@@ -159,13 +158,16 @@ def sweep(
     >>> [(trial.settings.C, trial.metrics["accuracy"]) for trial in result.trials]
     [(0.1, 1.0), (1.0, 1.0)]
     """
-    machine, tasks = machine or Machine(), whole(tasks, "tasks", least=1)
+    machine = machine or Machine()
+    lists = {name: names.pop(name) for name in NAMES if name in names}
     share = None if valid is None else share_of_rows(as_paths(valid))
-    settings = _shared(settings, names, loss, as_paths(shards), share, machine.threads)
-    lists = {"loss": loss, "C": C, "delta": delta, "rho": rho, "l1_ratio": l1_ratio}
+    settings = _shared(
+        settings, names, first_loss(lists.get("loss")), as_paths(shards), share, machine.threads
+    )
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
-    schedule = schedule_of(settings, candidates, metric, halving=halving, two_stage=two_stage)
+    check_metric(metric, candidates)
+    stages = number_of_stages(settings, candidates, metric) if two_stage else None
     paths = _from_the_root(shards)
     held_out = None if valid is None else _from_the_root(shards if share else valid)
     places: Any = {"model": model, "report": report, "witness": witness}
@@ -181,14 +183,19 @@ def sweep(
         stack.callback(remove_abandoned, cache)  # unfinished files that killed workers left
         scratch = stack.enter_context(scratch_directory("sweep-", cache))
 
-        def fit(running: Mapping[int, Settings], iteration: int) -> dict[int, list[Trial]]:
-            todo = _tasks(splits, running, count=tasks, cache=cache, scratch=scratch)
-            later = None if iteration < schedule.last else refit
-            listen(TrialsStarted(iteration, len(running) * len(splits), later))
-            last = metric if schedule.may_end(iteration) else None
-            return _by_candidate(todo, executor(function, todo, machine, last), listen)
+        def fit(running: Mapping[int, Settings], stage: int, later: int | None) -> Trials:
+            count = getattr(executor, "tasks", 1)
+            todo = _tasks(splits, running, count=count, cache=cache, scratch=scratch)
+            listen(TrialsStarted(stage, len(running) * len(splits), later))
+            return _by_candidate(todo, executor(function, todo, machine, metric), listen)
 
-        trials = _all_iterations(candidates, schedule, metric, fit)
+        if stages is None:
+            numbered = dict(enumerate(candidates))
+            of_folds = fit(numbered, 0, refit)
+            trials = [mean_trial(numbered[number], of_folds[number]) for number in numbered]
+            check_measured(trials, metric)
+        else:
+            trials = _through_stages(candidates, stages, metric, refit, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
     wanted = refit or valid is not None
@@ -198,19 +205,21 @@ def sweep(
 
 
 def _shared(
-    settings: Settings | None, names: Mapping[str, Any], loss: Given | None, shards: list[str],
-    share: float | None, threads: int | None,
-) -> Settings:  # fmt: skip
-    """Return what all candidates share, with the defaults of the first loss, and a share of the
+    settings: Settings | None,
+    names: Mapping[str, Any],
+    first: Mapping[str, Any],
+    shards: list[str],
+    share: float | None,
+    threads: int | None,
+) -> Settings:
+    """Return what all candidates share, with the defaults of the ``first`` loss, and a share of the
     rows held out if one is to be measured on."""
-    first = first_loss(loss)
     if settings and settings.regression != settings.but(**first).regression:
         raise SettingsError(
-            f"the settings are of the loss {settings.loss}, whose default of the intercept is not "
-            f"that of {first['loss']}: give settings of a loss of the same kind."
+            f"the settings have the loss {settings.loss}, whose default of the intercept is not "
+            f"that of {first['loss']}: give settings with a loss of the same kind."
         )
-    by_name = names if settings else {**first, **names}
-    settings = settings_from(settings, by_name)
+    settings = settings_from(settings, names if settings else {**first, **names})
     if share is not None:
         settings = holding_out(settings, share)
     return with_classes(with_guesses(settings, shards, threads), shards)
@@ -222,9 +231,13 @@ def _from_the_root(shards: Paths) -> list[str]:
 
 
 def _write_best(
-    best: Trial, trials: Sequence[Trial], metric: str, files: dict[str, Any], run_dir: str | None,
+    best: Trial,
+    trials: Sequence[Trial],
+    metric: str,
+    files: dict[str, Any],
+    run_dir: str | None,
     fit: Callable[..., Outcome] | None,
-) -> Outcome | None:  # fmt: skip
+) -> Outcome | None:
     """Write the files of the best candidate, with the table in its report; ``fit`` fits it on all
     shards where its trial did not; None = it has no files."""
     table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
@@ -239,59 +252,70 @@ def _write_best(
     return outcome
 
 
-def _all_iterations(
-    candidates: Sequence[Settings], schedule: Schedule, metric: str,
-    fit: Callable[[Mapping[int, Settings], int], Mapping[int, list[Trial]]],
-) -> list[Trial]:  # fmt: skip
-    """Return each candidate's last trial; costs are those of all iterations.
+def _through_stages(
+    candidates: Sequence[Settings],
+    stages: int,
+    metric: str,
+    refit: int,
+    fit: Callable[[Mapping[int, Settings], int, int | None], Trials],
+) -> list[Trial]:
+    """Return each candidate's last trial, with the costs of all its stages; see ``two_stage``.
 
-    ``fit`` is a function from number → settings, and the iteration, to number → trials on all
-    folds.
+    ``fit`` : function of candidates (number → settings), the stage, and the number of fits after
+    it, that returns the trials of all folds by number.
     """
     trials: dict[int, Trial] = {}
-    running = list(range(len(candidates)))
-    for iteration in range(schedule.last + 1):
+    running: list[int] = [*range(len(candidates))]
+    for stage in range(stages):
         settings = {
-            number: schedule.settings(iteration, candidates[number], trials.get(number))
+            number: stage_settings(stage, candidates[number], trials.get(number))
             for number in running
         }
-        for number, of_folds in fit(settings, iteration).items():
-            trial = replace(mean_trial(settings[number], of_folds), iteration=iteration)
+        of_folds = fit(settings, stage, None if stage < stages - 1 else refit)
+        for number in running:
+            trial = mean_trial(settings[number], of_folds[number])
             costs = [trials[number].costs] if number in trials else []
-            trials[number] = replace(trial, costs=Costs.total([*costs, trial.costs]))
+            total = Costs.total([*costs, trial.costs])
+            trials[number] = replace(trial, iteration=stage, costs=total)
         check_measured([trials[number] for number in running], metric)
-        if iteration < schedule.last:
-            left = [trial for _, trial in sorted(trials.items()) if trial.dropped is None]
-            running, dropped = schedule.decide(iteration, left)
-            for number in (*running, *dropped):
-                reason = dropped.get(number)
-                trials[number] = replace(trials[number], outcome=None, dropped=reason)
-            if not running:
-                break
+        if stage < stages - 1:
+            trials = {trial.candidate: trial for trial in pruned([*trials.values()])}
+            running = [n for n in running if trials[n].dropped is None and not trials[n].met]
+            for number, trial in trials.items():
+                if number in running or trial.dropped:
+                    trials[number] = replace(trial, outcome=None)
+        if not running:
+            break
     return [trials[number] for number in range(len(candidates))]
 
 
-def _by_candidate(
-    tasks: Sequence[Task], trials: Iterable[Trial], listen: Listener
-) -> dict[int, list[Trial]]:
+def _by_candidate(tasks: Sequence[Task], trials: Iterable[Trial], listen: Listener) -> Trials:
     """Return the trials of every candidate, in the order of the folds."""
     folds = [task.fold.name or "" for task in tasks for _ in task.candidates]
     by_candidate: dict[int, list[Trial]] = defaultdict(list)
     for fold, trial in zip(folds, trials, strict=True):
         listen(
             TrialDone(
-                describe_candidate(trial.settings), fold, trial.metrics, trial.gap,
-                trial.stop_reason, trial.costs.worker,
+                describe_candidate(trial.settings),
+                fold,
+                trial.metrics,
+                trial.gap,
+                trial.stop_reason,
+                trial.costs.worker,
             )
-        )  # fmt: skip
+        )
         by_candidate[trial.candidate].append(trial)
     return by_candidate
 
 
 def _tasks(
-    folds: Sequence[Fold], candidates: Mapping[int, Settings], *, count: int, cache: str,
+    folds: Sequence[Fold],
+    candidates: Mapping[int, Settings],
+    *,
+    count: int,
+    cache: str,
     scratch: str,
-) -> list[Task]:  # fmt: skip
+) -> list[Task]:
     """Distribute the candidates of every fold over its share of ``count`` tasks.
 
     Neighbours, which cost about the same, go to different tasks.
@@ -316,21 +340,26 @@ def _tasks(
 
 
 def fit_task(
-    task: Task, machine: Machine, metric: str | None, *, listen: Listener = ignore,
-    run_dir: str | None = None, worker: str = "local",
-) -> list[Trial]:  # fmt: skip
+    task: Task,
+    machine: Machine,
+    metric: str,
+    *,
+    listen: Listener = ignore,
+    run_dir: str | None = None,
+    worker: str = "local",
+) -> list[Trial]:
     """Fit candidates on the same readings of a fold, and measure them on one reading of its
     validation shards.
 
     Trials are in the order of the candidates, and do not depend on the others but for their costs.
-    The best by the metric, if there is one, has its outcome: 4 bytes a row, which need not travel
+    The best by the metric has its outcome: 4 bytes a row, which need not travel
     from a worker for the others. ``run_dir`` is as in ``fit_many``.
     """
     measure = partial(_measured, machine=machine, listen=listen, run_dir=run_dir, worker=worker)
     if task.fold.name is None:
         trials = measure(task)
-        best = ranked(trials, metric)[:1] if metric else []
-        return [trial if trial in best else replace(trial, outcome=None) for trial in trials]
+        best = ranked(trials, metric)[0]
+        return [trial if trial is best else replace(trial, outcome=None) for trial in trials]
     # columns as they are numbered: column 0 may occur in the fold's own shards alone
     numbered = {
         number: candidate.but(index_base=0) if candidate.index_base == "auto" else candidate
@@ -351,9 +380,13 @@ def _measured(
 ) -> list[Trial]:
     started, candidates = now(), list(task.candidates.values())
     outcomes = fit_many(
-        task.fold.shards, candidates, machine=machine, listen=listen, cache_dir=task.cache_dir,
+        task.fold.shards,
+        candidates,
+        machine=machine,
+        listen=listen,
+        cache_dir=task.cache_dir,
         run_dir=run_dir,
-    )  # fmt: skip
+    )
     models = [outcome.model for outcome in outcomes]
     if candidates[0].one_vs_rest and models[0].kind == "two classes":
         first, second = map(label_text, models[0].classes)
@@ -362,20 +395,24 @@ def _measured(
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(
-        models, task.fold.valid, limit_rows=HELD_ROWS, share=task.fold.share, **how
-    )
+    measured = evaluate_many(models, task.fold.valid, share=task.fold.share, **how)
     times, trials = (worker, started, now()), []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True
     ):
         report, metrics = outcome.report, evaluation.to_dict()
         costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
-        trials.append(Trial(
-            candidate=number, settings=settings,
-            metrics={name: metrics[name] for name in metrics_of(settings)},
-            certificate=certificate_of(report), costs=costs,
-            stop_reason=outcome.stop_reason, radius=report.get("radius"),
-            at_optimum=evaluation.accuracy_at_optimum or (None, None), outcome=outcome,
-        ))  # fmt: skip
+        trials.append(
+            Trial(
+                candidate=number,
+                settings=settings,
+                metrics={name: metrics[name] for name in metrics_of(settings)},
+                certificate=certificate_of(report),
+                costs=costs,
+                stop_reason=outcome.stop_reason,
+                radius=report.get("radius"),
+                at_optimum=evaluation.accuracy_at_optimum or (None, None),
+                outcome=outcome,
+            )
+        )
     return trials

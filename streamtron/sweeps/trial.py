@@ -28,9 +28,13 @@ from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.report import NOT_CERTIFIED, Outcome
 
 BOUNDS = (
-    "directional_margin", "primal_margin", "upper_bound", "primal_objective", "dual_objective",
+    "directional_margin",
+    "primal_margin",
+    "upper_bound",
+    "primal_objective",
+    "dual_objective",
     "relative_duality_gap",
-)  # fmt: skip
+)
 """Columns from a certificate."""
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
@@ -40,16 +44,23 @@ OF_PENALTIES = ("l1_ratio", "nonzero_weights")
 """Columns of candidates whose penalty is not l2."""
 
 COLUMNS: dict[str, type] = {
-    "candidate": int, "loss": str,
+    "candidate": int,
+    "loss": str,
     **dict.fromkeys(("C", "delta", "rho", "l1_ratio", "tol"), float),
-    "stage": str, "b": str, "iteration": int,
+    "stage": str,
+    "b": str,
+    "iteration": int,
     **dict.fromkeys(ALL_METRICS, float),
     "class": str,
     **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
     "nonzero_weights": int,
-    "full_epochs": int, "stop_reason": str, "dropped": str, "best": bool, "seconds": float,
+    "full_epochs": int,
+    "stop_reason": str,
+    "dropped": str,
+    "best": bool,
+    "seconds": float,
     **dict.fromkeys(("worker", "started", "finished"), str),
-}  # fmt: skip
+}
 """Column of a table → its type. Some metrics and the class are for many classes only, for two, or
 for numbers. All but the last four depend on data and settings alone."""
 
@@ -82,14 +93,13 @@ class Trial:
 
     Parameters
     ----------
-    settings : of its last iteration: in successive halving with the ``tol`` there, in the two-stage
-        procedure with the ``stage``, ``b`` and ``max_epochs``.
+    settings : of its last iteration: of two stages with the ``stage``, ``b`` and ``max_epochs``.
     metrics : of ``metrics_of(settings)``, None where undefined.
     costs : total over iterations and folds.
     radius : R of the rows that it was fitted on.
     at_optimum : bounds of its optimum's accuracy on the validation rows, None where unknown.
     outcome : of its fit on all shards, while it can still be the best.
-    dropped : why it does not go on, see ``halving``; None = it does, or this was its end.
+    dropped : why it does not go on, see ``two_stage``; None = it does, or this was its end.
     """
 
     candidate: int
@@ -124,16 +134,23 @@ class Trial:
         """Return its row of the table: values for those of ``COLUMNS`` that it has."""
         settings = self.settings
         values = {
-            "candidate": self.candidate, "iteration": self.iteration,
-            "stop_reason": self.stop_reason, "dropped": self.dropped, **self.costs._asdict(),
-            "loss": settings.loss, **prices(settings.C, settings.delta), "rho": settings.rho,
-            "tol": settings.tolerance, "stage": settings.stage,
+            "candidate": self.candidate,
+            "iteration": self.iteration,
+            "stop_reason": self.stop_reason,
+            "dropped": self.dropped,
+            **self.costs._asdict(),
+            "loss": settings.loss,
+            **prices(settings.C, settings.delta),
+            "rho": settings.rho,
+            "tol": settings.tolerance,
+            "stage": settings.stage,
             **({} if settings.penalty == "l2" else {"l1_ratio": settings.ratio}),
             "b": None if settings.b is None else ",".join(map(repr, settings.b)),
-            **self.metrics, **self.certificate,
+            **self.metrics,
+            **self.certificate,
             **dict(zip(AT_OPTIMUM, self.at_optimum, strict=True)),
             "best": self.candidate == best.candidate,
-        }  # fmt: skip
+        }
         return {name: values[name] for name in COLUMNS if name in values}
 
 

@@ -16,8 +16,22 @@ from streamtron.core.sealed import read_sealed, write_sealed
 from tests.helpers.processes import Process, here
 
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 10**400, 1e308, -1e308, 5e-324, "x", "", [], [["x"]], {}, {"a": [1]}, "gone",
-)  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    10**400,
+    1e308,
+    -1e308,
+    5e-324,
+    "x",
+    "",
+    [],
+    [["x"]],
+    {},
+    {"a": [1]},
+    "gone",
+)
 """What takes the place of every value; the last one stands for no value at all."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -36,7 +50,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "update": ("update", "m", "b.svm"),
     "forget": ("forget", "m", "b.svm"),
     "resume": ("fit", "a.svm", "--model", "m", "--resume"),
-    "diff": ("diff", "m", "good"),
 }
 
 SECONDS = 60
@@ -114,14 +127,26 @@ def ends_in_a_sentence(directory: Path, *words: str) -> str:
 
 
 COST: dict[str, tuple[str, ...]] = {
-    "m": ("inspect", "predict", "evaluate", "explain", "sklearn", "json", "liblinear", "onnx",
-          "report", "certify", "certify shards", "update", "diff"),
+    "m": (
+        "inspect",
+        "predict",
+        "evaluate",
+        "explain",
+        "sklearn",
+        "json",
+        "liblinear",
+        "onnx",
+        "report",
+        "certify",
+        "certify shards",
+        "update",
+    ),
     "m.run/report.json": ("report", "inspect run"),
     "m.run/run.json": ("inspect run", "update", "forget", "resume"),
     "m.run/manifest.json": ("inspect run", "report", "certify", "update", "forget"),
     "m.run/witness": ("certify",),
     "m.run/checkpoint": ("inspect run", "update", "resume"),
-}  # fmt: skip
+}
 """File → commands that read it."""
 
 

@@ -99,11 +99,14 @@ READ: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("what", READ)
-@pytest.mark.parametrize(("name", "kind", "begins"), [
-    ("pipe", DataError, "not a file but a pipe"),
-    (".", MachineError, "cannot be read"),
-    ("absent", MachineError, "cannot be read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind", "begins"),
+    [
+        ("pipe", DataError, "not a file but a pipe"),
+        (".", MachineError, "cannot be read"),
+        ("absent", MachineError, "cannot be read"),
+    ],
+)
 def test_a_pipe_is_not_waited_for_and_a_directory_is_refused(tmp_path, what, name, kind, begins):
     os.mkfifo(tmp_path / "pipe")
     message = refused(lambda: READ[what](str(tmp_path / name)), kind)
@@ -189,10 +192,13 @@ def forged(path: Path, place: int, value: int, **change: int) -> None:
 
 
 FORGED: dict[str, tuple[int, int, dict[str, int]]] = {
-    "longer": (18, 3, {}), "far longer": (18, 2**32 - 1, {}), "shorter": (26, 0, {}),
-    "no label": (27, 2, {}), "below none": (27, -2, {}),
+    "longer": (18, 3, {}),
+    "far longer": (18, 2**32 - 1, {}),
+    "shorter": (26, 0, {}),
+    "no label": (27, 2, {}),
+    "below none": (27, -2, {}),
     "nonzeros traded for rows": (18, 2, {"rows": 18, "nonzeros": 0}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", FORGED)
@@ -246,9 +252,11 @@ def in_little_room(warm: Path, *files: tuple[str, Path]) -> Iterator[str]:
     words = [str(word) for pair in files for word in pair]
     done = subprocess.run(
         [sys.executable, "-c", IN_LITTLE_ROOM, str(warm), *words],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True,
+        text=True,
+        timeout=300,
         env=os.environ | {"MALLOC_ARENA_MAX": "2", "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     yield from done.stdout.splitlines()
 

@@ -203,12 +203,16 @@ def become(status: str, dask_worker: Any) -> None:
     dask_worker.status = Status[status]
 
 
-@pytest.mark.parametrize(("kind", "at", "active_set"), [
-    pytest.param(KilledInTurn, 1, ALL, marks=pytest.mark.slow),
-    (KilledInTurn, 3, ALL),
-    (KilledOnceMade, None, ALL),
-    (Paused, None, BLOCKS),
-], indirect=["active_set"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "at", "active_set"),
+    [
+        pytest.param(KilledInTurn, 1, ALL, marks=pytest.mark.slow),
+        (KilledInTurn, 3, ALL),
+        (KilledOnceMade, None, ALL),
+        (Paused, None, BLOCKS),
+    ],
+    indirect=["active_set"],
+)
 def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_change_no_bit(
     place, workers, alone, active_set, tmp_path, kind, at
 ):
@@ -218,15 +222,22 @@ def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_cha
     assert (tmp_path / "m").read_bytes() == alone
 
 
-@pytest.mark.parametrize("how", [
-    {"penalty": "l1"}, {"penalty": "elasticnet"}, {"multiclass": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"penalty": "l1"},
+        {"penalty": "elasticnet"},
+        {"multiclass": True},
+    ],
+    ids=str,
+)
 def test_sparse_models_and_many_classes_survive_a_kill_to_the_bit(place, workers, tmp_path, how):
     wanted = {"C": 2.0, "tol": 1e-3, "parts": 3, "class_weight": "balanced"}
     one = {
         "shards": [place / ("many" if "multiclass" in how else "train")],
-        "settings": Settings.from_dict(wanted | how), "machine": Machine(),
-    }  # fmt: skip
+        "settings": Settings.from_dict(wanted | how),
+        "machine": Machine(),
+    }
     alone = fit(**one, model=tmp_path / "alone").report
     killing = disturbed(workers, Killing, at=alone["rounds"] // 2)
     found = fit(**one, model=tmp_path / "m", open_parts=killing).report
@@ -355,9 +366,20 @@ class Fit:
     def __init__(self, place: Path, model: Path, workers: Workers, active_set: int) -> None:
         self.workers = workers
         words = [
-            "fit", "train", "--model", model, "--C", 20, "--tol", 0.02, "--resume",
-            "--active-set", f"{active_set}B", "--scheduler", workers.client.scheduler.address,
-        ]  # fmt: skip
+            "fit",
+            "train",
+            "--model",
+            model,
+            "--C",
+            20,
+            "--tol",
+            0.02,
+            "--resume",
+            "--active-set",
+            f"{active_set}B",
+            "--scheduler",
+            workers.client.scheduler.address,
+        ]
         self._begin = lambda: Process(COMMAND, *words, cwd=place)
         self.process = self._begin()
 

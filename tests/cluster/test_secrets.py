@@ -75,7 +75,7 @@ async def _reach(address: str, context: ssl.SSLContext | None, timeout: float) -
         await found.close()
 
 
-def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
+def test_no_page_tells_what_our_workers_do(workers):
     info = workers.client.scheduler_info()
     ports = [info["services"]["dashboard"]]
     ports += [worker["services"]["dashboard"] for worker in info["workers"].values()]
@@ -88,25 +88,30 @@ def test_without_a_dashboard_no_page_tells_what_our_workers_do(workers):
 CLOSED = "tcp://127.0.0.1:1"
 
 
-@pytest.mark.parametrize(("asked", "words"), [
-    ({}, "give one of them"),
-    ({"workers": 0}, "wanted at least 1"),
-    ({"workers": 2.0}, "workers is 2.0: wanted at least 1, as a whole number"),
-    ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
-    ({"scheduler": "no-such-file.json"}, "neither an address"),
-    ({"scheduler": __file__}, "not a scheduler file"),
-    ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask knows"),
-    ({"scheduler": "tls://127.0.0.1:1"}, "there are none.*DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),
-    ({"scheduler": "inproc://x"}, "not an address"),
-    ({"scheduler": "ucx://127.0.0.1:1"}, "not an address|no scheduler answered"),
-    ({"scheduler": "tcp://127.0.0.1"}, "missing port"),
-    ({"scheduler": CLOSED}, r"no scheduler answered within 0\.5 s"),
-    ({"workers": 1, "dashboard": "no.such.host.invalid:80"}, "1 workers could not be started"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "give one of them"),
+        ({"workers": 0}, "expected at least 1"),
+        ({"workers": 2.0}, "workers is 2.0: expected at least 1, as a whole number"),
+        ({"workers": 1, "worker_timeout": 0.0}, "worker-timeout is 0 s"),
+        ({"scheduler": "no-such-file.json"}, "neither an address"),
+        ({"scheduler": __file__}, "neither an address"),
+        ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask can use"),
+        (
+            {"scheduler": "tls://127.0.0.1:1"},
+            "not an address .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
+        ),
+        ({"scheduler": "inproc://x"}, "not an address"),
+        ({"scheduler": "ucx://127.0.0.1:1"}, "not an address|no scheduler answered"),
+        ({"scheduler": "tcp://127.0.0.1"}, "missing port"),
+        ({"scheduler": CLOSED}, r"no scheduler answered within 0\.5 s"),
+    ],
+)
 def test_what_cannot_be_a_cluster_is_a_sentence_at_once(asked, words):
     """A client of Dask's that fails so waits a minute, and leaves a traceback."""
     begin = time.monotonic()
-    machine = asked.get("scheduler") in (CLOSED, "ucx://127.0.0.1:1") or "dashboard" in asked
+    machine = asked.get("scheduler") in (CLOSED, "ucx://127.0.0.1:1")
     kinds = (SettingsError, MachineError) if machine else SettingsError
     with (
         dask.config.set(NO_CERTIFICATE),

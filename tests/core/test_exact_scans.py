@@ -188,8 +188,10 @@ def exact_primal(drawn: Drawn, cost: Fractions, v: Fractions, margins: Fractions
     """P of the weights v with these margins."""
     ratio, name = Fraction(drawn.ratio), drawn.loss.name
     penalties = ratio * sum(map(abs, v[:-1])) + ((1 - ratio) * square(v[:-1]) + v[-1] ** 2) / 2
-    lost = (fraction(c) * losses.loss_at(name, fraction(m))[0]
-            for c, m in zip(cost, margins, strict=True))  # fmt: skip
+    lost = (
+        fraction(c) * losses.loss_at(name, fraction(m))[0]
+        for c, m in zip(cost, margins, strict=True)
+    )
     return fraction(penalties) + mpmath.fsum(lost)
 
 
@@ -203,8 +205,10 @@ def exact_dual(drawn: Drawn, cost: Fractions, sums: Fractions, claimed: float) -
         return mpmath.mpf(0)
 
     def dual(s: mpmath.mpf) -> mpmath.mpf:
-        earned = (fraction(c) * losses.gain_of(drawn.loss.name, s * fraction(x / c))
-                  for x, c in zip(alpha, cost, strict=True))  # fmt: skip
+        earned = (
+            fraction(c) * losses.gain_of(drawn.loss.name, s * fraction(x / c))
+            for x, c in zip(alpha, cost, strict=True)
+        )
         lost = (s * fraction(bias)) ** 2 / 2
         if ratio < 1:
             beyond = (max(s * fraction(abs(x)) - fraction(ratio), 0) for x in a)

@@ -26,7 +26,7 @@ from streamtron.core.losses import LOSSES
 from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
-from streamtron.data.formats import word_kernels
+from streamtron.data.formats import text_kernels
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled
@@ -407,7 +407,7 @@ LEAST = b"U\x07o\x83"
 def test_hash_words_equals_its_plain_oracle_bit_for_bit(words, bits):
     mask, stops = 2**bits - 1, np.cumsum([len(word) + 1 for word in words], dtype=np.int64)
     columns, negative = np.full(len(words), -7), np.zeros(len(words), bool)
-    word_kernels.hash_words(
+    text_kernels.hash_words(
         np.frombuffer(b"".join(word + b" " for word in words), np.uint8),
         frozen([0, *stops][: len(words)], np.int64),
         frozen([*(stops - 1)], np.int64),

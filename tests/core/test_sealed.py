@@ -68,12 +68,14 @@ def test_the_safetensors_library_opens_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "tensors", "match"),
     [
-        *(({}, {"x": np.zeros(1, dtype)}, "tensor 'x'")
-          for dtype in (np.float32, np.int8, np.uint64, np.bool_, object, "U1")),
+        *(
+            ({}, {"x": np.zeros(1, dtype)}, "tensor 'x'")
+            for dtype in (np.float32, np.int8, np.uint64, np.bool_, object, "U1")
+        ),
         ({}, {"__metadata__": np.zeros(1)}, "__metadata__"),
         *(({"a": value}, {}, None) for value in (np.nan, np.inf, {1}, b"a")),
     ],
-)  # fmt: skip
+)
 def test_what_no_file_can_hold_is_refused_and_not_written(tmp_path, content, tensors, match):
     with pytest.raises((TypeError, ValueError), match=match):
         write_sealed(tmp_path / "m", content, tensors)

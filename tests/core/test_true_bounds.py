@@ -41,10 +41,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 SEEDS = [
     *range(examples(600)),
-    5985, 18253, 24185, 72353,  # counts of 0 that nothing but a far finer b would move
-    37717, 72532,  # a whose norm rounding has left nothing of, as a stage begins
+    5985,
+    18253,
+    24185,
+    72353,  # counts of 0 that nothing but a far finer b would move
+    37717,
+    72532,  # a whose norm rounding has left nothing of, as a stage begins
     43867,  # conjugate gradients with nothing left to go along
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -122,13 +126,20 @@ def test_the_upper_bound_of_rows_with_100_000_columns_is_the_length_of_the_sum_w
 @pytest.mark.parametrize(
     "setting",
     [
-        {"delta": 1e-100}, {"delta": 1e200}, {"C": 1e200}, {"C": 1e-200}, {"C": math.inf},
-        {"rho": 1e160}, {"rho": 1e-160}, {"C": math.nan}, {"class_weight": {"1": 1e300}},
+        {"delta": 1e-100},
+        {"delta": 1e200},
+        {"C": 1e200},
+        {"C": 1e-200},
+        {"C": math.inf},
+        {"rho": 1e160},
+        {"rho": 1e-160},
+        {"C": math.nan},
+        {"class_weight": {"1": 1e300}},
     ],
-)  # fmt: skip
+)
 def test_a_setting_with_which_sums_would_overflow_is_refused(setting):
     [name] = setting
-    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: wanted .*1e"):
+    with pytest.raises(SettingsError, match=name.replace("_", "-") + r".* is .*: expected .*1e"):
         Settings(**setting)
 
 

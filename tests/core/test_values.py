@@ -36,24 +36,24 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("C = [1]", "C is [1]: wanted a number"),
-        ("rho = true", "rho is True: wanted a number"),
-        ("tol = '0.1'", "tol is '0.1': wanted a number"),
-        ("multiclass = 'yes'", "multiclass is 'yes': wanted true or false"),
-        ("faithful = 1", "faithful is 1: wanted true or false"),
-        ("max_epochs = 2.5", "max-epochs is 2.5: wanted a whole number"),
-        ("seed = true", "seed is True: wanted a whole number"),
-        ("b = ['x']", "b is ['x']: wanted one number a stage"),
-        ("label = 3", "label is 3: wanted text"),
-        ("stage = [1]", "stage is [1]: wanted text or a number"),
-        ("features = [1]", "features is [1]: wanted names"),
-        ("index_base = 1.0", "index-base is 1.0: wanted auto, 0 or 1"),
-        ("active_set = 1.5", "active-set is 1.5: wanted a whole number of bytes"),
-        ("class_weight = {1 = 'x'}", "class-weight is {'1': 'x'}: wanted balanced, or a number"),
-        (f"max_epochs = '{'9' * 5000}'", "(5,002 characters): wanted a whole number"),
+        ("C = [1]", "C is [1]: expected a number"),
+        ("rho = true", "rho is True: expected a number"),
+        ("tol = '0.1'", "tol is '0.1': expected a number"),
+        ("multiclass = 'yes'", "multiclass is 'yes': expected true or false"),
+        ("faithful = 1", "faithful is 1: expected true or false"),
+        ("max_epochs = 2.5", "max-epochs is 2.5: expected a whole number"),
+        ("seed = true", "seed is True: expected a whole number"),
+        ("b = ['x']", "b is ['x']: expected numbers between commas"),
+        ("label = 3", "label is 3: expected text"),
+        ("stage = [1]", "stage is [1]: expected text or a number"),
+        ("features = [1]", "features is [1]: expected names"),
+        ("index_base = 1.0", "index-base is 1.0: expected auto, 0 or 1"),
+        ("active_set = 1.5", "active-set is 1.5: expected a whole number of bytes"),
+        ("class_weight = {1 = 'x'}", "class-weight is {'1': 'x'}: expected balanced, or a number"),
+        (f"max_epochs = '{'9' * 5000}'", "(5,002 characters): expected a whole number"),
     ],
 )
-def test_a_setting_of_the_wrong_kind_is_named_with_what_was_found_and_wanted(place, line, sentence):
+def test_a_setting_of_the_wrong_kind_is_named_with_what_is_expected(place, line, sentence):
     (place / "odd.toml").write_text(line)
     done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
     one_sentence(done, 2, sentence)
@@ -62,10 +62,15 @@ def test_a_setting_of_the_wrong_kind_is_named_with_what_was_found_and_wanted(pla
 
 def test_scalars_and_arrays_of_numpy_are_the_numbers_that_they_hold(place):
     given: dict[str, Any] = {
-        "C": np.float32(0.5), "tol": np.float64(0.1), "max_epochs": np.int64(3),
-        "seed": np.uint8(7), "multiclass": np.bool_(True), "b": np.array([5.0, 0.5]),
-        "stage": "1,0.1", "class_weight": {np.int64(1): np.float32(2.0)},
-    }  # fmt: skip
+        "C": np.float32(0.5),
+        "tol": np.float64(0.1),
+        "max_epochs": np.int64(3),
+        "seed": np.uint8(7),
+        "multiclass": np.bool_(True),
+        "b": np.array([5.0, 0.5]),
+        "stage": "1,0.1",
+        "class_weight": {np.int64(1): np.float32(2.0)},
+    }
     plain = {name: value.tolist() for name, value in given.items() if isinstance(value, np.generic)}
     plain |= {"b": [5.0, 0.5], "stage": "1,0.1", "class_weight": {1: 2.0}}
     made = streamtron.Settings.from_dict(given)
@@ -129,10 +134,14 @@ def test_names_of_files_that_are_not_utf8_do_not_end_a_command(place):
     ("name", "content", "options", "parts"),
     [
         ("rows.csv", "a" * 5_000_000 + ",b\n1,2\n", [], ("no column for the labels", "…")),
-        ("rows.vw", "-1 |a y:1\n1 |a:1e300 x:1e300\n", ["--hash-bits", "8"],
-         ("line 2: ", "overflows float32")),
+        (
+            "rows.vw",
+            "-1 |a y:1\n1 |a:1e300 x:1e300\n",
+            ["--hash-bits", "8"],
+            ("line 2: ", "overflows float32"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, parts):
     (place / name).write_text(content)
     done = here(place, "fit", name, "--model", "m", *options)
@@ -141,21 +150,33 @@ def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, 
 
 
 @pytest.mark.parametrize(
-    ("make", "wanted"),
-    [(partial(streamtron.Machine, checkpoint_every=-5), "checkpoint-every is -5.0: wanted 0"),
-     (partial(streamtron.Machine, checkpoint_every=math.nan), "is nan: wanted 0 or more"),
-     (partial(streamtron.Machine, memory=-1), "memory is -1: wanted a size of 0 bytes or more"),
-     (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1")],
-)  # fmt: skip
-def test_python_refuses_what_the_command_line_does(make, wanted):
-    with pytest.raises(SettingsError, match=wanted):
+    ("make", "expected"),
+    [
+        (partial(streamtron.Machine, checkpoint_every=-5), "checkpoint-every is -5.0: expected 0"),
+        (partial(streamtron.Machine, checkpoint_every=math.nan), "is nan: expected 0 or more"),
+        (partial(streamtron.Machine, memory=-1), "memory is -1: expected 0 or more"),
+        (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1"),
+    ],
+)
+def test_python_refuses_what_the_command_line_does(make, expected):
+    with pytest.raises(SettingsError, match=expected):
         make()
 
 
 OPTIONS = (
-    "--C", "--delta", "--rho", "--tol", "--b", "--max-epochs", "--stage", "--memory", "--seed",
-    "--checkpoint-every", "--parts", "--threads",
-)  # fmt: skip
+    "--C",
+    "--delta",
+    "--rho",
+    "--tol",
+    "--b",
+    "--max-epochs",
+    "--stage",
+    "--memory",
+    "--seed",
+    "--checkpoint-every",
+    "--parts",
+    "--threads",
+)
 
 
 @pytest.mark.parametrize("text", ["1_0", "٣", "1i"])
@@ -243,15 +264,17 @@ def test_every_name_that_the_docs_write_can_be_imported():
     named = {name for name in re.findall(r"`streamtron((?:\.\w+)+)", text) if "." in name[1:]}
     imports |= {"from streamtron{} import {}".format(*name.rsplit(".", 1)) for name in named}
     assert "from streamtron.errors import DataError" in imports
-    script = "\n".join([
-        "import sys, streamtron.errors, streamtron.events",
-        "assert not {'numba', 'pyarrow', 'numpy'} & {*sys.modules}",
-        *sorted(imports),
-        "assert streamtron.errors.DataError is DataError",
-        "from streamtron.errors import *",
-        "from streamtron.events import *",
-        "assert {StreamtronError: ReadingDone} == {streamtron.errors.StreamtronError: "
-        "streamtron.core.events.ReadingDone}",
-    ])  # fmt: skip
+    script = "\n".join(
+        [
+            "import sys, streamtron.errors, streamtron.events",
+            "assert not {'numba', 'pyarrow', 'numpy'} & {*sys.modules}",
+            *sorted(imports),
+            "assert streamtron.errors.DataError is DataError",
+            "from streamtron.errors import *",
+            "from streamtron.events import *",
+            "assert {StreamtronError: ReadingDone} == {streamtron.errors.StreamtronError: "
+            "streamtron.core.events.ReadingDone}",
+        ]
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -55,8 +55,9 @@ def flipped(content, position):
 
 
 def damaged_page(path):
-    pq.write_table(table(40), path, row_group_size=16, write_page_checksum=True,
-                   use_dictionary=False)  # fmt: skip
+    pq.write_table(
+        table(40), path, row_group_size=16, write_page_checksum=True, use_dictionary=False
+    )
     group = pq.read_metadata(path).row_group(2).column(1)
     return flipped(path.read_bytes(), group.data_page_offset + group.total_compressed_size - 3)
 
@@ -76,11 +77,12 @@ BAD = {
     "damaged page": ("b.parquet", damaged_page),
     "short parquet": ("b.parquet", lambda path: table_bytes(path, table(40))[:-1]),
     "other layout": (
-        "b.parquet", lambda path: table_bytes(path, table(40).drop_columns(["values", "indices"])),
+        "b.parquet",
+        lambda path: table_bytes(path, table(40).drop_columns(["values", "indices"])),
     ),
     "null label": ("b.parquet", null_label),
     "short arrow": ("b.arrow", lambda path: table_bytes(path, table(40))[:-60]),
-}  # fmt: skip
+}
 """The name of a bad shard, and its content, by a path that may be written to."""
 
 

@@ -15,24 +15,29 @@ from sklearn.feature_extraction.text import HashingVectorizer
 import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.executor import serial
 from streamtron.data import column_names
 from streamtron.runs.convert import convert
 from streamtron.runs.report_page import report
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here
-from tests.helpers.runs import pickled
 
 WORDS = ("cheap pills now", "meeting notes café", "Cheap cheap offer", "", "ab a b")
 ROWS = [
-    {"text": WORDS[k % 5], "y": int(k % 5 < 2), "links": k % 3, "lang": ("de", "en")[k % 2],
-     "text2": WORDS[k % 3]}
+    {
+        "text": WORDS[k % 5],
+        "y": int(k % 5 < 2),
+        "links": k % 3,
+        "lang": ("de", "en")[k % 2],
+        "text2": WORDS[k % 3],
+    }
     for k in range(60)
-]  # fmt: skip
+]
 RECIPE = (
-    "text:text,hash_bits=7,alternate_sign,ngrams=1-2", "links:number", "lang:category,hash_bits=7",
-)  # fmt: skip
+    "text:text,hash_bits=7,alternate_sign,ngrams=1-2",
+    "links:number",
+    "lang:category,hash_bits=7",
+)
 
 
 def kept(directory: Path) -> set[tuple[int, str, int, int]]:
@@ -60,21 +65,6 @@ def test_the_names_of_documents_are_those_of_the_columns_that_scikit_learn_puts_
     assert kept(tmp_path / "rows") == wanted
 
 
-def test_workers_write_the_same_shards_and_names(tmp_path):
-    files = [
-        write_table(tmp_path / name, ROWS[:n]) for name, n in (("a.jsonl", 60), ("b.jsonl", 7))
-    ]
-    for name, executor in (("here", serial), ("there", pickled)):
-        convert(files, tmp_path / name, columns=(*RECIPE, "text2:text,tfidf"), label="y",
-                keep_names=True, rows_per_shard=25, executor=executor)  # fmt: skip
-    here, there = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-        for name in ("here", "there")
-    )
-    assert here == there
-    assert len(here) == 4
-
-
 def test_a_shard_with_nothing_but_nulls_has_no_names(tmp_path):
     write_table(tmp_path / "a.parquet", {"t": pa.array(["a bb"]), "u": pa.nulls(1), "y": [1]})
     columns = [f"{name}:text,hash_bits=4,null=empty" for name in "tu"]
@@ -97,10 +87,14 @@ def test_of_too_many_names_those_that_occur_most_often_are_kept(tmp_path, monkey
     ("text", "name", "given", "wanted"),
     [
         ("1 |t cheap:2 now\n-1 |t cheap\n", "a.vw", {"hash_bits": 6}, {"t^cheap": 2, "t^now": 1}),
-        ("y,price,age\n1,2,3\n0,4,5\n", "a.csv", {"features": ("price", "age")},
-         {"price": 2, "age": 2}),
+        (
+            "y,price,age\n1,2,3\n0,4,5\n",
+            "a.csv",
+            {"features": ("price", "age")},
+            {"price": 2, "age": 2},
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("to", ["parquet", "libsvm"])
 def test_names_of_features_are_kept_with_their_columns(text, name, given, wanted, to, tmp_path):
     (tmp_path / name).write_text(text)
@@ -119,8 +113,17 @@ def test_names_of_features_are_kept_with_their_columns(text, name, given, wanted
 def test_explain_and_report_name_the_words_of_a_model(tmp_path):
     write_table(tmp_path / "mail.jsonl", ROWS)
     run = partial(here, tmp_path)
-    run("convert", "mail.jsonl", "rows", "--text", "text,hash_bits=3,alternate_sign",
-        "--label", "y", "--keep-names")  # fmt: skip
+    run(
+        "convert",
+        "mail.jsonl",
+        "-o",
+        "rows",
+        "--text",
+        "text,hash_bits=3,alternate_sign",
+        "--label",
+        "y",
+        "--keep-names",
+    )
     run("fit", "rows", "--model", "m")
     names = {}
     for column, name, *_ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):
@@ -178,11 +181,15 @@ def test_names_of_another_recipe_and_other_files_are_refused_with_what_differs(t
             convert(mail, tmp_path / place, columns=columns, label="y", keep_names=True)
         return streamtron.explain(model, names=tmp_path / place)
 
-    for k, columns in enumerate((
-        ("text:text,hash_bits=6",), ("text:text,hash_bits=5,alternate_sign",),
-        ("text:text,lowercase=false,hash_bits=5",), ("text:text,ngrams=1-2,hash_bits=5",),
-        ("text:text,hash_bits=5", "links:number"),
-    )):  # fmt: skip
+    for k, columns in enumerate(
+        (
+            ("text:text,hash_bits=6",),
+            ("text:text,hash_bits=5,alternate_sign",),
+            ("text:text,lowercase=false,hash_bits=5",),
+            ("text:text,ngrams=1-2,hash_bits=5",),
+            ("text:text,hash_bits=5", "links:number"),
+        )
+    ):
         message = refused(partial(explained, str(k), *columns))
         assert f"another recipe: recipe is {[*columns]}, the m"[:70] in message
     assert explained("norm", "text:text,hash_bits=5,norm=none,binary") == explained("own")
@@ -196,9 +203,12 @@ def test_names_of_another_hash_vocabulary_or_first_column_are_refused(tmp_path):
     (tmp_path / "words").write_text("t^cheap\nt^now\n")
     (tmp_path / "more").write_text("t^now\nt^cheap\n")
     ways = {
-        "8": {"hash_bits": 8}, "10": {"hash_bits": 10}, "seed": {"hash_bits": 8, "hash_seed": 7},
-        "v": {"vocabulary": str(tmp_path / "words")}, "w": {"vocabulary": str(tmp_path / "more")},
-    }  # fmt: skip
+        "8": {"hash_bits": 8},
+        "10": {"hash_bits": 10},
+        "seed": {"hash_bits": 8, "hash_seed": 7},
+        "v": {"vocabulary": str(tmp_path / "words")},
+        "w": {"vocabulary": str(tmp_path / "more")},
+    }
     for name, way in ways.items():
         convert(shard, tmp_path / f"{name}-rows", settings=Settings(**way), keep_names=True)
     convert(shard, tmp_path / "from-1", to="libsvm", settings=Settings(hash_bits=8))
@@ -207,10 +217,12 @@ def test_names_of_another_hash_vocabulary_or_first_column_are_refused(tmp_path):
     assert streamtron.explain(hashed, names=tmp_path / "8-rows")
     assert streamtron.explain(named, names=tmp_path / "v-rows")
     for model, name, wanted in (
-        (hashed, "10", "hash_bits is 10, the model has 8"), (hashed, "seed", "hash_seed is 7"),
-        (hashed, "v", "hash_bits is None"), (named, "w", "vocabulary is "),
+        (hashed, "10", "hash_bits is 10, the model has 8"),
+        (hashed, "seed", "hash_seed is 7"),
+        (hashed, "v", "hash_bits is None"),
+        (named, "w", "vocabulary is "),
         (numbered, "8", "index_base is 0, the model has 1"),
-    ):  # fmt: skip
+    ):
         place = tmp_path / f"{name}-rows"
         assert wanted in refused(partial(streamtron.explain, model, names=place))
 
@@ -230,7 +242,7 @@ def test_a_small_file_of_names_that_takes_much_memory_is_refused(tmp_path, rows,
 
 def test_features_without_names_are_refused(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    with pytest.raises(SettingsError, match="no names to be kept"):
+    with pytest.raises(SettingsError, match="column numbers and no names"):
         convert(tmp_path / "a.svm", tmp_path / "rows", keep_names=True)
     convert(tmp_path / "a.svm", tmp_path / "rows", settings=Settings(index_base=1))
     with pytest.raises(DataError, match=r"part-00000\.parquet: features that are numbered"):

@@ -49,10 +49,15 @@ def batch_of(rows: list[Row], weighted: bool = False, place: str = "row {}") -> 
 
 
 def convert(
-    batches: Iterable[RowBatch], destination: Path, to: Format, index_base: int = 0,
-    text_base: int = 1, weights: bool = False, rows_per_shard: int = ROWS_PER_SHARD,
+    batches: Iterable[RowBatch],
+    destination: Path,
+    to: Format,
+    index_base: int = 0,
+    text_base: int = 1,
+    weights: bool = False,
+    rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
-) -> Written:  # fmt: skip
+) -> Written:
     """Write shards from the batches of any reader; the first one tells the type of labels."""
     first, batches = itertools.tee(batches)
     label = next((label for batch in first for label in batch.classes), 1.0)
@@ -84,9 +89,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 SOME: list[Row] = [
-    (1.0, {0: 0.5, 7: -2.0}, 1.0), (-1.0, {}, 1.0), (1.0, {3: 0.1}, 1.0),
+    (1.0, {0: 0.5, 7: -2.0}, 1.0),
+    (-1.0, {}, 1.0),
+    (1.0, {3: 0.1}, 1.0),
     (2.5, {2**32 - 3: 1.0}, 1.0),
-]  # fmt: skip
+]
 
 labels = st.floats(allow_nan=False, allow_infinity=False)
 values = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -287,22 +294,39 @@ SINGLE = batch_of([(1.0, {}, 1.0)])
 @pytest.mark.parametrize(
     ("before", "rows", "to", "sentence"),
     [
-        ([], [("CCAT", {1: 1.0}, 1.0)], "libsvm",
-         "0: label 'CCAT' is a string, and libsvm text has numbers as labels. Convert to Parquet."),
-        ([SINGLE], [(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)], "libsvm",
-         "1: no label, and libsvm text needs one in every row. Convert to Parquet."),
+        (
+            [],
+            [("CCAT", {1: 1.0}, 1.0)],
+            "libsvm",
+            "0: label 'CCAT' is a string, and libsvm text has numbers as labels. "
+            "Convert to Parquet.",
+        ),
+        (
+            [SINGLE],
+            [(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)],
+            "libsvm",
+            "1: no label, and libsvm text needs one in every row. Convert to Parquet.",
+        ),
         *(
-            ([SINGLE], [(label, {1: 1.0}, 1.0)], "parquet",
-             f"0: label {label!r} where the rows before have labels of type float. One data set "
-             "has one type of label.")
+            (
+                [SINGLE],
+                [(label, {1: 1.0}, 1.0)],
+                "parquet",
+                f"0: label {label!r} where the rows before have labels of type float. One data set "
+                "has one type of label.",
+            )
             for label in ("x", True)
         ),
-        ([], [(1.0, {}, 0.5)], "parquet",
-         "0: row weights that would be lost. Ask for weights to be written, or read the rows "
-         "without them."),
+        (
+            [],
+            [(1.0, {}, 0.5)],
+            "parquet",
+            "0: row weights that would be lost. Ask for weights to be written, or read the rows "
+            "without them.",
+        ),
     ],
     ids=["string", "unlabelled", "mixed", "bool is no float", "weights"],
-)  # fmt: skip
+)
 def test_what_cannot_be_written_is_refused_with_the_row(tmp_path, before, rows, to, sentence):
     batches = [*before, batch_of(rows, weighted=rows[0][2] != 1.0, place="a, row {}")]
     assert refused(lambda: convert(batches, tmp_path / "out", to)) == f"a, row {sentence}"

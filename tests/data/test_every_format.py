@@ -30,11 +30,13 @@ class TestLibsvm(ReaderTests):
 
 def lists(rows: Sequence[Row]) -> pa.Table:
     """Rows as lists of columns and of values."""
-    return pa.table({
-        "label": pa.array([y for y, _ in rows], pa.float64()),
-        "indices": pa.array([list(row) for _, row in rows], pa.list_(pa.int64())),
-        "values": pa.array([list(row.values()) for _, row in rows], pa.list_(pa.float64())),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "label": pa.array([y for y, _ in rows], pa.float64()),
+            "indices": pa.array([list(row) for _, row in rows], pa.list_(pa.int64())),
+            "values": pa.array([list(row.values()) for _, row in rows], pa.list_(pa.float64())),
+        }
+    )
 
 
 class TestParquet(ReaderTests):

@@ -194,9 +194,12 @@ def test_signs_and_prices_follow_labels_and_weights(
 
 @pytest.mark.parametrize(
     ("setting", "settings"),
-    [("multilabel", {"multilabel": True}), ("multiclass", {"multiclass": True}),
-     *(("numbers", {"loss": loss}) for loss in REGRESSION)],
-)  # fmt: skip
+    [
+        ("multilabel", {"multilabel": True}),
+        ("multiclass", {"multiclass": True}),
+        *(("numbers", {"loss": loss}) for loss in REGRESSION),
+    ],
+)
 def test_the_contract_of_a_model_says_what_the_labels_of_its_rows_are(setting, settings):
     reading, plain = (reading_from_settings(Settings(**how)) for how in (settings, {}))
     assert (getattr(reading, setting), getattr(plain, setting)) == (True, False)
@@ -205,8 +208,11 @@ def test_the_contract_of_a_model_says_what_the_labels_of_its_rows_are(setting, s
 
 
 CONVERTED: list[Row] = [
-    (["C11", "CCAT"], {1: 0.5, 3: 1.0}), ([], {2: 1.0}), (["größer"], {}), (["CCAT"], {1: 2.0}),
-]  # fmt: skip
+    (["C11", "CCAT"], {1: 0.5, 3: 1.0}),
+    ([], {2: 1.0}),
+    (["größer"], {}),
+    (["CCAT"], {1: 2.0}),
+]
 NUMBERED: list[Row] = [([float(len(name)) for name in own], row) for own, row in CONVERTED]
 
 

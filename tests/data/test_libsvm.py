@@ -154,16 +154,28 @@ BOTH = ReaderConfig(labels="optional", weights_in_label=True)
     ("reading", "data", "rows"),
     [
         (OPTIONAL_NAMED, "C11 1:1\n 2:1\nE12\n", [("C11", [1], 1), (None, [2], 1), ("E12", [], 1)]),
-        (OPTIONAL, "1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n",
-         [(None, [1, 3], 1), (-1.0, [2], 1), (None, [4], 1), (None, [7], 1), (5.0, [], 1)]),
+        (
+            OPTIONAL,
+            "1:2 3:1\n-1 2:1\nqid:3 4:1\n 7:1.5e0\n5\n",
+            [(None, [1, 3], 1), (-1.0, [2], 1), (None, [4], 1), (None, [7], 1), (5.0, [], 1)],
+        ),
         (WEIGHTED_NAMED, "3:0.5 1:1\n4 1:1\n", [(3.0, [1], 0.5), (4.0, [1], 1)]),
         (BOTH, "3:2 5:1\n", [(3.0, [5], 2.0)]),
-        (WEIGHTED, "1:0.1 3:1\n-1:0 2:1\n-1 2:1\n1:12345678901234567890.5\n1:-0\n1:-1e-400\n",
-         [(1.0, [3], 0.1), (-1.0, [2], 0.0), (-1.0, [2], 1), (1.0, [], 12345678901234567890.5),
-          (1.0, [], 0.0), (1.0, [], 0.0)]),
+        (
+            WEIGHTED,
+            "1:0.1 3:1\n-1:0 2:1\n-1 2:1\n1:12345678901234567890.5\n1:-0\n1:-1e-400\n",
+            [
+                (1.0, [3], 0.1),
+                (-1.0, [2], 0.0),
+                (-1.0, [2], 1),
+                (1.0, [], 12345678901234567890.5),
+                (1.0, [], 0.0),
+                (1.0, [], 0.0),
+            ],
+        ),
     ],
     ids=["many classes", "no label", "weights of many classes", "weights, no label", "weights"],
-)  # fmt: skip
+)
 def test_labels_and_weights_may_be_missing_where_they_are_optional(reading, data, rows):
     assert [(row.label, row.columns, row.weight) for row in read(data, reading)] == rows
     assert all(batch.code_offsets is None for batch in batches(data, reading))
@@ -316,8 +328,12 @@ REFUSED: list[tuple[ReaderConfig, str | bytes, str]] = [
     (PLAIN, "1:0.5 3:1", "the row has no label but begins with 1:0.5. Put a label before it; if"),
     (PLAIN, "1,5,7 3:1", f"the row has several labels (1,5,7). {ONE_LABEL}"),
     (PLAIN, "0.1234567890123456789,5 3:1", "the row has several labels"),
-    (PLAIN, "price,age", f"the row has several labels (price,age). {ONE_LABEL}"
-     " If this is CSV, give the file a name that ends in .csv."),
+    (
+        PLAIN,
+        "price,age",
+        f"the row has several labels (price,age). {ONE_LABEL}"
+        " If this is CSV, give the file a name that ends in .csv.",
+    ),
     (PLAIN, '{"y": 1}', '{"y": is not in libsvm text. If these are JSON lines, give the file a na'),
     (PLAIN, "1 |t cheap", "|t is not in libsvm text. If this is Vowpal Wabbit's text, give the fi"),
     (PLAIN, "1 3:1 qid:2", "qid:2 is no query id. One is written qid:3, right after the label."),
@@ -344,15 +360,17 @@ REFUSED: list[tuple[ReaderConfig, str | bytes, str]] = [
     (NAMED, "nan 3:1", "label nan is no finite number"),
     (NAMED, "3:1", "the row has no label but begins with 3:1"),
     (WEIGHTED_NAMED, "C11:2 1:1", "label C11 is no finite decimal number"),
-    *((ONE_BASED, f"1 {row}", "column 0 in a file declared 1-based. Use --index-base 0.")
-      for row in ("0:1 2:1", "5:1 0:1")),
+    *(
+        (ONE_BASED, f"1 {row}", "column 0 in a file declared 1-based. Use --index-base 0.")
+        for row in ("0:1 2:1", "5:1 0:1")
+    ),
     (OPTIONAL, "-1:2", "column -1"),
     (OPTIONAL, "1.5:2", "column 1.5"),
     (OPTIONAL, ":5", ":5 has no column number"),
     (OPTIONAL, "3:", "column 3 has no value"),
     (OPTIONAL, "foo:1", "the row has no label"),
     (OPTIONAL, "qid:x 1:1", "qid:x is no query id"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("reading", "line", "sentence"), REFUSED)
@@ -527,9 +545,12 @@ def test_damage_in_a_compressed_file_is_told_after_a_bad_line_before_it(threads,
 NAMED_SO: dict[str | None, str] = {
     "libsvm": "a9a a9a.t rcv1_27613.ccat x.svm X.LIBSVM a.txt x.dat x.data a9a.xz x.svm.gz x.t.bz2 "
     "x.zst dir.parquet/a9a s3://bucket/part-0007",
-    "parquet": "x.parquet x.PQ", "arrow": "x.arrow a.arrows c.feather d.IPC",
-    "csv": "x.csv x.tsv.gz", "jsonl": "x.json", None: "x.npz x.tar.gz x.zip x.parquet.gz",
-}  # fmt: skip
+    "parquet": "x.parquet x.PQ",
+    "arrow": "x.arrow a.arrows c.feather d.IPC",
+    "csv": "x.csv x.tsv.gz",
+    "jsonl": "x.json",
+    None: "x.npz x.tar.gz x.zip x.parquet.gz",
+}
 
 
 def test_a_name_is_libsvm_text_unless_another_format_claims_it():

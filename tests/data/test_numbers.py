@@ -18,7 +18,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import MemorySource, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
-from streamtron.data.writers.predictions import PredictedRows, TextForm, text_predictions
+from streamtron.data.writers.predictions import TextForm, text_predictions
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import chunks_in
@@ -29,9 +29,11 @@ READINGS = {
     "vw": ReaderConfig(numbers=True, names=Hashing(8), weight_column="importance"),
 }
 ROW = {
-    "svm": "{} 1:1\n", "vw": "{} 2 |a x:1\n", "csv": "1,{}\n",
+    "svm": "{} 1:1\n",
+    "vw": "{} 2 |a x:1\n",
+    "csv": "1,{}\n",
     "jsonl": '{{"f0": 1, "price": {}}}\n',
-}  # fmt: skip
+}
 FINE = [0.1, -3e-05, 0.0, 1e300, 5e-324, 12345678.123456789, -7.0]
 """Numbers that only a correctly rounded double has."""
 
@@ -83,9 +85,9 @@ def test_a_column_of_any_number_type_gives_the_nearest_doubles(tmp_path):
             (kind, [1, 2**53 + 1], "line 2: label 9007199254740993 is an integer beyond 2⁵³ that")
             for kind in ("svm", "vw")
         ),
-        ("csv", [2.5, "cheap"], "line 3: label cheap in column 'price' of type string. A loss of"),
-        ("csv", [2.5, "inf"], "line 3: label inf in column 'price'"),
-        ("jsonl", [2.5, '"x"'], "line 2: not a file of JSON lines .*number to string"),
+        ("csv", [2.5, "cheap"], "row 2: label cheap in column 'price' of type string. A loss of"),
+        ("csv", [2.5, "inf"], "row 2: label inf in column 'price'"),
+        ("jsonl", [2.5, '"x"'], "row 2: not a file of JSON lines .*number to string"),
         ("parquet", [1.0, None], "row group 0, row 1: null in column 'price'"),
         ("parquet", ["1", "b"], "row 1: label b in column 'price' of type string"),
         ("parquet", [True, False], "row 0: label True in column 'price' of type bool"),
@@ -202,5 +204,5 @@ def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
 
 def test_bounds_of_predictions_are_written_rounded_outwards():
     columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
-    rows = PredictedRows({}, {name: np.array([x]) for name, x in columns.items()})
+    rows = {name: np.array([x]) for name, x in columns.items()}
     assert b"".join(text_predictions([rows], [], TextForm(digits=3))) == b"0.124\t0.123\t0.124\n"

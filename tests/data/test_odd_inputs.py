@@ -21,25 +21,25 @@ with pa.ipc.new_stream(_sink, (_table := pa.table({"f0": [1, 2.5], "y": [1, -1]}
     _file.write_table(_table)
 STREAM = _sink.getvalue().to_pybytes()
 
-LONG = f"y,f0,t\n1,2,{'x' * 2**21}\n" + f"1,2,{'x' * 2**17}\n" * 3  # tells the types
+LONG = "y,f0\n" + "1,2\n" * 2**19  # tells the types
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "nohead.csv": ("1,2,3\n2,3,4\n", "line 1: numbers .* where the names of the columns are"),
-    "tabs.csv": ("y\tf0\n1\t2\n2\t1\n", r"line 1: '\\t' between the names .* ends in \.tsv"),
-    "commas.tsv": ("y,f0\n1,2\n2,1\n", "line 1: ',' between the names of the columns"),
-    "blank.csv": ("y,f0\nyes,1\nno,2\n Yes,3\n", "line 4: label ' Yes', which differs from 'yes'"),
-    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "line 4: a third label 9.0 .* squared_error"),
+    "tabs.csv": ("y\tf0\n1\t2\n2\t1\n", r"no column for the labels, .*there: y\tf0 string"),
+    "commas.tsv": ("y,f0\n1,2\n2,1\n", "no column for the labels, .*there: y,f0 string"),
+    "blank.csv": ("y,f0\nyes,1\nno,2\n Yes,3\n", "row 3: label ' Yes', which differs from 'yes'"),
+    "target.csv": ("y,f0\n3,1\n6.5,2\n9,3\n", "row 3: a third label 9.0 .* squared_error"),
     "identifiers.csv": (
         "y,f0\n" + "".join(f"{7 * k},1\n" for k in range(101)),
-        "line 102: label number 101, 700.0 .* --multiclass if .* squared_error",
+        "row 101: label number 101, 700.0 .* --multiclass if .* squared_error",
     ),
     "dates.csv": (
         "y,f0\n" + "".join(f"2024-{k},1\n" for k in range(200)),
-        "line 183: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
+        "row 182: label number 182, '2024-181', in 200 rows. Use --multiclass if .* by --label",
     ),
     "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
-    "long.csv": (f"{LONG}-1,b,{'x' * 2**18}\n", "from line .* on: not a CSV table"),
-    "return.csv": (f"{LONG}1,2,a\r-1,b,c\n", "from line .* on: not a CSV table"),
+    "long.csv": (f"{LONG}-1,b\n", "row 524289: not a CSV table .*In column 'f0': .*'b'"),
+    "return.csv": (f"{LONG}1,2\r-1,b\n", "row 524290: not a CSV table"),
     "empty.svm": ("", "no rows"),
     "joined.arrows": (STREAM * 2, f"{len(STREAM)} bytes behind the end of its stream, as of"),
 }
@@ -74,7 +74,7 @@ def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplo
     content, message = READ[name]
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     hashing = {"hash_bits": 5} if name.endswith("vw") else {}
-    fit(tmp_path / name, order="sequential", on_bad_shard="skip", **hashing)
+    fit(tmp_path / name, on_bad_shard="skip", **hashing)
     convert(tmp_path / name, tmp_path / "converted", **hashing)
     assert [message in record for record in caplog.messages] == [True] * 2 * bool(message)
 
@@ -84,12 +84,15 @@ def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplo
     [
         ("1:0 1:1\n-1:0 2:1\n", (), "none of the 2 rows has a label and a weight above 0"),
         *(
-            ("1:1 1:1\n1:2 2:1\n-1:0 2:1\n", options,
-             "all rows of a weight above 0 have the label 1.0: wanted two labels")
+            (
+                "1:1 1:1\n1:2 2:1\n-1:0 2:1\n",
+                options,
+                "all rows of a weight above 0 have the label 1.0: wanted two labels",
+            )
             for options in ((), ("--multiclass",), ("--on-bad-shard", "skip"))
         ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_weigh_nothing_are_no_rows_of_a_label(tmp_path, rows, options, sentence):
     (tmp_path / "rows.svm").write_text(rows)
     words = ["fit", "rows.svm", "--model", "m", "--weights-in-label", "--cache-dir", "cache"]
@@ -192,10 +195,17 @@ def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path, dated):
     for name in ("a.svm", "b.svm", "c.parquet"):
         os.utime(tmp_path / name, ns=(dated, dated))
     for words in (
-        "fit a.svm --model m", "fit a.svm --model m --resume", "certify m", "inspect m.run",
-        "update m b.svm", "forget m b.svm", "fit c.parquet --model n", "certify n",
-        "inspect c.parquet", "fit a.svm --model o --cache-dir m.run/cache",
-    ):  # fmt: skip
+        "fit a.svm --model m",
+        "fit a.svm --model m --resume",
+        "certify m",
+        "inspect m.run",
+        "update m b.svm",
+        "forget m b.svm",
+        "fit c.parquet --model n",
+        "certify n",
+        "inspect c.parquet",
+        "fit a.svm --model o --cache-dir m.run/cache",
+    ):
         done = here(tmp_path, *words.split())
         assert done.returncode == 0, (words, done.stderr)
 
@@ -211,21 +221,35 @@ def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, 
         assert here(tmp_path, "cache", "m", "--clear").returncode == 0
     with open(tmp_path / "data" / "a.svm", "a") as file:
         file.write("1 1:7\n")
-    one_sentence(here(tmp_path, *words), 3, "a.svm: changed since m.run", "was made of it",
-                 "Put it back as it was", "streamtron forget m.run a.svm")  # fmt: skip
+    one_sentence(
+        here(tmp_path, *words),
+        3,
+        "a.svm: changed since m.run",
+        "was made of it",
+        "Put it back as it was",
+        "streamtron forget m.run a.svm",
+    )
     for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
         succeeded(here(tmp_path, *advised))
     assert here(tmp_path, "certify", "m.run").returncode == 0
 
 
 NUMBERS = (
-    "generate g --rows", "generate g --rows 10 --seed", "generate g --rows 10 --columns",
-    "generate g --rows 10 --skip", "generate g --rows 9 --shards", "generate g --rows 9 --workers",
-    "fit rows.svm --model m --max-epochs", "certify done --readings",
-    "fit rows.svm --model m --threads", "sweep rows.svm --folds",
-    "fit rows.svm --model m --memory", "sweep rows.svm --random",
-    "convert rows.svm c --format parquet --rows-per-shard", "fit rows.svm --model m --active-set",
-)  # fmt: skip
+    "generate g --rows",
+    "generate g --rows 10 --seed",
+    "generate g --rows 10 --columns",
+    "generate g --rows 10 --skip",
+    "generate g --rows 9 --shards",
+    "generate g --rows 9 --workers",
+    "fit rows.svm --model m --max-epochs",
+    "certify done --readings",
+    "fit rows.svm --model m --threads",
+    "sweep rows.svm --folds",
+    "fit rows.svm --model m --memory",
+    "sweep rows.svm --random",
+    "convert rows.svm -o c --rows-per-shard",
+    "fit rows.svm --model m --active-set",
+)
 
 
 @pytest.mark.parametrize("words", NUMBERS)
@@ -246,4 +270,4 @@ def test_more_workers_or_candidates_than_there_can_be_are_refused_and_not_starte
     words = "100000000000 workers would have 0 B of memory each"
     one_sentence(done, 5, words, "Ask for 14 at most")
     done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
-    one_sentence(done, 2, "random is 1000000000: wanted 1 to 100,000 candidates")
+    one_sentence(done, 2, "random is 1000000000: expected 1 to 100,000 candidates")

@@ -75,11 +75,16 @@ def test_numbers_of_every_type_arrive_as_uint32_and_float32(write):
 
 
 def test_named_columns_are_taken_dots_in_names_included_and_others_are_never_decoded(write):
-    path = write({
-        "my.rows": pa.array([[5], [6]]), "my": pa.array([[0.25], [0.75]]), "label.x": ["a", "b"],
-        "indices": pa.array([[None], [None]], pa.list_(pa.int64())),
-        "struct": pa.array([{"label": 1}, {"label": 2}]), "weight": pa.array([3, 0], pa.int16()),
-    })  # fmt: skip
+    path = write(
+        {
+            "my.rows": pa.array([[5], [6]]),
+            "my": pa.array([[0.25], [0.75]]),
+            "label.x": ["a", "b"],
+            "indices": pa.array([[None], [None]], pa.list_(pa.int64())),
+            "struct": pa.array([{"label": 1}, {"label": 2}]),
+            "weight": pa.array([3, 0], pa.int16()),
+        }
+    )
     columns = {"features": ("my.rows",), "values_column": "my", "label_column": "label.x"}
     assert read(path, **columns)[0].weights is None
     batches = read(path, **columns, weight_column="weight")
@@ -123,8 +128,14 @@ IPC: dict[str, Callable[[pa.Table, Path], Any]] = {
 }
 
 ROWS: list[Row] = [
-    {0: 1.0, 3: -2.5}, {}, {5: 0.25}, {1: 4.0}, {0: 1e-3, 1: 2.0, 5: 7.0}, {2: 9.0}, {},
-]  # fmt: skip
+    {0: 1.0, 3: -2.5},
+    {},
+    {5: 0.25},
+    {1: 4.0},
+    {0: 1e-3, 1: 2.0, 5: 7.0},
+    {2: 9.0},
+    {},
+]
 
 
 @pytest.mark.parametrize("kind", IPC)
@@ -192,31 +203,62 @@ RUN = "Column numbers run from 0 to 4294967294."
     [
         ({"indices": pa.array([[1], None])}, 1, f"null in column 'indices'. {FILL}"),
         ({"values": pa.array([[1.0, 2.0], None])}, 1, f"null in column 'values'. {FILL}"),
-        ({"indices": pa.array([[1, 2], [None]])}, 1,
-         f"a null in the list of column 'indices'. {CHANGE}"),
-        ({"values": pa.array([[1.0, None], [2.0]])}, 0,
-         f"a null in the list of column 'values'. {CHANGE}"),
+        (
+            {"indices": pa.array([[1, 2], [None]])},
+            1,
+            f"a null in the list of column 'indices'. {CHANGE}",
+        ),
+        (
+            {"values": pa.array([[1.0, None], [2.0]])},
+            0,
+            f"a null in the list of column 'values'. {CHANGE}",
+        ),
         ({"label": pa.array([1, None])}, 1, f"null in column 'label'. {FILL}"),
-        ({"indices": pa.array([[0, 3, 4], [1]])}, 0,
-         "3 features in 'indices' and 2 values in 'values'. A row needs as many of one as of the "
-         "other."),
+        (
+            {"indices": pa.array([[0, 3, 4], [1]])},
+            0,
+            "3 features in 'indices' and 2 values in 'values'. A row needs as many "
+            "of one as of the "
+            "other.",
+        ),
         ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
         ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
-        ({"indices": pa.array([[3, 3], [1]])}, 0,
-         "column 3 occurs twice. Add the values up or remove one."),
-        ({"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None}, 1,
-         "column 7 occurs twice. Add the values up or remove one."),
-        ({"values": pa.array([[0.5, 2.0], [float("nan")]])}, 1,
-         "value nan. Values must be finite; remove it or the row."),
-        ({"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))}, 0,
-         "value -inf. Values must be finite; remove it or the row."),
-        ({"values": pa.array([[0.5, 1e39], [1.0]])}, 0,
-         "value 1e+39 overflows float32. Rescale the column."),
+        (
+            {"indices": pa.array([[3, 3], [1]])},
+            0,
+            "column 3 occurs twice. Add the values up or remove one.",
+        ),
+        (
+            {"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None},
+            1,
+            "column 7 occurs twice. Add the values up or remove one.",
+        ),
+        (
+            {"values": pa.array([[0.5, 2.0], [float("nan")]])},
+            1,
+            "value nan. Values must be finite; remove it or the row.",
+        ),
+        (
+            {"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))},
+            0,
+            "value -inf. Values must be finite; remove it or the row.",
+        ),
+        (
+            {"values": pa.array([[0.5, 1e39], [1.0]])},
+            0,
+            "value 1e+39 overflows float32. Rescale the column.",
+        ),
         ({"values": pa.array([[1, 2**24 + 1], [1]])}, 0, f"value 16777217 {INTEGERS_FIT}"),
-        ({"values": pa.array([[1, -(2**63)], [1 - 2**63]])}, 1,
-         f"value -9223372036854775807 {INTEGERS_FIT}"),
-        ({"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))}, 1,
-         f"value 9223372036854775809 {INTEGERS_FIT}"),
+        (
+            {"values": pa.array([[1, -(2**63)], [1 - 2**63]])},
+            1,
+            f"value -9223372036854775807 {INTEGERS_FIT}",
+        ),
+        (
+            {"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))},
+            1,
+            f"value 9223372036854775809 {INTEGERS_FIT}",
+        ),
         ({"label": [1.0, float("nan")]}, 1, f"label nan {NUMBERS_FIT}"),
         ({"label": [2**53 + 1, 1]}, 0, f"label 9007199254740993 {NUMBERS_FIT}"),
         *(
@@ -225,7 +267,7 @@ RUN = "Column numbers run from 0 to 4294967294."
         ),
         ({"w": [None, 1.0]}, 0, f"null in column 'w'. {FILL}"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_row_is_refused_in_a_sentence_that_names_it(write, changed, row, sentence):
     place = f"rows.parquet, row group 0, row {row}: "
     weight = "w" if "w" in changed else None
@@ -256,39 +298,65 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "reading", "sentence"),
     [
-        ({"label": None, "row": [1, 2]}, {},
-         "no column for the labels, looked for 'label', 'labels', 'y', 'target', 'class'. Name it "
-         "with --label NAME (columns there: indices list<element: int32>, values list<element: "
-         "float>, row int64)."),
-        ({"y": [1, 2]}, {},
-         "'label' and 'y' could all be the labels. Say which with --label NAME, a name that occurs "
-         "once (columns there: "),
-        ({"indices": None, "index": [0, 1]}, {},  # pandas' own index is no list
-         "no column for the features, looked for lists, maps or vectors called 'features', "
-         "'indices', 'index', 'columns', 'feature_indices', 'features_indices', 'tokens', 'words', "
-         "'terms', 'embedding', 'embeddings' and for numbers called 'f0', 'f1', … Name it with "
-         "--features NAME, or columns of numbers with --features NAME,NAME,… or --features \"*\" "
-         "(columns there: values list<element: float>, label int64, index int64). Columns of any "
-         "kinds become features by --columns 'values:vector' --columns 'index:number', documents "
-         "by --text NAME; streamtron inspect rows.parquet says what each is good for."),
+        (
+            {"label": None, "row": [1, 2]},
+            {},
+            "no column for the labels, looked for 'label', 'labels', 'y', 'target', "
+            "'class'. Name it "
+            "with --label NAME (columns there: indices list<element: int32>, values list<element: "
+            "float>, row int64).",
+        ),
+        (
+            {"y": [1, 2]},
+            {},
+            "'label' and 'y' could all be the labels. Say which with --label NAME, a "
+            "name that occurs "
+            "once (columns there: ",
+        ),
+        (
+            {"indices": None, "index": [0, 1]},
+            {},  # pandas' own index is no list
+            "no column for the features, looked for a list or a map called 'features', "
+            "'indices', 'index', 'columns', 'feature_indices', 'features_indices', "
+            "'tokens', 'words', "
+            "'terms', 'embedding', 'embeddings', and not all columns are numbers. Name it with "
+            "--features NAME, or columns of numbers with --features NAME,NAME,… "
+            "(columns there: values list<element: float>, label int64, index int64). "
+            "Columns of any "
+            "kinds become features by --columns 'values:vector' --columns "
+            "'index:number', documents "
+            "by --text NAME; streamtron inspect rows.parquet says what each is good for.",
+        ),
         *(
-            ({"values": None, name: column}, {},
-             "features in the lists 'indices', and no list of numbers of a usual name for their "
-             "values. Name it with --values NAME, or say --values \"\" if all are 1 (columns ")
+            (
+                {"values": None, name: column},
+                {},
+                "features in the lists 'indices', and no list of numbers of a usual name for their "
+                'values. Name it with --values NAME, or say --values "" if all are 1 (columns ',
+            )
             for name, column in (("tfidf", pa.array([[0.5, 1.0], [2.0]])), ("values", [0.5, 1.0]))
         ),
-        ({}, {"weight_column": "w"},
-         "no column for the row weights, looked for 'w'. Name it with --weight NAME (columns "),
-        ({}, {"label_column": "values"},
-         "column 'values' of type list<element: float> holds several labels a row. Use "
-         "--multilabel, or name a column of single ones with --label NAME (columns there: "),
+        (
+            {},
+            {"weight_column": "w"},
+            "no column for the row weights, looked for 'w'. Name it with --weight NAME (columns ",
+        ),
+        (
+            {},
+            {"label_column": "values"},
+            "column 'values' of type list<element: float> holds several labels a row. Use "
+            "--multilabel, or name a column of single ones with --label NAME (columns there: ",
+        ),
         *(
-            ({"label": pa.array([["a"], []])}, reading,
-             "column 'label' of type list<element: string> holds several labels a row. Use ")
+            (
+                {"label": pa.array([["a"], []])},
+                reading,
+                "column 'label' of type list<element: string> holds several labels a row. Use ",
+            )
             for reading in ({}, {"label_column": "label", "labels": "optional"})
         ),
     ],
-)  # fmt: skip
+)
 def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, reading, sentence):
     assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
 

@@ -51,23 +51,30 @@ AGES = np.where(rng.random(ROWS) < 0.03, np.nan, rng.normal(45, 15, ROWS).round(
 CITIES = rng.choice(["Paris", "Rome", "Oslo", "Łódź", "Bonn, am Rhein"], ROWS)
 NULL_CITIES = np.where(rng.random(ROWS) < 0.05, None, CITIES)
 TIMES = np.datetime64("2024-01-01T00:00:00", "s") + rng.integers(0, 86_400 * 700, ROWS)
-TABLE = pa.table({
-    "user_id": np.arange(ROWS),
-    "age": pa.array(AGES, from_pandas=True),
-    "income": rng.lognormal(10, 1, ROWS).round(2),
-    "clicks": rng.poisson(2, ROWS).astype(np.int32),
-    "city": pa.array(NULL_CITIES.tolist()).dictionary_encode(),
-    "premium": rng.random(ROWS) < 0.3,
-    "signup": TIMES.astype("datetime64[D]"),
-    "ts": TIMES,
-    "note": [documents()[k % 2000][:300] for k in range(ROWS)],
-    "label": np.where(np.nan_to_num(AGES) + 20 * (CITIES == "Oslo") > 50, "yes", "no"),
-})  # fmt: skip
+TABLE = pa.table(
+    {
+        "user_id": np.arange(ROWS),
+        "age": pa.array(AGES, from_pandas=True),
+        "income": rng.lognormal(10, 1, ROWS).round(2),
+        "clicks": rng.poisson(2, ROWS).astype(np.int32),
+        "city": pa.array(NULL_CITIES.tolist()).dictionary_encode(),
+        "premium": rng.random(ROWS) < 0.3,
+        "signup": TIMES.astype("datetime64[D]"),
+        "ts": TIMES,
+        "note": [documents()[k % 2000][:300] for k in range(ROWS)],
+        "label": np.where(np.nan_to_num(AGES) + 20 * (CITIES == "Oslo") > 50, "yes", "no"),
+    }
+)
 SPECS = (
-    "age:number,null=mean,scale=standard", "income:number,scale=max_abs", "clicks:number",
-    "city:category,null=column", "premium:category", "signup:date,scale=standard",
-    "ts:date,parts=hour", "note:text,tfidf",
-)  # fmt: skip
+    "age:number,null=mean,scale=standard",
+    "income:number,scale=max_abs",
+    "clicks:number",
+    "city:category,null=column",
+    "premium:category",
+    "signup:date,scale=standard",
+    "ts:date,parts=hour",
+    "note:text,tfidf",
+)
 
 
 def fitted(*specs: str, table: pa.Table = TABLE) -> Recipe:
@@ -106,19 +113,27 @@ MADE: list[tuple[str, Any, Any]] = [
     ("age:number,null=0", constant(), AGE),
     ("age:number,null=mean,scale=standard", make_pipeline(SimpleImputer(), StandardScaler()), AGE),
     ("age:number,null=0,scale=standard", make_pipeline(constant(), StandardScaler()), AGE),
-    ("age:number,null=column,scale=standard",
-     make_pipeline(StandardScaler(), constant(add_indicator=True)), AGE),
+    (
+        "age:number,null=column,scale=standard",
+        make_pipeline(StandardScaler(), constant(add_indicator=True)),
+        AGE,
+    ),
     ("income:number,bins=7", bins(7), column("income")),
     ("clicks:number,bins=20", bins(20), column("clicks")),
     ("city:category,null=column", OneHotEncoder(), CITY),
     ("premium:category", OneHotEncoder(), column("premium")),
     ("clicks:category", OneHotEncoder(), column("clicks")),
-    ("clicks:category,min_count=100",
-     OneHotEncoder(min_frequency=100, handle_unknown="infrequent_if_exist"), column("clicks")),
-    ("clicks:category,hash_bits=8",
-     FeatureHasher(2**8, input_type="string", alternate_sign=False),
-     [[f"clicks={n}"] for n in column("clicks")[:, 0]]),
-]  # fmt: skip
+    (
+        "clicks:category,min_count=100",
+        OneHotEncoder(min_frequency=100, handle_unknown="infrequent_if_exist"),
+        column("clicks"),
+    ),
+    (
+        "clicks:category,hash_bits=8",
+        FeatureHasher(2**8, input_type="string", alternate_sign=False),
+        [[f"clicks={n}"] for n in column("clicks")[:, 0]],
+    ),
+]
 
 
 def test_bins_of_nulls_alone_are_refused_and_names_of_any_digits_are_categories():
@@ -166,9 +181,11 @@ def test_lists_and_maps_become_what_dict_vectorizer_makes_of_them(name, kind):
     given = bags()[name]
     maps = [row and [*row.items()] for row in given] if name == "prices" else given
     type_ = {
-        "tags": kind(pa.string()), "numbers": kind(pa.int64()), "places": kind(pa.float32()),
+        "tags": kind(pa.string()),
+        "numbers": kind(pa.int64()),
+        "places": kind(pa.float32()),
         "prices": pa.map_(pa.string(), pa.float64()),
-    }[name]  # fmt: skip
+    }[name]
     spec = f"{name}:{'vector' if name == 'places' else 'list'},null=0"
     recipe = fitted(spec, table=pa.table({name: pa.array(maps, type_)}))
     vectors = DictVectorizer()
@@ -233,8 +250,11 @@ def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python():
     ages = [[(last - t) / datetime.timedelta(days=1)] for t in times]
     assert equal(made, as_stored(sparse.hstack([ages, parts])))
     assert [recipe.name_of(k) for k in (0, 1, 8, 32)] == [
-        "ts.age", "ts.weekday=Mon", "ts.hour=0", "ts.month=Jan",
-    ]  # fmt: skip
+        "ts.age",
+        "ts.weekday=Mon",
+        "ts.hour=0",
+        "ts.month=Jan",
+    ]
     zone = pa.timestamp("us", "Asia/Kolkata")  # without summer time
     zoned = recipe.rows({"ts": pc.assume_timezone(TABLE["ts"].cast(pa.timestamp("us")), zone.tz)})
     assert equal(zoned, made)  # on its own clock
@@ -244,31 +264,45 @@ def test_dates_become_their_age_and_the_weekday_hour_and_month_of_python():
 
 WORDS: list[tuple[str, Any]] = [
     ("norm=none", CountVectorizer()),
-    ("norm=none,ngrams=1-2,most_features=500",
-     CountVectorizer(ngram_range=(1, 2), max_features=500)),
+    (
+        "norm=none,ngrams=1-2,most_features=500",
+        CountVectorizer(ngram_range=(1, 2), max_features=500),
+    ),
     ("norm=none,binary,min_df=3,max_df=0.5", CountVectorizer(binary=True, min_df=3, max_df=0.5)),
     ("tfidf", TfidfVectorizer()),
-    ("tfidf,sublinear_tf,norm=l1,min_df=0.02,max_df=290",
-     TfidfVectorizer(sublinear_tf=True, norm="l1", min_df=0.02, max_df=290)),
-    ("tfidf,stop_words=english,ngrams=1-2",
-     TfidfVectorizer(stop_words="english", ngram_range=(1, 2))),
+    (
+        "tfidf,sublinear_tf,norm=l1,min_df=0.02,max_df=290",
+        TfidfVectorizer(sublinear_tf=True, norm="l1", min_df=0.02, max_df=290),
+    ),
+    (
+        "tfidf,stop_words=english,ngrams=1-2",
+        TfidfVectorizer(stop_words="english", ngram_range=(1, 2)),
+    ),
     ("norm=none,stop_words=the,of,self", CountVectorizer(stop_words=["the", "of", "self"])),
     ("tfidf,analyzer=char,ngrams=2-3", TfidfVectorizer(analyzer="char", ngram_range=(2, 3))),
     ("tfidf,analyzer=char_wb,ngrams=4-6", TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 6))),
     ("norm=none,strip_accents=unicode", CountVectorizer(strip_accents="unicode")),
     ("hash_bits=12", HashingVectorizer(n_features=2**12, alternate_sign=False)),
-    ("hash_bits=12,alternate_sign,lowercase=false,ngrams=2-3",
-     HashingVectorizer(n_features=2**12, lowercase=False, ngram_range=(2, 3))),
+    (
+        "hash_bits=12,alternate_sign,lowercase=false,ngrams=2-3",
+        HashingVectorizer(n_features=2**12, lowercase=False, ngram_range=(2, 3)),
+    ),
     ("hash_bits=8,alternate_sign,norm=l1", HashingVectorizer(n_features=2**8, norm="l1")),
     ("hash_bits=8,alternate_sign,binary", HashingVectorizer(n_features=2**8, binary=True)),
-    (r"hash_bits=12,alternate_sign,ngrams=1-2,token_pattern=def (\w+)",
-     HashingVectorizer(n_features=2**12, token_pattern=r"def (\w+)", ngram_range=(1, 2))),
+    (
+        r"hash_bits=12,alternate_sign,ngrams=1-2,token_pattern=def (\w+)",
+        HashingVectorizer(n_features=2**12, token_pattern=r"def (\w+)", ngram_range=(1, 2)),
+    ),
     # few columns: signs meet, and cancel in some documents
-    ("tfidf,hash_bits=9,alternate_sign",
-     make_pipeline(HashingVectorizer(n_features=2**9, norm=None), TfidfTransformer())),
-    ("hash_bits=12,alternate_sign,analyzer=char_wb,ngrams=5-5",
-     HashingVectorizer(n_features=2**12, analyzer="char_wb", ngram_range=(5, 5))),
-]  # fmt: skip
+    (
+        "tfidf,hash_bits=9,alternate_sign",
+        make_pipeline(HashingVectorizer(n_features=2**9, norm=None), TfidfTransformer()),
+    ),
+    (
+        "hash_bits=12,alternate_sign,analyzer=char_wb,ngrams=5-5",
+        HashingVectorizer(n_features=2**12, analyzer="char_wb", ngram_range=(5, 5)),
+    ),
+]
 TEXTS = pa.table({"t": [text[:300] for text in documents()[:300]]})
 
 
@@ -361,8 +395,9 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     table = pa.table({"vip": flags, "x": rng.normal(size=60), "label": truths.astype(int)})
     pyarrow.csv.write_csv(
         table.set_column(0, "vip", pa.array(np.array(written)[truths.astype(int)])),
-        tmp_path / "a.csv", pyarrow.csv.WriteOptions(quoting_style="none"),
-    )  # fmt: skip
+        tmp_path / "a.csv",
+        pyarrow.csv.WriteOptions(quoting_style="none"),
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     columns = ["vip:category", "x:number"]
     model = streamtron.fit(tmp_path / "a.parquet", columns=columns)
@@ -386,9 +421,9 @@ def test_a_category_of_booleans_or_whole_numbers_is_the_same_however_it_is_writt
     [
         ("age:number", "column 'age'. Say what a null is: null=0 or null=column or null=mean"),
         ("city:category", "--columns 'city:category,null=column'"),
-        ("note:number", "column 'note' of type string cannot be a number: wanted numbers or bool"),
-        ("income:category", "type double cannot be a category: wanted strings, booleans or whole"),
-        ("note:list", "of type string cannot be a list: wanted lists of names, of whole numbers"),
+        ("note:number", "column 'note' of type string cannot be a number: expected numbers"),
+        ("income:category", "type double cannot be a category: expected strings, booleans"),
+        ("note:list", "of type string cannot be a list: expected lists of names, of whole numbers"),
         ("city:date,null=0", "row 0: column 'city' holds 'Łódź' (Failed to parse"),
         ("nothing:number", "0 columns 'nothing', which --columns or --text names"),
         ("x*:number", "no column of numbers or booleans is called 'x*'"),
@@ -437,8 +472,9 @@ def test_a_recipe_is_the_same_from_its_words_and_from_its_json():
     assert Recipe.of(*recipe.specs).specs == recipe.specs
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     for pattern in (r"\w{2,}[,;]", r"\w,"):
-        column = TextColumn("t", ngram_range=(1, 2), stop_words=("a", "b"), min_df=1e-5,
-                            token_pattern=pattern)  # fmt: skip
+        column = TextColumn(
+            "t", ngram_range=(1, 2), stop_words=("a", "b"), min_df=1e-5, token_pattern=pattern
+        )
         assert Recipe.of(*Recipe((column,)).specs) == Recipe((column,))
     for words in (("the", "binary"), ("the,of",), ("a=b", "norm=l1")):
         recipe = Recipe((TextColumn("t", stop_words=words),))
@@ -454,8 +490,12 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
         lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
         assert "left out (looks like an identifier" in lines["user_id"], shown
         assert "number,scale=standard,null=mean" in shown
-        for line in ('city = "category,null=column"', 'premium = "category"', 'label = "label"',
-                     'clicks = "number,scale=standard"'):  # fmt: skip
+        for line in (
+            'city = "category,null=column"',
+            'premium = "category"',
+            'label = "label"',
+            'clicks = "number,scale=standard"',
+        ):
             assert f"\n{line}\n" in shown, shown
         assert 'note = "text,tfidf' in shown
         toml = shown[shown.index("\nlabel = ") :]
@@ -498,11 +538,14 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
         "always": (["x"] * 30, None, "constant"),
         "tags": ([[1]] * 30, "list", ""),
         "deep": ([[[1]]] * 30, None, "of a type that no kind of column has"),
-        "code": ([f"c{k}" for k in range(30)], None,
-                 "looks like an identifier: no value comes twice"),
+        "code": (
+            [f"c{k}" for k in range(30)],
+            None,
+            "looks like an identifier: no value comes twice",
+        ),
         "few": (["a", "b", None] * 10, "category,null=column", ""),
         "ever": (days, "date,parts=age,weekday,month,scale=standard", ""),
-    }  # fmt: skip
+    }
     write_table(tmp_path / "t.parquet", {name: cells for name, (cells, *_) in columns.items()})
     facts = json.loads(here(tmp_path, "inspect", "t.parquet", "--json").stdout)
     told = {column["name"]: (column["becomes"], column["reason"]) for column in facts["table"]}
@@ -512,8 +555,10 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
 def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
     tmp_path, caplog
 ):
-    rows = [f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
-            for k in range(19)]  # fmt: skip
+    rows = [
+        f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
+        for k in range(19)
+    ]
     text = ["zip,paid,day,mixed,vip,y", *rows, "012,NA,?,NA,TRUE,0", "012,nan,N/A,x,no,1", ""]
     (tmp_path / "t.csv").write_text("\n".join(text))
     facts = json.loads(here(tmp_path, "inspect", "t.csv", "--label", "y", "--json").stdout)
@@ -521,10 +566,13 @@ def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_n
     assert told["zip"]["examples"] == ["000", "001", "003"]
     assert told["vip"]["examples"] == ["no", "TRUE"]
     assert {name: column["reason"] for name, column in told.items()} == {
-        "zip": "codes: some begin with 0", "mixed": "", "vip": "", "y": "",
+        "zip": "codes: some begin with 0",
+        "mixed": "",
+        "vip": "",
+        "y": "",
         "paid": "a number but for 'NA', 'nan': make that null, in CSV an empty field",
         "day": "a date but for '?', 'N/A': make that null, in CSV an empty field",
-    }  # fmt: skip
+    }
     streamtron.fit(tmp_path / "t.csv", columns="auto", label="y")
     assert "columns auto, paid: a number but for 'NA', 'nan'" in caplog.text
 

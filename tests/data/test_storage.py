@@ -64,9 +64,11 @@ class Server:
     def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", self.code, "-H", "127.0.0.1", "-p", "0"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        )  # fmt: skip
+        )
         self._lines: queue.Queue[str] = queue.Queue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -242,16 +244,45 @@ def store(request):
 # What is found -----------------------------------------------------------------------------------
 
 KEYS = [
-    "day-2/b.svm", "day-1/a.svm", "day-1/_SUCCESS", "day-1/deep/z.svm", "night/c.svm", "B.svm",
-    "10.svm", "9.svm", "é.svm", "_x/a.svm", ".hidden.svm", "a b%41+c.svm", "day-1.svm",
-    "#b.svm", "%.svm", "&=.svm", "?b.svm", "x[1].svm", "ü .svm",
-]  # fmt: skip
+    "day-2/b.svm",
+    "day-1/a.svm",
+    "day-1/_SUCCESS",
+    "day-1/deep/z.svm",
+    "night/c.svm",
+    "B.svm",
+    "10.svm",
+    "9.svm",
+    "é.svm",
+    "_x/a.svm",
+    ".hidden.svm",
+    "a b%41+c.svm",
+    "day-1.svm",
+    "#b.svm",
+    "%.svm",
+    "&=.svm",
+    "?b.svm",
+    "x[1].svm",
+    "ü .svm",
+]
 
 
 ROOTS = [
-    "", "day-1", "day-1/", "day-1/a.svm", "_x", "*", "day-*", "**/*.svm", "day-*/*.svm",
-    "*/deep", "[0-9]*.svm", "_x/*", "**", "day-1/**/*.svm", "d*/d*/z.svm",
-]  # fmt: skip
+    "",
+    "day-1",
+    "day-1/",
+    "day-1/a.svm",
+    "_x",
+    "*",
+    "day-*",
+    "**/*.svm",
+    "day-*/*.svm",
+    "*/deep",
+    "[0-9]*.svm",
+    "_x/*",
+    "**",
+    "day-1/**/*.svm",
+    "d*/d*/z.svm",
+]
 
 
 def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_disk(store, tmp_path):
@@ -423,9 +454,11 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
 
     def told(root: str) -> list[object]:
         commands = (
-            f"fit {root}/train --model m --overwrite", f"predict m {root}/new -o rows.txt",
-            f"evaluate m {root}/new --json", "certify m --json",
-        )  # fmt: skip
+            f"fit {root}/train --model m --overwrite",
+            f"predict m {root}/new -o rows.txt",
+            f"evaluate m {root}/new --json",
+            "certify m --json",
+        )
         said = [succeeded(here(tmp_path, *words.split())).stdout for words in commands]
         return [*said[1:], *((tmp_path / name).read_bytes() for name in ("m", "rows.txt"))]
 
@@ -454,12 +487,17 @@ def only_slow(*case: object) -> object:
         (Server, "fit {} --model m", "a.parquet", "GET"),
         only_slow(Server, "fit {} --model m", "a.svm", "GET"),
         only_slow(Server, "fit {} --model m", "a.svm.gz", "GET"),
-        only_slow(Server, "convert {} out", "a.svm", "GET"),
+        only_slow(Server, "convert {} -o out", "a.svm", "GET"),
         pytest.param(Emulator, "fit {} --model m", "a.svm", "GET", marks=needs_emulator),
-        pytest.param(Emulator, "fit {} --model m", "a.svm.gz", "GET",
-                     marks=[needs_emulator, pytest.mark.slow]),
+        pytest.param(
+            Emulator,
+            "fit {} --model m",
+            "a.svm.gz",
+            "GET",
+            marks=[needs_emulator, pytest.mark.slow],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
     kind, words, name, method, number, tmp_path, monkeypatch
 ):
@@ -512,12 +550,18 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
         ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Wanted is a URI"),
         ("az://data/a.svm", MachineError, "az://data/a.svm: Install adlfs to access Azure"),
         ("s3://me:hush@data/a.svm", DataError, "s3://data: a secret in the URI. Give it in"),
-        ("abfs://c@account/a.svm?client_secret=hush", DataError,
-         "abfs://account: a secret in the URI (client_secret)"),
-        ("abfs://c@account/a.svm?credential_kind=x&sas_token=hush", DataError,
-         "abfs://account: a secret in the URI (sas_token)"),
+        (
+            "abfs://c@account/a.svm?client_secret=hush",
+            DataError,
+            "abfs://account: a secret in the URI (client_secret)",
+        ),
+        (
+            "abfs://c@account/a.svm?credential_kind=x&sas_token=hush",
+            DataError,
+            "abfs://account: a secret in the URI (sas_token)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_uri_that_nothing_opens_or_with_a_secret_is_a_sentence(uri, error, words):
     message = refused(lambda: find_shards([uri]), error)
     assert message.startswith(words)
@@ -531,17 +575,22 @@ def test_a_uri_of_hadoop_without_hadoop_says_what_to_install(scheme, tmp_path, m
         monkeypatch.setenv(name, str(tmp_path))
     done = command(tmp_path, "fit", f"{scheme}://localhost/a.svm", "--model", "m")
     one_sentence(
-        done, 5, f"{scheme}://localhost/a.svm: cannot be read (Java or Hadoop's native client is "
+        done,
+        5,
+        f"{scheme}://localhost/a.svm: cannot be read (Java or Hadoop's native client is "
         "not there). Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath "
         "--glob), or copy the shards to a local disk.\n",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "seconds"),
-    [("", storage.GOOGLE_PATIENCE), ("?scheme=http", storage.GOOGLE_PATIENCE),
-     ("?retry_limit_seconds=7&scheme=http", 7)],
-)  # fmt: skip
+    [
+        ("", storage.GOOGLE_PATIENCE),
+        ("?scheme=http", storage.GOOGLE_PATIENCE),
+        ("?retry_limit_seconds=7&scheme=http", 7),
+    ],
+)
 def test_googles_store_is_given_up_after_half_a_minute_or_what_the_uri_says(options, seconds):
     there = storage.place(f"gs://anonymous@bucket/key{options}")
     _, (made_of,) = there.filesystem.__reduce__()

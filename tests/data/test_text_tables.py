@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import lzma
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +19,7 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.text_tables import CsvReader, is_shallow
+from streamtron.data.formats.text_tables import CsvReader
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
@@ -29,10 +28,11 @@ from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import rows_of
 
 TABLE = {
-    "bought": ["yes", "no"] * 150, "age": np.random.default_rng(0).normal(40, 10, 300).tolist(),
+    "bought": ["yes", "no"] * 150,
+    "age": np.random.default_rng(0).normal(40, 10, 300).tolist(),
     "visits": [*range(299), 2.5],  # whole numbers, but for the last
     "open": [True, False, False] * 100,
-}  # fmt: skip
+}
 
 
 def write(path: Path, table: dict[str, list[Any]] = TABLE) -> Path:
@@ -64,57 +64,72 @@ fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
 
 
 @settings(max_examples=examples(100), deadline=None, derandomize=True)
-@given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30), st.integers(1, 9))
-def test_rows_are_cut_where_they_end_whatever_their_quotes(rows, size):
-    class SmallBatches(CsvReader):
-        BATCH_BYTES = size
+@given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30))
+def test_rows_are_cut_where_they_end_whatever_their_quotes(rows):
+    class SmallBlocks(CsvReader):
+        BLOCK_BYTES = 60
 
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([("t", "n"), *rows])
     with TemporaryDirectory() as root:
         path = Path(root, "a.csv")
         path.write_text(text.getvalue(), newline="", encoding="utf-8")
-        reader = SmallBatches(str(path), "a.csv", ReaderConfig(recipe=Recipe.of("t:text")))
+        reader = SmallBlocks(str(path), "a.csv", ReaderConfig(recipe=Recipe.of("t:text")))
         cells = [cell for array in reader.column("t") for cell in array.to_pylist()]
     assert cells == [cell for cell, _ in rows]
 
 
 MANY = 300_000
 """Rows of more than a batch."""
-LONG, LONG_T = "1,2\n" * MANY, "abc,1,2\n" * MANY
+LONG = "1,2\n" * MANY
 
 
-NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
+NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "a;b\n1,5;2\n", "line 1: ';' between the names of the columns"),
-        ("a.csv", "label,text\n1,a\n2,b\n",
-         "features by --columns 'text:category', documents by --text"),
-        ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "line 4: repeats the header. Remove the line"),
-        ("a.csv", f"y,f1\n{LONG}y,f1\n2,3\n", f"line {MANY + 2}: repeats the header"),
-        ("a.csv", f"y,f1\n{LONG}2,abc\n", f"line {MANY + 2}: not a CSV table .*'abc'"),
-        ("a.csv", f"y,f1\n{LONG}2,NA\n", r"'NA'\)\. Leave a field empty that is a null, or remove"),
-        ("a.csv", f"t,y,f1\n{LONG_T}abc,2,abc\nx,3,y\n",
-         f"line {MANY + 2}: not a CSV table .*'abc'"),
+        ("a.csv", "a;b\n1,5;2\n", "row 1: not a CSV table .*Expected 1 columns, got 2: 1,5;2"),
+        (
+            "a.csv",
+            "label,text\n1,a\n2,b\n",
+            "features by --columns 'text:category', documents by --text",
+        ),
+        ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "f1 string"),
+        ("a.csv", f"y,f1\n{LONG}2,abc\n", f"row {MANY + 1}: not a CSV table .*'f1': .*'abc'"),
+        ("a.csv", f"y,f1\n{LONG}2,NA\n", r"'NA'\)\. Correct the row; a field that is a null is"),
+        ("a.csv", f"y,t\n1,{'x' * 2**22}\n", "in the first rows: .*a row longer than 1,048,576"),
+        ("a.csv", f"y,f1\n{LONG}1,{'2' * 2**22}\n", "behind row .*a row longer than 1,048,576"),
         ("a.csv", 'y,f1\n1,2\n1,"2\n', "line 3: a quote within a field, or one that is not closed"),
+        ("a.csv", f'y,f1\n{LONG}1,"2\n', f"line {MANY + 2}: a quote within a field, or one that"),
         ("a.csv", 'y,f1\n1,2\n1,5" x\n2,3" y\n', "line 3: a quote within a field"),
-        ("a.csv", "y,f1\n1,2\n3\n", "from line 1 on: not a CSV table .*Expected 2 columns, got 1"),
-        ("a.csv", "y,f1\n1,2\n2,\n", "line 3: null in column 'f1'"),
-        ("a.csv", f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
-         r"line 1: 300,001 columns; .* libsvm text, or as lists"),
+        ("a.csv", 'y,f1\n1,2\n1,"5" x\n2,"3" y\n', "line 3: a quote within a field"),
+        ("a.csv", f'y,f1\n1,2\n1,"2\n{LONG}', "line 3: a quote .* not closed"),
+        ("a.csv", "y,f1\n1,2\n3\n", "row 2: not a CSV table .*Expected 2 columns, got 1"),
+        ("a.csv", "y,f1\n1,2\n2,\n", "row 2: null in column 'f1'"),
+        ("a.csv", f"y,f1\n{LONG}1,{2**53}\n", "from row .* on: a number of 2⁵³ or more in column"),
+        (
+            "a.csv",
+            f"label,{','.join(map('f{}'.format, range(300_000)))}\n{'1,' * 300_000}1\n",
+            r"line 1: 1.*columns; .* libsvm text, or as lists",
+        ),
         ("a.csv", "y,f1\n1,2\n0,café\n", NOT_UTF_8),
-        ("a.jsonl", '[{"y": 1}]', "a JSON array, and an object a line is wanted"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "line 2: not a file of JSON lines"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "line 2: null in column 'f1'"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n',
-         "line 2: .* changed from number to string"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n\n\n{"y": "a", "f1": 2}\n',
-         "line 4: .* changed from number to"),
-        ("a.jsonl", '{"y": 1, "f1": 2}\n\n{"y": 0, "f1": "café"}\n', NOT_UTF_8),
-        ("a.vw", "1 |f a\n\n-1 |f café\n", NOT_UTF_8),
+        ("a.csv", f"y,f1\n{LONG}0,café\n", "behind|row"),
+        ("a.jsonl", '[{"y": 1}]', "a JSON array, where an object a line is expected"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "row 2: not a file of JSON lines"),
+        ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "row 2: null in column 'f1'"),
+        (
+            "a.jsonl",
+            '{"y": 1, "f1": 2}\n{"y": "a", "f1": 2}\n',
+            "row 2: .* changed from number to string",
+        ),
+        (
+            "a.jsonl",
+            '{"y": 1, "f1": 2}\n' * MANY + '{"y": 1, "f1": "a"}\n',
+            f"row {MANY + 1}: .* changed from number to",
+        ),
+        ("a.vw", "1 |f a\n\n-1 |f café\n", "line 3: not UTF-8. Convert the file"),
         ("a.vw", "1 |f a\n1 a b\n", r"line 2: no \|"),
         ("a.vw", "1 |f a\n1:0.5 |f a\n", r"line 2: '1:0.5' before the \|"),
         ("a.vw", "1 |f a\n1 1 0.5 |f a\n", r"line 2: '1 1 0.5' before the \|"),
@@ -125,54 +140,19 @@ NOT_UTF_8 = r"line 3: not UTF-8\. Convert the file"
         ("a.vw", "1 |f a\n1 |f a\r1 |f b\n", "line 2: a carriage return inside the line"),
         ("a.vw", "1 |f a\n|f a\n", "null in column 'label'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_text_is_refused_with_its_place(name, text, message, tmp_path):
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=rf"a\.(csv|jsonl|vw).*{message}"):
         fit(tmp_path / name, **({"hash_bits": 4} if name == "a.vw" else {}))
 
 
-def test_a_quote_that_is_never_closed_is_found_in_time_that_grows_with_the_file_alone(tmp_path):
-    def seconds(rows):
-        (tmp_path / "a.csv").write_text('y,f1,t\n1,2,a\n0,1,"5 inch\n' + "1,2,ordinary\n" * rows)
-        began = time.process_time()
-        with pytest.raises(DataError, match=r"a\.csv, line 3: a quote .* that is not closed"):
-            fit(tmp_path / "a.csv")
-        return time.process_time() - began
-
-    seconds(10)
-    # twelve times the rows: quadratic time would be a hundred times as long
-    assert seconds(600_000) < 30 * seconds(50_000)
-
-
-def test_a_header_longer_than_a_batch_is_read_with_the_rows_behind_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(CsvReader, "BATCH_BYTES", 4)
-    (tmp_path / "a.csv").write_text("label,f1,2\n1,2,3\n0,3,4\n")
-    reader = CsvReader(str(tmp_path / "a.csv"), "a.csv", ReaderConfig())
-    assert [str(field.type) for field in reader.schema()] == ["int64"] * 3
-    assert sum(batch.rows for batch in reader.batches()) == 2
-
-
-def test_a_field_of_json_lines_that_is_asked_for_may_come_after_the_first_megabyte(tmp_path):
-    early = '{"y": "a", "x": 1.5}\n' * 60_000  # 1.2 MB
-    (tmp_path / "a.jsonl").write_text(early + '{"y": "b", "x": 2.5, "z": "new"}\n')
-    model = fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "z:category,null=column"))
-    assert [*map(model.recipe.name_of, range(3))] == ["x", "z=new", "z=null"]
-    with pytest.raises(DataError, match=r"0 columns 'w'"):
-        fit(tmp_path / "a.jsonl", label="y", columns=("x:number", "w:category"))
-
-
-def test_cells_are_carried_along_as_they_are_written_and_no_category_is_rounded(tmp_path):
+def test_no_category_is_rounded(tmp_path):
     numbers = [2**63 - 1 - k for k in range(40)]  # every float64 near them is of many
     write(tmp_path / "a.jsonl", {"id": numbers, "y": ["a", "b"] * 20})
     model = fit(tmp_path / "a.jsonl", label="y", columns="id:category")
-    [scores] = predict(model, tmp_path / "a.jsonl", keep=["id"])
+    [scores] = predict(model, tmp_path / "a.jsonl")
     assert scores.labels.tolist() == ["a", "b"] * 20
-    assert scores.kept["id"].to_pylist() == numbers
-    write(tmp_path / "a.csv", {"id": numbers, "code": ["007", "1.50"] * 20})
-    [scores] = predict(model, tmp_path / "a.csv", keep=["id", "code"])
-    assert scores.kept["id"].to_pylist() == [*map(str, numbers)]
-    assert scores.kept["code"].to_pylist() == ["007", "1.50"] * 20
 
 
 def test_numbers_are_whole_in_the_first_megabyte_alone_and_a_later_shard_is_empty(tmp_path):
@@ -182,9 +162,6 @@ def test_numbers_are_whole_in_the_first_megabyte_alone_and_a_later_shard_is_empt
     for names in ({"features": "n1"}, {"columns": "n*:number"}):
         model = fit([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", **names)
         assert model.weights.shape == (1,)
-    write(tmp_path / "a.jsonl", {"n1": [*[3] * 120_000, 2.5]})
-    with pytest.raises(DataError, match="'n1' holds int64 at first and double later"):
-        [*predict(model, tmp_path / "a.jsonl", keep=["n1"])]
 
 
 @pytest.mark.parametrize("before", ["", '{"y": 1, "f1": 2}\n' * 70_000], ids=["first", "later"])
@@ -200,8 +177,12 @@ def test_json_is_not_nested_without_bound(before, tmp_path):
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
 def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
-    assert (text_kernels.too_deep(np.frombuffer(text, np.uint8), 64) < len(text)) == (depth > 63)
-    assert is_shallow(bytearray(text)) == (depth <= 63)
+    for cut in (0, len(text) // 2):
+        state, places = np.zeros(3, np.int64), []
+        for piece in (text[:cut], text[cut:]):
+            array = np.frombuffer(piece, np.uint8)
+            places.append(text_kernels.too_deep(array, 64, state) < len(piece))
+        assert any(places) == (depth > 63)
 
 
 VW = """\

@@ -13,18 +13,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
-VECTORS = [
-    (1.0, Vectors.sparse(7, [0, 3, 6], [0.5, -2.0, 1.25])),
-    (0.0, Vectors.dense([0.0, 1.5, 0.0, 0.0, -0.1, 0.0, 3.0])),
-    (1.0, Vectors.sparse(7, [], [])),
-    (0.0, Vectors.sparse(7, [2], [1e-3])),
-    (1.0, Vectors.dense([1.0] * 7)),
-    (0.0, Vectors.dense([0.0] * 7)),
-]
 MAPS = [
     (1, {"age": 0.5, "height": -2.0}),
     (0, {"weight": 3.0}),
@@ -34,7 +25,6 @@ MAPS = [
 WORDS = [("spam", ["buy", "now", "now"]), ("ham", ["see", "you"]), ("ham", [])]
 
 FEATURES = {
-    "vectors": (VECTORS, t.DoubleType(), VectorUDT()),
     "maps": (MAPS, t.IntegerType(), t.MapType(t.StringType(), t.DoubleType())),
     "words": (WORDS, t.StringType(), t.ArrayType(t.StringType())),
 }

@@ -242,8 +242,11 @@ def false_claims(
     with localcontext(DIGITS):
         weights = [Decimal(value) for value in v]
         own = problem.objective.primal(weights)
-        exact = {name: Decimal(value or 0.0) for name, value in certificate.items()
-                 if isinstance(value, int | float | None)}  # fmt: skip
+        exact = {
+            name: Decimal(value or 0.0)
+            for name, value in certificate.items()
+            if isinstance(value, int | float | None)
+        }
         directional = max(exact["directional_margin"], Decimal(0))
         lower, upper = max(exact["primal_margin"], Decimal(0)), exact["upper_bound"]
         away = [a - b for a, b in zip(weights, best.v, strict=True)]

@@ -18,22 +18,6 @@ NAMES = tuple(f"name {j}" for j in range(WIDTH))
 
 PAIR = pa.struct({"index": pa.int16(), "value": pa.float64()})
 
-VECTOR = pa.struct({
-    "type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()),
-    "values": pa.list_(pa.float64()),
-})  # fmt: skip
-
-
-def sparse(row: Row, size: int = WIDTH) -> dict[str, Any]:
-    """A row as Spark's sparse vector."""
-    return {"type": 0, "size": size, "indices": list(row), "values": list(row.values())}
-
-
-def dense(row: Row) -> dict[str, Any]:
-    """A row as Spark's dense vector."""
-    values = [row.get(j, 0.0) for j in range(WIDTH)]
-    return {"type": 1, "size": None, "indices": None, "values": values}
-
 
 def parallel(
     rows: list[Row], list_type: Any, key: Any, value: Any, key_of: Any = int
@@ -52,6 +36,10 @@ def dictionary_lists(rows: list[Row]) -> dict[str, pa.Array]:
     names = table["features"]
     table["features"] = pa.ListArray.from_arrays(names.offsets, names.values.dictionary_encode())
     return table
+
+
+def _vectors(rows: list[Row]) -> list[list[float]]:
+    return [[row.get(j, 0.0) for j in range(WIDTH)] for row in rows]
 
 
 def one(array: pa.Array) -> dict[str, pa.Array]:
@@ -74,11 +62,8 @@ LAYOUTS: dict[str, Callable[[list[Row]], dict[str, pa.Array]]] = {
     "map of names": lambda rows: pairs(rows, pa.map_(pa.string(), pa.float64()), NAME),
     "lists of names": lambda rows: parallel(rows, pa.list_, pa.large_string(), pa.float64(), NAME),
     "lists of names, dictionary-encoded": dictionary_lists,
-    "sparse vectors": lambda rows: one(pa.array([sparse(row) for row in rows], VECTOR)),
-    "dense vectors": lambda rows: one(pa.array([dense(row) for row in rows], VECTOR)),
-    "sparse and dense vectors": lambda rows: one(
-        pa.array([(dense, sparse)[k % 2](row) for k, row in enumerate(rows)], VECTOR)
-    ),
+    "vectors": lambda rows: one(pa.array(_vectors(rows), pa.list_(pa.float32(), WIDTH))),
+    "lists as vectors": lambda rows: one(pa.array(_vectors(rows), pa.list_(pa.float64()))),
     "columns of numbers": lambda rows: {
         f"f{j}": pa.array([row.get(j, 0.0) for row in rows], pa.float64()) for j in range(WIDTH)
     },

@@ -41,9 +41,11 @@ def rows_of(batch: RowBatch) -> list[Row]:
 
 
 def batches(
-    data: str | bytes, reading: ReaderConfig = PLAIN, batch_bytes: int = 1 << 20,
+    data: str | bytes,
+    reading: ReaderConfig = PLAIN,
+    batch_bytes: int = 1 << 20,
     name: str = "x.svm",
-) -> list[RowBatch]:  # fmt: skip
+) -> list[RowBatch]:
     """What the reader makes of a file with these contents."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)

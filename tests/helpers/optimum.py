@@ -24,9 +24,15 @@ ROUNDING = 1e-7
 
 
 def least_primal(
-    X: Any, labels: NDArray[Any], C: float = 1.0, rho: float = 1.0, class_weight: Any = None,
-    *, loss: str = "squared_hinge", weights: Any = 1.0,
-) -> float:  # fmt: skip
+    X: Any,
+    labels: NDArray[Any],
+    C: float = 1.0,
+    rho: float = 1.0,
+    class_weight: Any = None,
+    *,
+    loss: str = "squared_hinge",
+    weights: Any = 1.0,
+) -> float:
     """min ½(‖w‖² + w_bias²) + Σ C_k φ(m_k) over two classes: LIBLINEAR's; for the logistic loss
     that of Newton's method, and for the hinge, where LIBLINEAR takes too long, an interior point's.
 

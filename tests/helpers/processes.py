@@ -189,10 +189,13 @@ def _forker() -> socket.socket:
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.processes", str(theirs.fileno())], cwd=ROOT,
+            [sys.executable, "-m", "tests.helpers.processes", str(theirs.fileno())],
+            cwd=ROOT,
             env={**os.environ, "PYTHONSAFEPATH": ""},  # which connect may have set
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
     atexit.register(process.wait)
     atexit.register(mine.close)  # which ends it; done before it is waited for
     return mine

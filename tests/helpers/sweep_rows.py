@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from streamtron.cluster.client import Workers
-from streamtron.cluster.sweep import sweep_executor
+from streamtron.cluster.sweep import SweepExecutor
 from streamtron.core.executor import serial
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import COLUMNS, Trial
@@ -36,7 +36,7 @@ def write_shard(path: Path, labels: Iterable[Sequence[str]], chance: random.Rand
 
 def by(workers: Workers) -> dict[str, Any]:
     """Arguments of a sweep on workers."""
-    return {"executor": sweep_executor(workers), "tasks": workers.threads}
+    return {"executor": SweepExecutor(workers)}
 
 
 def as_if(change: Callable[[Trial], dict[str, Any]]) -> Callable[..., Iterator[Trial]]:

@@ -1,22 +1,17 @@
-"""Metrics against scikit-learn's, exact in memory, and brackets beyond it."""
+"""Metrics against scikit-learn's, of all rows in memory, and of bins beyond them."""
 
 import json
-import re
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn import metrics
 
 import streamtron
 from streamtron.cli.evaluate import metric_lines
-from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.text import down, up
+from streamtron.core.errors import DataError
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.measured_page import ranking_charts
 from streamtron.model.metrics import Evaluation, Scores
 from tests.helpers.models import refused
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -27,7 +22,7 @@ NAMES = ("ant", "bee", "cow", "doe", "elk")
 
 def scored(signs, decisions, weights=None, *, chunk=37, classes=(), **how) -> Evaluation:
     """The metrics of rows that come in chunks; ``how`` : limits, and what else a chunk has."""
-    limits = {name: how.pop(name) for name in ("limit_rows", "ranking") if name in how}
+    limits = {name: how.pop(name) for name in ("held", "ranking") if name in how}
     scores = Scores(classes, **limits)
     for at in range(0, len(signs), chunk):
         part = slice(at, at + chunk)
@@ -72,73 +67,25 @@ def test_every_metric_equals_sklearns_with_ties_and_weights(weighted, grid, chun
     found = scored(signs, decisions, weights, chunk=chunk).to_dict()
     assert {name: found[name] for name in theirs} == pytest.approx(theirs, **EXACT)
     assert found["rows"] == 2_000, "those of weight 0, too"
-    assert not [name for name in found if name.endswith("bracket")]
+    assert "binned" not in found
 
 
-few = st.sampled_from([-1.0, -0.0, 0.0, 0.5, 1.0])
-row = st.tuples(st.sampled_from([-1, 1]), few | st.floats(-1e3, 1e3), st.floats(0.1, 10))
-
-
-@given(st.lists(row, min_size=1, max_size=60), st.integers(1, 8), st.integers(1, 9))
-def test_a_bracket_contains_the_exact_ranking_for_any_rows_limit_and_chunks(rows, limit, chunk):
-    signs, decisions, weights = map(np.array, zip(*rows, strict=True))
-    exact = scored(signs, decisions, weights).to_dict()
-    found = scored(signs, decisions, weights, chunk=chunk, limit_rows=limit).to_dict()
-    assert [name for name in exact if exact[name] is None] == [k for k in found if found[k] is None]
-    held = len(set(decisions.tolist())) <= limit
-    for name in exact:
-        low, high = found.get(f"{name}_bracket", (found[name], found[name]))
-        if exact[name] is None:
-            continue
-        assert low - 1e-12 <= exact[name] <= high + 1e-12
-        if f"{name}_bracket" in found:
-            assert 0.0 <= low <= found[name] <= high <= 1.0
-            assert not held
-
-
-@pytest.mark.parametrize("order", ["as drawn", "rising", "falling"])
-def test_a_bracket_is_narrow_and_depends_on_no_order_of_the_rows(order):
-    signs, decisions, _ = some_rows(20_000, seed=3)
-    wanted = scored(signs, decisions, limit_rows=1_000).to_dict()
-    by = {"as drawn": slice(None), "rising": np.argsort(decisions)}
-    rows = by.get(order, np.argsort(-decisions))
-    found = scored(signs[rows], decisions[rows], limit_rows=1_000, chunk=777).to_dict()
-    assert found == wanted
-    theirs = of_sklearn(signs, decisions)
-    for name in ("roc_auc", "average_precision"):
-        low, high = found[f"{name}_bracket"]
-        assert low < theirs[name] < high < low + 0.01
-        assert found[name] == pytest.approx(theirs[name], abs=1e-4)
-
-
-def test_the_ends_of_a_bracket_are_the_worst_and_the_best_order_of_joined_rows():
-    # 1.0 … 1.9 are one decision where two are held: one negative row between two positive ones
-    found = scored(np.array([-1, 1, -1, 1]), np.array([-1.0, 1.2, 1.5, 1.9]), limit_rows=2)
-    assert found.roc_auc_bracket == pytest.approx([2 / 4, 4 / 4], **EXACT)
-    assert found.roc_auc == pytest.approx(3 / 4, **EXACT)
-    low, high = found.average_precision_bracket
-    assert low <= (1 + 2 / 3) / 2 <= high
-
-
-def test_a_bracket_is_shown_as_one_on_the_command_line_in_tables_and_on_the_page():
-    signs, decisions, _ = some_rows(500)
-    evaluation = scored(signs, decisions, limit_rows=100)
-    found = evaluation.to_dict()
-    text = "\n".join(metric_lines(found, ()))
-    shown = re.search(r"average precision +between (\S+) and (\S+)", text)
-    bracket = found["average_precision_bracket"]
-    assert float(shown[1]) <= bracket[0] < bracket[1] <= float(shown[2])
-    many = Scores(("ant", "bee", "cow"), limit_rows=100)
-    many.add(np.stack([signs > 0] * 3, axis=1), np.stack([decisions] * 3, axis=1))
-    assert f" ~{found['roc_auc']:.4f}" in "\n".join(metric_lines(many.evaluation().to_dict(), ()))
-    [row] = [r for r in evaluation.tables()["Evaluation"] if r["metric"] == "average precision"]
-    assert [row["at_least"], row["at_most"]] == bracket
-    assert [*evaluation.to_frame()["at_most"].dropna()] == [found["roc_auc_bracket"][1], bracket[1]]
-    assert f"<td>{down(bracket[0], 4)}</td><td>{up(bracket[1], 4)}</td>" in evaluation._repr_html_()
-    ant, *_ = many.evaluation().tables()["Classes"]
-    assert [ant["roc_auc_at_least"], ant["roc_auc_at_most"]] == found["roc_auc_bracket"]
-    _, ranked = ranking_charts(found, {"1": np.array([[0, 0], [1, 0], [2, 2]])})
-    assert f"average precision between {shown[1]} and {shown[2]}" in ranked
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bins_rank_nearly_as_all_decisions_do_in_any_order_and_are_told(weighted):
+    signs, decisions, weights = some_rows(200_000, seed=3)
+    weights = weights if weighted else np.ones(len(signs))
+    theirs = of_sklearn(signs, decisions, weights)
+    found = scored(signs, decisions, weights, held=70_000, chunk=7_777).to_dict()
+    assert found["binned"]
+    assert "those of bins" in "\n".join(metric_lines(found, ()))
+    exact = {"accuracy", "precision", "recall", "f1"}
+    assert {name: found[name] for name in exact} == pytest.approx(
+        {name: theirs[name] for name in exact}, **EXACT
+    )
+    assert {name: found[name] for name in theirs} == pytest.approx(theirs, abs=1e-4)
+    falling = np.argsort(-decisions)
+    again = scored(signs[falling], decisions[falling], weights[falling], held=70_000, chunk=7_777)
+    assert again.to_dict() == pytest.approx(found)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
@@ -154,36 +101,42 @@ def test_no_share_is_above_1_however_weights_round(wrong):
         assert shares[1] <= 1.0
 
 
-@pytest.mark.parametrize("limit", [1, 100])
-@pytest.mark.parametrize(("signs", "weight", "wanted"), [
-    ([1, 1, 1], 1.0, (None, 1.0, 2 / 3, 1.0)),
-    ([-1, -1, -1], 1.0, (None, None, None, 0.0)),
-    ([1, 1, -1], 0.0, (None,) * 4),
-    ([], 1.0, (None,) * 4),
-])  # fmt: skip
-def test_what_is_undefined_is_null_in_json_and_never_nan(signs, weight, wanted, limit):
+@pytest.mark.parametrize("held", [1, 100])
+@pytest.mark.parametrize(
+    ("signs", "weight", "wanted"),
+    [
+        ([1, 1, 1], 1.0, (None, 1.0, 2 / 3, 1.0)),
+        ([-1, -1, -1], 1.0, (None, None, None, 0.0)),
+        ([1, 1, -1], 0.0, (None,) * 4),
+        ([], 1.0, (None,) * 4),
+    ],
+)
+def test_what_is_undefined_is_null_in_json_and_never_nan(signs, weight, wanted, held):
     decisions, weights = np.array([0.5, -0.5, 0.25])[: len(signs)], np.full(len(signs), weight)
-    found = scored(np.array(signs), decisions, weights, limit_rows=limit)
+    found = scored(np.array(signs), decisions, weights, held=held)
     figures = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     names = ("roc_auc", "average_precision", "recall", "precision")
     assert tuple(figures[name] for name in names) == wanted
     assert (figures["accuracy"] is None) == (weight == 0.0 or not signs)
 
 
-@pytest.mark.parametrize("limit", [1, 100])
-def test_decisions_at_the_ends_of_the_floats_are_ranked_without_overflow(limit):
+@pytest.mark.parametrize("held", [1, 100])
+def test_decisions_at_the_ends_of_the_floats_are_ranked_without_overflow(held):
     signs, decisions = np.array([1, 1, -1, -1]), np.array([1.7e308, -1.7e308, 1.7e308, -1.7e308])
-    assert scored(signs, decisions, limit_rows=limit).roc_auc == 0.5
-    scores = Scores(limit_rows=limit)
+    assert scored(signs, decisions, held=held).roc_auc == 0.5
+    scores = Scores(held=held)
     scores.add(signs > 0, decisions)
-    assert np.isfinite(scores.records()).all()
+    assert np.isfinite(scores.ranked()[1]).all()
 
 
-@pytest.mark.parametrize(("rows", "kind", "sentence"), [
-    (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
-    (([1], [np.inf]), DataError, "row 3: decision inf"),
-    (([1, 1], [1.0]), ValueError, "cannot reshape"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "kind", "sentence"),
+    [
+        (([1, 0], [0.0, np.nan]), DataError, "row 4: decision nan. It must be finite"),
+        (([1], [np.inf]), DataError, "row 3: decision inf"),
+        (([1, 1], [1.0]), ValueError, "cannot reshape"),
+    ],
+)
 def test_rows_that_cannot_be_judged_are_refused_by_number(rows, kind, sentence):
     scores = Scores()
     scores.add(np.array([True, False, True]), np.array([1.0, 2.0, 3.0]))
@@ -242,11 +195,12 @@ def test_metrics_of_each_class_their_means_and_those_of_rows_are_sklearns(multil
 
 
 @pytest.mark.parametrize("multilabel", [False, True])
-@pytest.mark.parametrize("limit", [10_000, 20, 4])
-def test_rankings_of_classes_and_their_means_are_sklearns_or_brackets_of_them(multilabel, limit):
+@pytest.mark.parametrize("held", [10_000, 20])
+def test_rankings_of_classes_and_their_means_are_sklearns_or_near_them(multilabel, held):
     truth, decisions, chosen, weights = rows_of_many(multilabel=multilabel)
-    found = scored_many(truth, decisions, chosen, weights, limit_rows=limit)
-    assert ("macro_roc_auc_bracket" in found.to_dict()) == (limit < 10_000)
+    found = scored_many(truth, decisions, chosen, weights, held=held)
+    assert ("binned" in found.to_dict()) == (held == 20)
+    close = EXACT if held == 10_000 else {"abs": 0.01}
     scores = {
         "roc_auc": metrics.roc_auc_score,
         "average_precision": metrics.average_precision_score,
@@ -257,18 +211,15 @@ def test_rankings_of_classes_and_their_means_are_sklearns_or_brackets_of_them(mu
             *zip(found.classes[:4], [name] * 4, theirs, strict=True),
             (found.to_dict(), f"macro_{name}", np.mean(theirs)),
         ):
-            value = figures[figure]
-            low, high = figures.get(f"{figure}_bracket", (value, value))
-            assert low - 1e-12 <= wanted <= high + 1e-12
+            assert figures[figure] == pytest.approx(wanted, **close)
 
 
-def test_without_ranking_no_decision_is_kept_and_counts_are_the_same_and_a_limit_of_0_is_refused():
+def test_without_ranking_no_decision_is_kept_and_counts_are_the_same():
     rows = rows_of_many(multilabel=True)
     found, ranked = scored_many(*rows, ranking=False), scored_many(*rows)
     assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
     assert ranked.macro_roc_auc is not None
     assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
-    assert "limit_rows: 0" in refused(lambda: Scores(limit_rows=0), SettingsError)
 
 
 def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:

@@ -16,21 +16,22 @@ from sklearn.svm import LinearSVC
 
 import streamtron
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import up
 from streamtron.model.calibration import METHODS
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import chosen_classes
 from tests.helpers.models import make_model, random_matrix, refused
-from tests.helpers.processes import here, one_sentence
 
 ROUNDING = {"rel": 0, "abs": 1e-13}
 
 CLASSES = {
-    "whole numbers": (-1.0, 7.0), "numbers": (0.5, 1.0), "names": ("ham", "späm"),
-    "booleans": (False, True), "many numbers": (-3.0, 2.0, 5.0, 11.0),
+    "whole numbers": (-1.0, 7.0),
+    "numbers": (0.5, 1.0),
+    "names": ("ham", "späm"),
+    "booleans": (False, True),
+    "many numbers": (-3.0, 2.0, 5.0, 11.0),
     "many names": ("ant", "bee", "cow"),
-}  # fmt: skip
+}
 
 
 def _model(classes: tuple[Any, ...], **reading: Any) -> tuple[LinearModel, np.ndarray]:
@@ -81,10 +82,18 @@ def test_programs_have_our_labels_and_decisions_for_any_classes_and_bias(tmp_pat
         assert labels == wanted
 
 
-@pytest.mark.parametrize(("weights", "classes", "rows", "labels"), [
-    ([1.0, -1.0], ("no", "yes"), [[2, 2], [2, 2 - 2**-20], [2, 2 + 2**-20]], ["no", "yes", "no"]),
-    ([[1], [1], [0]], ("ant", "bee", "cow"), [[0], [2], [-2]], ["ant", "ant", "cow"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights", "classes", "rows", "labels"),
+    [
+        (
+            [1.0, -1.0],
+            ("no", "yes"),
+            [[2, 2], [2, 2 - 2**-20], [2, 2 + 2**-20]],
+            ["no", "yes", "no"],
+        ),
+        ([[1], [1], [0]], ("ant", "bee", "cow"), [[0], [2], [-2]], ["ant", "ant", "cow"]),
+    ],
+)
 def test_of_equals_the_smaller_class_wins_in_onnx_as_here(tmp_path, weights, classes, rows, labels):
     bias = np.zeros(np.shape(weights)[:-1])
     model, rows = make_model(weights, bias, classes, certificate=None), np.array(rows)
@@ -107,8 +116,9 @@ def test_probabilities_of_any_kind_are_ours_at_between_and_beyond_knots(tmp_path
     bias: Any = 0.0 if kind == "two" else np.zeros(3)
     calibration = {
         "method": "sigmoid" if functions is SIGMOID else "isotonic",
-        "rows": 9, "directions": functions[: 1 if kind == "two" else 3],
-    }  # fmt: skip
+        "rows": 9,
+        "directions": functions[: 1 if kind == "two" else 3],
+    }
     more = {"multilabel": True} if kind == "multilabel" else {}
     model = make_model(weights, bias, classes, certificate=None, settings={}, **more)
     model = model.but(calibration=calibration)
@@ -158,11 +168,14 @@ def test_probabilities_of_logistic_loss_are_those_of_every_format(tmp_path, clas
         assert np.array(found)[:, order] == pytest.approx(wanted, **ROUNDING)
 
 
-@pytest.mark.parametrize(("loss", "solver", "kind"), [
-    ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
-    ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
-    ("log_loss", "L2R_LR", LogisticRegression),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "solver", "kind"),
+    [
+        ("squared_hinge", "L2R_L2LOSS_SVC", LinearSVC),
+        ("hinge", "L2R_L1LOSS_SVC_DUAL", LinearSVC),
+        ("log_loss", "L2R_LR", LogisticRegression),
+    ],
+)
 def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, solver, kind):
     weights = np.random.default_rng(0).normal(size=500)
     model = make_model(weights, 1 / 3, settings={"loss": loss, "C": 1.0, "rho": 1.0})
@@ -181,8 +194,9 @@ def test_an_exported_model_names_its_loss_and_is_read_with_it(tmp_path, loss, so
 def test_the_exported_linear_svc_knows_the_names_of_the_columns_and_the_settings(tmp_path):
     model = make_model(
         settings={"C": 0.5, "rho": 2.0, "class_weight": {"1": 3.0, "-1": 0.5}},
-        layout="columns", features=["a", "b", "c"],
-    )  # fmt: skip
+        layout="columns",
+        features=["a", "b", "c"],
+    )
     theirs = _sklearn(model, tmp_path)
     assert theirs.feature_names_in_.tolist() == ["a", "b", "c"]
     assert (theirs.C, theirs.intercept_scaling) == (0.5, 2.0)
@@ -198,9 +212,14 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     export(model, tmp_path / "m", "json")
     found = json.loads((tmp_path / "m").read_text(encoding="utf-8"))
     assert found["directions"] == [
-        {"positive": "spam", "bias": 0.25, "column": [1, 3], "name": ["ä", "c"],
-         "weight": [0.1, -1 / 3]}
-    ]  # fmt: skip
+        {
+            "positive": "spam",
+            "bias": 0.25,
+            "column": [1, 3],
+            "name": ["ä", "c"],
+            "weight": [0.1, -1 / 3],
+        }
+    ]
     assert (found["kind"], found["columns"], found["index_base"]) == ("two classes", 3, 1)
     assert found["certificate"] == model.certificate
     many, _ = _model(("ant", "bee", "cow"))
@@ -210,14 +229,17 @@ def test_json_holds_every_weight_that_is_not_zero_by_column_and_name(tmp_path):
     assert [each["weight"] for each in directions] == many.weights.tolist()
 
 
-@pytest.mark.parametrize(("classes", "more", "format_", "sentence"), [
-    ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
-    ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
-    (("a", "b"), {}, "liblinear", "the class 'b'"),
-    ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
-    ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
-    ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("classes", "more", "format_", "sentence"),
+    [
+        ((1.0, 2.0), {"multilabel": True}, "sklearn", "multilabel"),
+        ((1.0, 2.0), {"multilabel": True}, "liblinear", "LIBLINEAR gives a row one label"),
+        (("a", "b"), {}, "liblinear", "the class 'b'"),
+        ((0.5, 1.0), {}, "liblinear", "the class 0.5"),
+        ((0.0, 2.0**31), {}, "liblinear", "the class 2147483648.0"),
+        ((0.0, 1.0), {}, ["pickle"], "liblinear, onnx, sklearn, json"),
+    ],
+)
 def test_what_a_format_cannot_hold_is_refused_unwritten(tmp_path, classes, more, format_, sentence):
     model, _ = _model(classes, **more)
     assert sentence in refused(lambda: export(model, tmp_path / "m", format_), SettingsError)
@@ -229,33 +251,3 @@ def test_a_missing_library_is_named_with_how_to_install_it(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, library, None)
     message = refused(lambda: export(make_model(), tmp_path / "m", format_), SettingsError)
     assert f"{library.split('.')[0]}, which is not installed. Install streamtron[export]" in message
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_decision_changes_by_more_than_is_said_where_small_weights_are_dropped(seed):
-    rng = np.random.default_rng(seed)
-    weights = rng.normal(size=(3, 40)) * 10.0 ** rng.uniform(-3, 3, (3, 1))
-    model = make_model(weights, np.zeros(3), ("a", "b", "c"), settings={}, certificate=None)
-    small = streamtron.prune(model, 0.5)
-    left = np.where(np.abs(weights) < 0.5, 0.0, weights)
-    assert np.array_equal(small.model.weights, left)
-    assert small.dropped == np.count_nonzero(weights) - np.count_nonzero(left)
-    worst = weights - left  # as rows, the dropped weights change decisions most
-    lengths = np.linalg.norm(worst, axis=1)
-    changes = np.abs(np.diag(worst @ (weights - small.model.weights).T))
-    assert (changes <= small.changes * lengths * (1.0 + 1e-12)).all()
-    assert ((lengths <= small.changes) & (small.changes <= lengths * (1.0 + 1e-10))).all()
-
-
-def test_export_leaves_small_weights_out_and_says_what_that_can_change(tmp_path):
-    model, _ = _model((0, 1))
-    model.save(tmp_path / "m")
-    words = ("export", "m", "--drop-below")
-    done = here(tmp_path, *words, 1, "--format", "streamtron", "-o", "s")
-    small = streamtron.load(tmp_path / "s")
-    dropped = model.weights[(np.abs(model.weights) < 1.0)]
-    assert np.array_equal(small.weights, np.where(np.abs(model.weights) < 1.0, 0, model.weights))
-    assert f"No decision changes by more than {up(np.linalg.norm(dropped), 3)} times" in done.stdout
-    assert "drop below 'x'" in refused(lambda: streamtron.prune(model, "x"), SettingsError)
-    for size, wanted in ((0, "a number above 0"), ("1_0", "'1_0': wanted a number")):
-        one_sentence(here(tmp_path, *words, size, "--format", "json", "-o", "t"), 2, wanted)

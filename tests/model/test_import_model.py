@@ -47,25 +47,32 @@ def test_every_liblinear_classifier_is_read_and_decides_alike(tmp_path, solver, 
 LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw\n.5 \n2 \n-1 \n"
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), [
-    ("2\nlabel 1 -1", "1\nlabel 1", "m: a LIBLINEAR model with solver_type L2R_LR and nr_class 1"),
-    ("L2R_LR", "ONECLASS_SVM", "m: a LIBLINEAR model with solver_type ONECLASS_SVM"),
-    ("-1 \n", "", "2 weights, but nr_feature 2 and bias 1 ask for 3"),
-    ("-1 \n", "-1\n4\n", "4 weights, but"),
-    ("2 \n", "nan\n", "line 8: 'nan'. Wanted a finite number"),
-    ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
-    ("label 1 -1\n", "label 1 1\n", "the head"),
-    ("label 1 -1\n", "label 1 -1 0\n", "the head"),
-    ("nr_class 2\n", "nr_class three\n", "the head"),
-    ("2 \n", "2 2\n", "line 8: 2 weights. Wanted 1, one a class"),
-    ("2 \n-1 \n", "2 \n-1", "line 9: the file ends with -1 and no newline"),
-    ("2 \n", "1e300\n", "line 8: '1e300'. Wanted a finite number, at most 1e+140 in size"),
-    ("label 1", "label 9007199254740993", "the head"),
-    ("bias 1", "bias 1e300", "the head"),
-    ("nr_feature 2", "nr_feature -2", "the head"),
-    ("bias 1", "bias nan", "the head"),
-    ("w\n", "", "the head"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "2\nlabel 1 -1",
+            "1\nlabel 1",
+            "m: a LIBLINEAR model with solver_type L2R_LR and nr_class 1",
+        ),
+        ("L2R_LR", "ONECLASS_SVM", "m: a LIBLINEAR model with solver_type ONECLASS_SVM"),
+        ("-1 \n", "", "shape (2, 1), expected 3 lines of 1 by nr_feature 2 and bias 1"),
+        ("-1 \n", "-1\n4\n", "shape (4, 1), expected 3 lines"),
+        ("2 \n", "nan\n", "m: holds nan or inf"),
+        ("label 1 -1\n", "", "the head of a LIBLINEAR model is incomplete"),
+        ("label 1 -1\n", "label 1 1\n", "the head"),
+        ("label 1 -1\n", "label 1 -1 0\n", "the head"),
+        ("nr_class 2\n", "nr_class three\n", "the head"),
+        ("2 \n", "2 2\n", "the number of columns changed from 1 to 2 at row 2"),
+        ("2 \n-1 \n", "2 \n-1", "a last line without its end"),
+        ("2 \n", "1e300\n", "a coefficient beyond 1e+140"),
+        ("label 1", "label 9007199254740993", "the head"),
+        ("bias 1", "bias 1e300", "the head"),
+        ("nr_feature 2", "nr_feature -2", "the head"),
+        ("bias 1", "bias nan", "the head"),
+        ("w\n", "", "the head"),
+    ],
+)
 def test_a_broken_or_strange_liblinear_model_is_refused_with_why(tmp_path, old, new, sentence):
     (tmp_path / "m").write_text(LIBLINEAR.replace(old, new, 1))
     assert sentence in refused(lambda: load_any(tmp_path / "m"))
@@ -79,10 +86,19 @@ def test_a_liblinear_model_may_be_laid_on_shards_with_another_base(tmp_path):
         assert "a LIBLINEAR model. --bias-last, classes and another loss are for coeff" in message
 
 
-@pytest.mark.parametrize("content", [
-    "1\n-2e0\n.5\n", "1,-2,.5", "1\t-2\t.5\n", "# coef\n\n1 # one\n-2\n0.5", " 1 -2 .5 \r\n",
-    np.array([1, -2, 0.5], "f4"), np.array([[1, -2, 0.5]], ">f8"), np.array([[2], [-4], [1]]) / 2,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        "1\n-2e0\n.5\n",
+        "1,-2,.5",
+        "1\t-2\t.5\n",
+        "# coef\n\n1 # one\n-2\n0.5",
+        " 1 -2 .5 \r\n",
+        np.array([1, -2, 0.5], "f4"),
+        np.array([[1, -2, 0.5]], ">f8"),
+        np.array([[2], [-4], [1]]) / 2,
+    ],
+)
 def test_coefficients_are_one_vector_with_the_intercept_last_if_so_said(tmp_path, content):
     path = tmp_path / "m.npy"
     path.write_text(content) if isinstance(content, str) else np.save(path, content)
@@ -109,23 +125,26 @@ def test_coefficients_of_many_classes_are_scikit_learns_coef_one_row_a_class(tmp
     assert "coefficients of 3 classes do not say which" in message
 
 
-@pytest.mark.parametrize(("content", "sentence"), [
-    ("1\n3 4\n", "line 2: a table, but one vector is wanted"),
-    ("1 2\n3\n", "line 2: a table"),
-    ("coef\n1\n", "line 1: 'coef'. Wanted a finite number"),
-    ("1\n1_0\n", "line 2: '1_0'"),
-    ("inf\n", "line 1: 'inf'"),
-    ("# nothing\n", "holds no number"),
-    ("1\n2\n", "--index-base 0 or 1"),
-    ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
-    (None, "m: cannot be read"),
-    (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
-    (np.array(["a"]), "an array of <U1"),
-    (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
-    (np.array([{}], dtype=object), "not a readable .npy array"),
-    (np.array(1.0), "shape ()"),
-])  # fmt: skip
-def test_what_is_no_vector_is_refused_by_line_and_never_unpickled(tmp_path, content, sentence):
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("1 2\n3 4\n", "a table, expected one vector"),
+        ("1 2\n3\n", "the number of columns changed from 2 to 1"),
+        ("coef\n1\n", "could not convert string 'coef'"),
+        ("1\n1_0\n", "could not convert string '1_0'"),
+        ("inf\n", "holds nan or inf"),
+        ("# nothing\n", "holds no number"),
+        ("1\n2\n", "--index-base 0 or 1"),
+        ("\x80\x04cos\nsystem\n(S'touch owned'\ntR.", "m: not a streamtron model"),  # a pickle
+        (None, "m: cannot be read"),
+        (np.ones((2, 2)), "shape (2, 2). Wanted one vector"),
+        (np.array(["a"]), "an array of <U1"),
+        (np.array([1.0, 1e141]), "or a coefficient beyond 1e+140"),
+        (np.array([{}], dtype=object), "not a readable .npy array"),
+        (np.array(1.0), "shape ()"),
+    ],
+)
+def test_what_is_no_vector_is_refused_and_never_unpickled(tmp_path, content, sentence):
     path = tmp_path / "m"
     if isinstance(content, str):
         path.write_bytes(content.encode("latin-1"))

@@ -53,10 +53,12 @@ NAMES = ("ant", "bee", "cow", "doe")
 
 def make_many(weights, bias, classes, **more) -> LinearModel:
     gaps = [(0.01, 0.03, 0.02)[k % 3] for k in range(len(classes))]
-    certificate = joint_certificate([
-        {"relative_duality_gap": gap, "rows_scanned": 9 - k, "upper_bound": 1 / 3}
-        for k, gap in enumerate(gaps)
-    ])  # fmt: skip
+    certificate = joint_certificate(
+        [
+            {"relative_duality_gap": gap, "rows_scanned": 9 - k, "upper_bound": 1 / 3}
+            for k, gap in enumerate(gaps)
+        ]
+    )
     return make_model(weights, bias, classes, **{"certificate": certificate, **more})
 
 
@@ -117,41 +119,52 @@ def test_directions_are_the_learners_of_classes_in_order_and_certified_as_the_wo
 
 PROOFS = joint_certificate([{"relative_duality_gap": 0, "rows_scanned": 1}] * 3)
 MANY = {
-    "weights": np.zeros((3, 2)), "bias": np.zeros(3), "classes": ("a", "b", "c"),
+    "weights": np.zeros((3, 2)),
+    "bias": np.zeros(3),
+    "classes": ("a", "b", "c"),
     "certificate": PROOFS,
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("parts", "sentence"), [
-    ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
-    ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
-    ({"weights": [1j, 0]}, "weights: complex or masked numbers"),
-    ({"bias": 1j}, "bias: complex or masked numbers"),
-    ({"bias": np.inf}, "bias: inf"),
-    ({"classes": (1.0, -1.0)}, "the smaller first"),
-    ({"classes": (1.0, 1.0)}, "the smaller first"),
-    ({"classes": (0.0, True)}, "two of one kind"),
-    ({"classes": ("a", "b", "c")}, "Give two of one kind"),
-    ({"classes": (0.0, np.nan)}, "classes: nan"),
-    ({"settings": {"C": np.nan}}, "settings: Out of range float"),
-    ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
-    ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0. Wanted is a number"),
-    ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200. Wanted is"),
-    ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
-    ({"vocabulary": ["a"]}, "1 names, 3 columns"),
-    ({"columns": 9}, "columns = 9, but 3 weights"),
-    ({"multilabel": True}, "reading: multilabel, but one row of weights"),
-    (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
-    (MANY | {"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
-    (MANY | {"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
-    (MANY | {"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
-    (MANY | {"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
-    (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Give"),
-    (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
-    (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
-    (MANY | {"certificate": {"learners": [None] * 3}}, "certificate: None is not that of a class"),
-    (MANY | {"certificate": {"learners": [7] * 3}}, "certificate: 7 is not that of a class. Train"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ({"weights": [1.0, np.nan]}, "weights: nan at position 1"),
+        ({"weights": [[1.0]]}, "weights of shape (1, 1)"),
+        ({"weights": [1j, 0]}, "weights: complex or masked numbers"),
+        ({"bias": 1j}, "bias: complex or masked numbers"),
+        ({"bias": np.inf}, "bias: inf"),
+        ({"classes": (1.0, -1.0)}, "Give 2 of one kind, in rising order"),
+        ({"classes": (1.0, 1.0)}, "Give 2 of one kind, in rising order"),
+        ({"classes": (0.0, True)}, "Give 2 of one kind"),
+        ({"classes": ("a", "b", "c")}, "Give 2 of one kind"),
+        ({"classes": (0.0, np.nan)}, "classes: nan"),
+        ({"settings": {"C": np.nan}}, "settings: Out of range float"),
+        ({"certificate": {"a": {1}}}, "certificate: Object of type set"),
+        ({"certificate": {"upper_bound": 0.0}}, "upper_bound = 0.0, expected a number"),
+        ({"certificate": {"upper_bound": 1e-200}}, "upper_bound = 1e-200, expected"),
+        ({"index_base": 2}, "index_base = 2. Give 0 or 1"),
+        ({"vocabulary": ["a"]}, "1 names, 3 columns"),
+        ({"columns": 9}, "columns = 9, but 3 weights"),
+        ({"multilabel": True}, "reading: multilabel, but one row of weights"),
+        (MANY | {"classes": ("a", "b")}, "Give 3 of one kind, in rising order"),
+        (MANY | {"classes": ("a", "c", "b")}, "Give 3 of one kind, in rising order"),
+        (MANY | {"bias": np.zeros(2)}, "bias: shape (2,), but weights of shape (3, 2)"),
+        (MANY | {"weights": np.zeros((0, 2)), "bias": np.zeros(0)}, "weights: shape (0, 2)"),
+        (MANY | {"weights": np.zeros((3, 2, 1))}, "weights: shape (3, 2, 1)"),
+        (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Two"),
+        (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
+        (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
+        (
+            MANY | {"certificate": {"learners": [None] * 3}},
+            "certificate: None is not that of a class",
+        ),
+        (
+            MANY | {"certificate": {"learners": [7] * 3}},
+            "certificate: 7 is not that of a class",
+        ),
+    ],
+)
 def test_what_no_model_can_hold_is_refused_with_its_name(parts, sentence):
     assert sentence in refused(lambda: make_model(**parts), SettingsError)
 
@@ -235,29 +248,32 @@ def sealed_again(path: Path, change, tensors) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("change", "tensors"), [
-    ({"classes": [1.0]}, {}),
-    ({"classes": None}, {}),
-    ({"settings": [1]}, {}),
-    ({"certificate": 3}, {}),
-    ({}, {"columns": None}),
-    ({}, {"bias": None}),
-    ({}, {"values": np.array(1.0)}),
-    ({}, {"values": np.array([1, 0.0, 1])}),
-    ({}, {"values": np.ones(4)}),
-    ({}, {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]}),
-    ({}, {"values": np.arange(3)}),
-    ({}, {"columns": np.array([0, 1, 3], np.uint32)}),
-    ({}, {"columns": np.array([0, 1, 1], np.uint32)}),
-    ({}, {"columns": np.arange(3)}),
-    ({}, {"starts": np.array([0, 1, 3]), "bias": np.ones(2)}),
-    ({}, {"starts": np.array([1, 3])}),
-    ({}, {"starts": np.array([0, 4])}),
-    ({}, {"starts": np.array([3])}),
-    ({}, {"starts": np.array([0, 5, 2, 3]), "bias": np.ones(3)}),
-    ({}, {"starts": np.array([[0, 3]])}),
-    ({}, {"starts": np.array([0.0, 3.0])}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "tensors"),
+    [
+        ({"classes": [1.0]}, {}),
+        ({"classes": None}, {}),
+        ({"settings": [1]}, {}),
+        ({"certificate": 3}, {}),
+        ({}, {"columns": None}),
+        ({}, {"bias": None}),
+        ({}, {"values": np.array(1.0)}),
+        ({}, {"values": np.array([1, 0.0, 1])}),
+        ({}, {"values": np.ones(4)}),
+        ({}, {"values": np.ones((3, 1)), "columns": np.arange(3, dtype=np.uint32)[:, None]}),
+        ({}, {"values": np.arange(3)}),
+        ({}, {"columns": np.array([0, 1, 3], np.uint32)}),
+        ({}, {"columns": np.array([0, 1, 1], np.uint32)}),
+        ({}, {"columns": np.arange(3)}),
+        ({}, {"starts": np.array([0, 1, 3]), "bias": np.ones(2)}),
+        ({}, {"starts": np.array([1, 3])}),
+        ({}, {"starts": np.array([0, 4])}),
+        ({}, {"starts": np.array([3])}),
+        ({}, {"starts": np.array([0, 5, 2, 3]), "bias": np.ones(3)}),
+        ({}, {"starts": np.array([[0, 3]])}),
+        ({}, {"starts": np.array([0.0, 3.0])}),
+    ],
+)
 def test_a_sealed_file_that_holds_no_model_is_refused_in_a_sentence(tmp_path, change, tensors):
     assert LinearModel.load(sealed_again(tmp_path / "m", {}, {})) == make_model()
     path = sealed_again(tmp_path / "m", change, tensors)

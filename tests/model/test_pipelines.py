@@ -22,17 +22,23 @@ def table():
     rng = np.random.default_rng(0)
     seconds = rng.integers(-(10**9), 10**9, ROWS)
     words = ["cheap pills now", "meeting notes lunch", "lunch pills café", "free=true"]
-    rows = pd.DataFrame({
-        "age": rng.normal(40, 10, ROWS).round(1), "income": rng.lognormal(10, 1, ROWS),
-        "clicks": rng.integers(0, 50, ROWS), "premium": rng.random(ROWS) < 0.3,
-        "city": rng.choice(["Paris", "Rome", "Oslo", "true", "True"], ROWS, p=CITIES),
-        "code": rng.integers(1, 5, ROWS), "note": rng.choice(words, ROWS),
-        "tags": [["x", "xy", "y", "x", "7"][: k % 6] for k in range(ROWS)],
-        "places": [[k % 3, k % 70, 12] for k in range(ROWS)],
-        "point": [*rng.normal(size=(ROWS, 3))],
-        "odd": [["nan", "", None][k % 3] for k in range(ROWS)], "end": ["a", "a\0"] * (ROWS // 2),
-        "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
-    })  # fmt: skip
+    rows = pd.DataFrame(
+        {
+            "age": rng.normal(40, 10, ROWS).round(1),
+            "income": rng.lognormal(10, 1, ROWS),
+            "clicks": rng.integers(0, 50, ROWS),
+            "premium": rng.random(ROWS) < 0.3,
+            "city": rng.choice(["Paris", "Rome", "Oslo", "true", "True"], ROWS, p=CITIES),
+            "code": rng.integers(1, 5, ROWS),
+            "note": rng.choice(words, ROWS),
+            "tags": [["x", "xy", "y", "x", "7"][: k % 6] for k in range(ROWS)],
+            "places": [[k % 3, k % 70, 12] for k in range(ROWS)],
+            "point": [*rng.normal(size=(ROWS, 3))],
+            "odd": [["nan", "", None][k % 3] for k in range(ROWS)],
+            "end": ["a", "a\0"] * (ROWS // 2),
+            "day": pd.Timestamp("1999-12-31") + pd.to_timedelta(seconds, "s"),
+        }
+    )
     label = (rows.clicks > 25) ^ (rows.city == "Rome") ^ (rng.random(ROWS) < 0.1)
     rows.loc[rng.random(ROWS) < 0.05, "age"] = np.nan
     rows.loc[rng.random(ROWS) < 0.05, "city"] = None
@@ -87,11 +93,16 @@ def test_a_pipeline_refuses_a_date_that_is_missing_where_a_null_is_refused(table
         pipeline.predict(table)
 
 
-@pytest.mark.parametrize("text", [
-    "note", "note,hash_bits=12,tfidf=true", "note,hash_bits=10,alternate_sign=true",
-    "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
-    "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "note",
+        "note,hash_bits=12,tfidf=true",
+        "note,hash_bits=10,alternate_sign=true",
+        "note,sublinear_tf=true,analyzer=char_wb,ngrams=2-3,norm=l1,binary=true",
+        "note,stop_words=english,strip_accents=unicode,lowercase=false,tfidf=true",
+    ],
+)
 def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     model = streamtron.fit(table[["note", "label"]], text=text, label="label", loss="log_loss")
     documents = [*table.note[:20], "Free café", ""]
@@ -103,9 +114,10 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "columns"), [(where, c) for where in RECIPES for c in RECIPES[where]],
+    ("where", "columns"),
+    [(where, c) for where in RECIPES for c in RECIPES[where]],
     ids=lambda value: value if isinstance(value, str) else value[0],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
 def test_scikit_learn_and_onnxruntime_decide_raw_rows_as_we_do_and_meet_unknown_categories(
     table, where, columns, problem, tmp_path
@@ -140,23 +152,30 @@ def test_in_onnx_a_null_that_is_refused_has_no_decision(table, tmp_path):
     assert np.array_equal(np.isnan(scores), ~table.index.isin(given.index))
 
 
-@pytest.mark.parametrize(("where", "column", "part"), [
-    ("sklearn", "city:category,hash_bits=4,null=0", "'city' has categories that are hashed and"),
-    ("sklearn", "tags:list,hash_bits=4", "'tags' has lists that are hashed"),
-    ("sklearn", "point:vector,null=0", "'point' has lists of numbers that may be missing"),
-    ("sklearn", "none:category,null=0", "'none' has no category"),
-    ("sklearn", "odd:category,null=0", "'odd' has the category 'nan' and a null"),
-    ("sklearn", "end:category", r"'end' has the category 'a\\x00' and .* another"),
-    ("sklearn", "age:number,bins=3,null=column", "'age' has bins and a feature of its own"),
-    ("onnx", "note:text,hash_bits=8", "'note' has hash_bits"),
-    ("onnx", "note:text,analyzer=char", "'note' has analyzer"),
-    ("onnx", "note:text,strip_accents=unicode", "'note' has strip_accents"),
-    ("onnx", "note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
-    ("onnx", "note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
-    ("onnx", "city:category,hash_bits=4,null=0", "'city' has hash_bits"),
-    ("onnx", "odd:category,null=0", "'odd' has the category '' and a null"),
-    ("onnx", "scores:number", "'scores' is called as an output is"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("where", "column", "part"),
+    [
+        (
+            "sklearn",
+            "city:category,hash_bits=4,null=0",
+            "'city' has categories that are hashed and",
+        ),
+        ("sklearn", "tags:list,hash_bits=4", "'tags' has lists that are hashed"),
+        ("sklearn", "point:vector,null=0", "'point' has lists of numbers that may be missing"),
+        ("sklearn", "none:category,null=0", "'none' has no category"),
+        ("sklearn", "odd:category,null=0", "'odd' has the category 'nan' and a null"),
+        ("sklearn", "end:category", r"'end' has the category 'a\\x00' and .* another"),
+        ("sklearn", "age:number,bins=3,null=column", "'age' has bins and a feature of its own"),
+        ("onnx", "note:text,hash_bits=8", "'note' has hash_bits"),
+        ("onnx", "note:text,analyzer=char", "'note' has analyzer"),
+        ("onnx", "note:text,strip_accents=unicode", "'note' has strip_accents"),
+        ("onnx", "note:text,token_pattern=[a-z]+", "'note' has token_pattern"),
+        ("onnx", "note:text,ngrams=1-2,stop_words=english", "'note' has stop_words"),
+        ("onnx", "city:category,hash_bits=4,null=0", "'city' has hash_bits"),
+        ("onnx", "odd:category,null=0", "'odd' has the category '' and a null"),
+        ("onnx", "scores:number", "'scores' is called as an output is"),
+    ],
+)
 def test_a_column_a_format_cannot_make_is_refused_by_name(table, where, column, part, tmp_path):
     table = table.assign(scores=table.clicks, none=None)
     model = streamtron.fit(table, columns=[column], label="label")

@@ -55,24 +55,23 @@ def test_a_frame_with_other_columns_is_refused_but_may_hold_labels_and_weights(k
     with_both = frame(kind, {"y": ["a", "b", "a"], **FRAME, "w": [1, 1, 1]})
     assert model.decision_function(with_both).tolist() == model.decision_function(MATRIX).tolist()
     less = {name: FRAME[name] for name in ("age", "size")}
-    assert "X: has not 'pay'" in refused(lambda: model.predict(frame(kind, less)))
+    assert "X: no column 'pay'" in refused(lambda: model.predict(frame(kind, less)))
     more = refused(lambda: model.predict(frame(kind, {**FRAME, "height": [1, 2, 3]})))
-    assert "the model does not know, 'height'" in more
-    assert "as model.feature_names lists them" in more
+    assert "X: unknown columns 'height'. Give those of model.feature_names" in more
     text = frame(kind, {**FRAME, "age": ["1", "2", "3"]})
     assert "column 'age' holds" in refused(lambda: model.predict(text))
     if kind in ("pyarrow", "pandas"):  # others have no name twice
         names = ["age", "pay", "size", "pay"]
         twice = pa.table([[1.0]] * 4, names=names)
         twice = pandas.DataFrame(np.eye(4), columns=names) if kind == "pandas" else twice
-        assert "X: has twice 'pay'" in refused(lambda: model.predict(twice))
+        assert "X: two columns of one name" in refused(lambda: model.predict(twice))
 
 
 def test_a_frame_may_hold_names_that_never_occurred_and_have_no_weight():
     model = make_model(layout="columns", features=["age", "size", "pay", "always 0"])
     expected = model.decision_function(MATRIX).tolist()
     assert model.decision_function(pa.table(FRAME | {"always 0": [7.0, 0, 1]})).tolist() == expected
-    assert "has not 'always 0'" in refused(lambda: model.decision_function(pa.table(FRAME)))
+    assert "no column 'always 0'" in refused(lambda: model.decision_function(pa.table(FRAME)))
 
 
 def test_whole_numbers_and_booleans_are_numbers_and_nulls_are_refused():
@@ -82,7 +81,7 @@ def test_whole_numbers_and_booleans_are_numbers_and_nulls_are_refused():
     assert model.decision_function(X).tolist() == expected.tolist()
     for odd in (None, float("nan"), float("inf")):
         with_odd = pa.table({**FRAME, "pay": [1.0, odd, 2.0]})
-        assert "must be finite" in refused(lambda X=with_odd: model.predict(X))
+        assert "nan or inf" in refused(lambda X=with_odd: model.predict(X))
 
 
 def test_a_model_without_names_takes_matrices_and_no_named_columns():
@@ -92,9 +91,9 @@ def test_a_model_without_names_takes_matrices_and_no_named_columns():
         assert named.decision_function(X).tolist() == plain.decision_function(X).tolist()
     numbered = pandas.DataFrame(MATRIX)
     assert plain.decision_function(numbered).tolist() == plain.decision_function(MATRIX).tolist()
-    assert "has not 'age'" in refused(lambda: named.predict(numbered))
+    assert "unknown columns 0, 1, 2" in refused(lambda: named.predict(numbered))
     sentence = refused(lambda: plain.predict(pa.table(FRAME)))
-    assert "columns 'age', 'size', 'pay', and the model's features have no names" in sentence
+    assert "named columns, and the model's features have no names" in sentence
 
 
 def test_records_of_a_table_have_every_feature_in_any_order():
@@ -104,10 +103,10 @@ def test_records_of_a_table_have_every_feature_in_any_order():
     for X in (RECORDS, turned, np.array(RECORDS, dtype=object)):
         assert model.decision_function(X).tolist() == expected
     short = [*RECORDS, {"age": 1.0}]
-    assert "X, row 3: has not 'size', 'pay'" in refused(lambda: model.predict(short))
+    assert "X: no column 'size', 'pay'" in refused(lambda: model.predict(short))
     for odd in ("1", None, float("nan"), [1]):
         wrong = [{**RECORDS[0], "pay": odd}]
-        assert f"X, row 0: 'pay' is {odd!r}" in refused(lambda X=wrong: model.predict(X))
+        assert refused(lambda X=wrong: model.predict(X))
     assert "give records" in refused(lambda: model.predict([["age", "pay"]])).lower()
 
 
@@ -176,9 +175,7 @@ def mail(tmp_path, request):
 def test_documents_are_decided_as_predict_decides_them_in_files(mail, kind):
     model, decisions = mail
     if kind == "documents" and len(model.recipe.columns) > 1:
-        sentence = refused(lambda: model.predict(MAIL["body"]))
-        assert "X: a row has no 'size'" in sentence
-        assert "made of 'body', 'size', 'lang'" in sentence
+        assert "X: no column 'size', 'lang'" in refused(lambda: model.predict(MAIL["body"]))
         return
     records = [dict(zip(MAIL, row, strict=True)) for row in zip(*MAIL.values(), strict=True)]
     X = {"records": records, "documents": MAIL["body"]}.get(kind)
@@ -189,7 +186,7 @@ def test_documents_with_a_value_that_is_missing_or_of_another_kind_are_refused(m
     model, _ = mail
     assert "'body'" in refused(lambda: model.predict([{"body": 3, "size": 1, "lang": "en"}]))
     assert "'body'" in refused(lambda: model.predict([{"body": None, "size": 1, "lang": "en"}]))
-    assert "a row has no 'body'" in refused(lambda: model.predict([{"size": 1, "lang": "en"}]))
+    assert "no column 'body'" in refused(lambda: model.predict([{"size": 1, "lang": "en"}]))
     if len(model.recipe.columns) > 1:
         for size in (None, np.nan, "much"):
             row = {"body": "cheap", "size": size, "lang": "en"}
@@ -204,32 +201,35 @@ def test_the_order_of_names_in_a_record_changes_no_bit():
     assert model.decision_function(turned).tolist() == model.decision_function(bags).tolist()
 
 
-@pytest.mark.parametrize(("reading", "X", "sentence"), [
-    (TABLE, ["age"], "X: text, 'age'. The model does not say how text becomes features"),
-    (WORDS, ["a text"], "Give lists of tokens"),
-    (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
-    (WORDS, [["age", 3]], "X, row 0: the name 3. A name is text"),
-    (WORDS, [{"age": "x"}], "X, row 0: 'age' is 'x'. Wanted is a finite number"),
-    (WORDS, [{"age": 10**400}], "Wanted is a finite number, at most 1e+140 in size"),
-    (
-        TABLE,
-        pa.table(FRAME).set_column(0, "age", pa.array([1, 2, 3], pa.time64("ns"))),
-        "X: column 'age' (Value 1 has non-zero nanoseconds). Wanted are numbers",
-    ),
-    (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
-    (HASHED, pa.table(FRAME), "the model hashes names of features"),
-    ({}, [["age"]], "the model's features have none"),
-    ({}, [{"age": 1.0}], "the model's features have none"),
-    ({}, [[1.0, 2.0]], "the model wants numbers of shape (rows, 3)"),
-    ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
-    ({}, [[]], "of shape (1, 0)"),
-    ({}, [], "of shape (0,)"),
-    ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), but the model wants numbers"),
-    ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
-    ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
-    ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
-    ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reading", "X", "sentence"),
+    [
+        (TABLE, ["age"], "X: text, and the model was not fitted on text"),
+        (WORDS, ["a text"], "Give lists of tokens"),
+        (WORDS, [["age"], {"age": 1}], "X: rows of records and tokens"),
+        (WORDS, [["age", 3]], "X: the name 3, expected text"),
+        (WORDS, [{"age": "x"}], "X: 'age' is 'x', expected a finite number"),
+        (WORDS, [{"age": 10**400}], "expected a finite number of at most 1e+140"),
+        (
+            TABLE,
+            pa.table(FRAME).set_column(0, "age", pa.array([1, 2, 3], pa.time64("ns"))),
+            "X: column 'age' (Value 1 has non-zero nanoseconds), expected numbers",
+        ),
+        (WORDS, [[], [1.0, 2.0, 3.0]], "X: rows of unequal lengths"),
+        (HASHED, pa.table(FRAME), "where names are hashed records or lists of tokens"),
+        ({}, [["age"]], "the model's features have none"),
+        ({}, [{"age": 1.0}], "the model's features have none"),
+        ({}, [[1.0, 2.0]], "expected numbers of shape (rows, 3)"),
+        ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
+        ({}, [[]], "of shape (1, 0)"),
+        ({}, [], "of shape (0,)"),
+        ({}, np.array([["1", "2", "3"]]), "<U1 of shape (1, 3), expected numbers"),
+        ({}, np.array([[0, np.nan, 0]]), "holds nan or inf"),
+        ({}, np.ma.masked_equal([[0, 3, 0]], 3), "values that are masked"),
+        ({}, sparse.csr_array([[0, np.inf, 0]]), "holds nan or inf"),
+        ({}, np.array([[1e200, -1e200, 0]]), "or a value beyond 1e+140"),  # decided by inf - inf
+    ],
+)
 def test_rows_of_another_kind_are_refused_in_a_sentence(reading, X, sentence):
     model = make_model(**reading)
     for decide in (model.decision_function, model.predict):

@@ -242,21 +242,27 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
 
 FORGETS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, int], list[str]]] = {
     "a shard and none": (
-        lambda *_: {"shards": ["nobody.svm", "1.svm"]}, {"1.svm": 200}, ["nobody.svm"],
+        lambda *_: {"shards": ["nobody.svm", "1.svm"]},
+        {"1.svm": 200},
+        ["nobody.svm"],
     ),
     "a shard by its path and its name": (
-        lambda shards, _: {"shards": [shards[1], "1.svm"]}, {"1.svm": 200}, [],
+        lambda shards, _: {"shards": [shards[1], "1.svm"]},
+        {"1.svm": 200},
+        [],
     ),
     "rows of a shard and of none": (
         lambda _, at: {"rows": list_rows(at / "l", {"9.svm": [0], "1.svm": [3, 5], "2.svm": [9]})},
-        {"1.svm": 2, "2.svm": 1}, ["9.svm"],
+        {"1.svm": 2, "2.svm": 1},
+        ["9.svm"],
     ),
     "a directory that is gone": (
         lambda shards, at: shutil.rmtree(at / "day") or {"shards": [f"{at}/day"]},
-        {"day": 100}, [],
+        {"day": 100},
+        [],
     ),
     "nothing that the run has": (lambda *_: {"shards": ["x.svm", "da"]}, {}, ["x.svm", "da"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("way", FORGETS)
@@ -349,16 +355,19 @@ REFUSED = {
     "an old shard that grew": ("update m 3.svm", "1.svm: changed since .*m.run"),
     "an old shard that is gone": ("update m 3.svm", "1.svm: gone from .*streamtron forget"),
     "a shard that the run has, with other bytes": (
-        "update m 1.svm 3.svm", "1.svm: its bytes are others .* streamtron forget",
+        "update m 1.svm 3.svm",
+        "1.svm: its bytes are others .* streamtron forget",
     ),
     "a shard twice": ("update m 3.svm ./3.svm", "given twice"),
     "another format": ("update m t.parquet", "parquet, and the run's .* libsvm"),
     "another label": ("update m label.svm", "label 3.0. Known are .* fit anew on all shards"),
     "a column 0": (
-        "update m zero.svm", "has a column 0, and the run's columns are numbered from 1",
+        "update m zero.svm",
+        "has a column 0, and the run's columns are numbered from 1",
     ),
     "a column 0 among many": (
-        "update m zeros.svm", "has a column 0, and the run's columns are numbered from 1",
+        "update m zeros.svm",
+        "has a column 0, and the run's columns are numbered from 1",
     ),
     "a shard that went bad": ("forget m 0.svm", "1.svm, line 2: .* forget it whole"),
     "all shards": ("forget m 0.svm 1.svm 2.svm", "nothing would be left"),
@@ -369,7 +378,8 @@ REFUSED = {
     "shards and a list": ("forget m 0.svm --rows l", "names the shards itself"),
     "nothing": ("forget m", "nothing to forget"),
     "a key of text": (
-        "forget m --key user --value a", "libsvm text has no column 'user'.*--rows FILE",
+        "forget m --key user --value a",
+        "libsvm text has no column 'user'.*--rows FILE",
     ),
     "a key of another name": (
         "forget n --key name --value a",
@@ -380,7 +390,7 @@ REFUSED = {
         "column 'y' holds double, and --value is none .Failed to parse string",
     ),
     "a key of lists": ("forget n --key indices --value 1", "column 'indices' holds list"),
-}  # fmt: skip
+}
 
 LISTS = {
     # what is in the list of rows to forget, the sentence

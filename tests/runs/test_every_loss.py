@@ -39,7 +39,6 @@ CASES: dict[str, dict[str, Any]] = {
     "balanced": {"class_weight": "balanced", "columns": 60, "active_set": 4_000},
     "row weights": {"weights_in_label": True},
     "row weights, parts": {"weights_in_label": True, "parts": 4},
-    "in the order of the files": {"order": "sequential", "columns": 60, "active_set": 4_000},
     "no bias, blocks": {"rho": 0.0, "columns": 60, "active_set": 4_000},
     "a large bias": {"rho": 10.0},
 }
@@ -106,9 +105,11 @@ class Corpus:
 
 @pytest.mark.parametrize(
     ("case", "loss"),
-    [pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else [])
-     for pair in itertools.product(CASES, LOSSES)],
-)  # fmt: skip
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair in SLOW else [])
+        for pair in itertools.product(CASES, LOSSES)
+    ],
+)
 def test_bounds_hold_the_optimum_and_threads_change_no_bit(case, loss, tmp_path):
     corpus = Corpus(tmp_path, case, loss)
     found = corpus.fitted(tmp_path / "m")
@@ -143,10 +144,11 @@ def test_a_first_shard_of_weight_0_leaves_the_problem_as_it_is(parts, active_set
     first, second = write_shards(tmp_path, svm_lines(X, labels), 2)
     settings = Settings(loss=loss, weights_in_label=True, active_set=active_set)
     certificates = [
-        streamtron.run(shards, settings.but(parts=parts), model=tmp_path / "m", overwrite=True)
-        .report["certificate"]
+        streamtron.run(
+            shards, settings.but(parts=parts), model=tmp_path / "m", overwrite=True
+        ).report["certificate"]
         for shards, parts in (((first, second), parts), ((second, first), parts), (second, None))
-    ]  # fmt: skip
+    ]
     assert [each["rows_scanned"] for each in certificates] == [150] * 3
     assert max(each["relative_duality_gap"] for each in certificates) <= 0.03
     low, high = (
@@ -157,11 +159,17 @@ def test_a_first_shard_of_weight_0_leaves_the_problem_as_it_is(parts, active_set
 
 @pytest.mark.parametrize(
     ("case", "loss"),
-    [("all rows in memory", "hinge"), *itertools.product(["blocks", "few columns"], LOSSES),
-     ("parts", "hinge"), ("many classes", "log_loss"), ("row weights", "hinge"),
-     ("parts of blocks", "squared_hinge"), ("several labels, parts", "squared_hinge"),
-     ("balanced classes, parts", "squared_hinge")],
-)  # fmt: skip
+    [
+        ("all rows in memory", "hinge"),
+        *itertools.product(["blocks", "few columns"], LOSSES),
+        ("parts", "hinge"),
+        ("many classes", "log_loss"),
+        ("row weights", "hinge"),
+        ("parts of blocks", "squared_hinge"),
+        ("several labels, parts", "squared_hinge"),
+        ("balanced classes, parts", "squared_hinge"),
+    ],
+)
 def test_rows_come_and_go(case, loss, tmp_path):
     corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
     corpus.fitted(tmp_path / "m", slice(SHARDS - 1))

@@ -1,8 +1,7 @@
-"""Explanations of models and rows, and comparisons of two models."""
+"""Explanations of models and rows."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from scipy import sparse
 
 import streamtron
 from streamtron import LinearModel, generate
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import COMMAND, Process, one_sentence, succeeded
 
@@ -40,8 +39,10 @@ def test_the_heaviest_features_come_first_and_zeros_are_left_out():
     [direction] = streamtron.explain(model)["directions"]
     assert (direction["positive"], direction["bias"]) == ("spam", 0.25)
     assert direction["features"] == [
-        {"column": 3, "weight": -2.0}, {"column": 1, "weight": 1.5}, {"column": 4, "weight": 0.1},
-    ]  # fmt: skip
+        {"column": 3, "weight": -2.0},
+        {"column": 1, "weight": 1.5},
+        {"column": 4, "weight": 0.1},
+    ]
     [shorter] = streamtron.explain(model, most=1)["directions"]
     assert shorter["features"] == direction["features"][:1]
 
@@ -132,109 +133,3 @@ def test_a_row_that_is_not_there_or_without_shards_and_shards_without_one_are_re
     empty.write_text("")
     model = streamtron.load(place / "m")
     assert "no rows" in refused(lambda: streamtron.explain(model, empty, row=0), DataError)
-
-
-def _with(weights: Any, **more: Any) -> LinearModel:
-    return make_model(weights, settings=more.pop("settings", {"C": 1.0}), **more)
-
-
-def test_weights_are_compared_by_name_whatever_the_order_of_the_columns():
-    first = _with((3.0, 4.0, 0.0), layout="columns", features=["a", "b", "zero"])
-    second = _with((4.0, 3.0, 2.0, 0.0), layout="columns", features=["b", "a", "c", "zero"])
-    [direction] = streamtron.diff(first, second)["directions"]
-    assert direction["features"] == [{"name": "c", "weights": [0.0, 2.0]}]
-    assert direction["distance"] == pytest.approx(2.0 / 5.0)
-    assert direction["cosine"] == pytest.approx(25.0 / (5.0 * np.sqrt(29.0)))
-
-
-def _fit(*columns: str, **of_rows: list[Any]) -> LinearModel:
-    rows = {"label": [1, -1, -1, 1, -1] * 8, **{name: x * 8 for name, x in of_rows.items()}}
-    return streamtron.fit(pa.table(rows), columns=columns)
-
-
-def _named(model: LinearModel) -> dict[str, float]:
-    [direction] = streamtron.explain(model, most=1000)["directions"]
-    named = {feature.get("name"): feature["weight"] for feature in direction["features"]}
-    return {name if ":" in str(name) else f"body:{name}": x for name, x in named.items()}
-
-
-CITIES, BODIES = ["Oslo", "Rome", "Paris", "Rome", "Oslo"], ["bb cc", "cc dd", "dd dd", "bb", "dd"]
-TABLE = {"city": CITIES, "body": BODIES, "n": [1.0, 2.0, 0.0, 5.0, 1.0]}
-OTHER = {"city": ["Aachen", *CITIES[1:]], "body": ["aa bb", *BODIES[1:]], "n": TABLE["n"]}
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("body:text", "body:text"), ("body:text", "city:category body:text"),
-        ("city:category n:number", "n:number city:category"),
-    ],
-)  # fmt: skip
-def test_models_of_tables_differ_as_the_weights_of_their_names_do(first, second):
-    models = _fit(*first.split(), **TABLE), _fit(*second.split(), **OTHER)
-    a, b = map(_named, models)
-    [direction] = streamtron.diff(*models, most=1000)["directions"]
-    pairs = {name: [a.get(name, 0.0), b.get(name, 0.0)] for name in {**a, **b}}
-    listed = {feature["name"]: feature["weights"] for feature in direction["features"]}
-    bare = [name if ":" in name else f"body:{name}" for name in listed]
-    assert dict(zip(bare, listed.values(), strict=True)) == pairs
-    lengths = [sum(x * x for x in weights.values()) ** 0.5 for weights in (a, b)]
-    product = sum(x * y for x, y in pairs.values())
-    assert direction["cosine"] == pytest.approx(product / lengths[0] / lengths[1], rel=1e-12)
-    apart = sum((x - y) ** 2 for x, y in pairs.values()) ** 0.5
-    assert direction["distance"] == pytest.approx(apart / lengths[0], rel=1e-12)
-
-
-def test_hashed_features_are_compared_by_column_and_hash_and_numbers_with_no_names():
-    first = _fit("city:category,hash_bits=4", city=CITIES)
-    second = _fit("n:number", "city:category,hash_bits=4", city=CITIES, n=[0.0] * 4 + [1e-3])
-    [direction] = streamtron.diff(first, second)["directions"]
-    assert direction["cosine"] > 0.9  # by number it is 0
-    assert {"n", "city:category, hash "} == {f["name"][:20] for f in direction["features"]}
-    numbered = _with((1.0, 2.0), classes=(-1, 1))
-    hashed = [_with((1.0,), layout="names", hash_bits=bits) for bits in (4, 5)]
-    for models, sentence in (
-        ((first, numbered), "only the first model has names"),
-        ((numbered, second), "only the second"), (hashed, "Hashing(bits=4, seed=0), and by"),
-    ):  # fmt: skip
-        assert sentence in refused(lambda models=models: streamtron.diff(*models), SettingsError)
-
-
-def test_columns_are_compared_as_the_shards_number_them_whatever_the_base():
-    first = LinearModel(np.array([1.0, 2.0]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
-    second = LinearModel(np.array([9.0, 1.0, 2.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 0})
-    [direction] = streamtron.diff(first, second)["directions"]
-    assert direction["features"] == [
-        {"column": 0, "weights": [0.0, 9.0]}, {"column": 2, "weights": [2.0, 2.5]},
-    ]  # fmt: skip
-
-
-def test_settings_gaps_and_classes_that_differ_are_told(place):
-    first = _with((1.0,), settings={"C": 1.0, "rho": 1.0}, certificate={"relative_duality_gap": 1})
-    found = streamtron.diff(first, _with((1.0,), settings={"C": 2.0, "rho": 1.0}, certificate=None))
-    assert found["settings"] == {"C": [1.0, 2.0]}
-    assert found["directions"][0]["relative_duality_gap"] == [1, None]
-    many = streamtron.load(place / "n")
-    fewer = LinearModel(many.weights[1:], np.zeros(4), many.classes[1:], {}, None, many.reading)
-    found = streamtron.diff(many, fewer)
-    assert (found["only_in_first"], found["only_in_second"]) == (["ant"], [])
-    assert [each["positive"] for each in found["directions"]] == ["bee", "cow", "doe", "elk"]
-
-
-def test_models_of_other_classes_are_refused(run):
-    one_sentence(run("diff", "m", "n"), 2, "models of other classes: -1.0, 1.0, and ant, bee")
-    numbers = {"classes": (), "settings": {"loss": "squared_error"}}
-    for more, name in (({"classes": (0.0, 2.0)}, "0.0, 2.0"), (numbers, "numbers")):
-        with pytest.raises(SettingsError, match=f"-1.0, 1.0, and {name}"):
-            streamtron.diff(_with((1.0,)), _with((1.0,), **more))
-
-
-def test_the_command_shows_the_weights_that_differ_most(run, place):
-    model = streamtron.load(place / "m")
-    weights = model.weights.copy()
-    weights[[3, 7]] += (0.5, 2.0)
-    LinearModel(weights, 0.5, model.classes, {"C": 3.0}, None, model.reading).save(place / "other")
-    lines = run("diff", "m", "other").stdout.splitlines()
-    assert [line.split()[-1] for line in lines[-2:]] == ["8", "4"]
-    assert "C                  - → 3" in lines
-    assert "bias               0.25 → 0.5" in lines

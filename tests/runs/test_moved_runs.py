@@ -67,7 +67,7 @@ PLANS = {
     "no names": lambda _: NOTHING | {"remove": 7},
     "no plan": lambda _: [],
     "nested deep": lambda _: "[" * 100_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -81,8 +81,16 @@ def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(plan, 
     assert before.keys() <= after.keys()
 
 
-@pytest.mark.parametrize("words", [("certify", "m"), ("certify", "m.run"), ("inspect", "m.run"),
-                                   ("inspect", "m"), ("cache", "m")])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("certify", "m"),
+        ("certify", "m.run"),
+        ("inspect", "m.run"),
+        ("inspect", "m"),
+        ("cache", "m"),
+    ],
+)
 def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(words, place):
     leave_change(place, NOTHING)
     (place / "m.run" / ".streamtron-half-written").touch()
@@ -272,7 +280,7 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     for words in (
-        "convert d.jsonl out --text t,tfidf,ngrams=1-2 --label y",
+        "convert d.jsonl -o out --text t,tfidf,ngrams=1-2 --label y",
         "fit out --model m",
         "fit out --model c --C 1 --calibrate d.jsonl",
         "export m --format json -o j",
@@ -288,7 +296,6 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     exported = json.loads((tmp_path / "j").read_text())
     assert exported["settings"]["C"] == 1.0
     assert exported["reading"]["recipe"]["columns"][0]["ngram_range"] == [1, 2]
-    assert json.loads(here(tmp_path, "diff", "m", "c", "--json").stdout)["settings"] == {}
     os.mkfifo(tmp_path / "pipe")
     ended = here(tmp_path, "explain", "m", "--names", "pipe")
     one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

@@ -21,7 +21,7 @@ import streamtron
 from streamtron import Settings, StreamtronRegressor
 from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
-from tests.helpers.processes import here
+from tests.helpers.processes import here, one_sentence
 from tests.helpers.svm_text import svm_lines, write_shards
 
 Floats = NDArray[np.float64]
@@ -91,22 +91,22 @@ def test_one_number_a_row_is_written_between_bounds_of_what_the_optimum_predicts
 def test_what_is_said_of_labels_is_refused_of_numbers(place):
     with pytest.raises(SettingsError, match="predicts numbers"):
         streamtron.calibrate(streamtron.load(place / "huber"), place / "train.svm")
-    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber")
-    for words, sentence in (
-        (("--valid", "held-out.svm", "--until", "certain=0.9"), "predicts numbers"),
-        (("--calibrate", "held-out.svm"), "numbers have none"),
-    ):
-        done = here(place, *fit, *words)
-        assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+    fit = ("fit", "train.svm", "--model", "n", "--loss", "huber", "--calibrate", "held-out.svm")
+    one_sentence(here(place, *fit), 2, "numbers have none")
 
 
 def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(place):
     streamtron.report(place / "huber", place / "page.html", valid=place / "held-out.svm")
     page = (place / "page.html").read_text()
     measured = streamtron.evaluate(place / "huber", place / "held-out.svm")
-    words = ("On 200 held-out rows its R² is ", "(RMSE)", "(standard deviation)",
-             "Predicted and true", "Residuals of the held-out rows",
-             "raise the number")  # fmt: skip
+    words = (
+        "On 200 held-out rows its R² is ",
+        "(RMSE)",
+        "(standard deviation)",
+        "Predicted and true",
+        "Residuals of the held-out rows",
+        "raise the number",
+    )
     for text in (*words, f"{measured.rmse:.3g}", f"{measured.target_deviation:.3g}"):
         assert text in page, text
     for text in ("ROC", "true class", "speak for", "Margins"):
@@ -121,7 +121,6 @@ def test_explain_and_inspect_speak_of_no_class(place):
         assert "class" not in text
         assert "label" not in text
     assert "the number predicted" in here(place, "inspect", "huber").stdout
-    assert "\n\ncosine" in here(place, "diff", "huber", "squared_error").stdout, "without a class"
 
 
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
@@ -137,8 +136,19 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     ):
         with pytest.raises(SettingsError, match=sentence):
             streamtron.sweep(place / "train.svm", **how, **extra)
-    done = here(place, "sweep", "train.svm", "--valid", "held-out.svm", "--loss", "huber", "--C",
-                "0.01,1", "--metric", "rmse")  # fmt: skip
+    done = here(
+        place,
+        "sweep",
+        "train.svm",
+        "--valid",
+        "held-out.svm",
+        "--loss",
+        "huber",
+        "--C",
+        "0.01,1",
+        "--metric",
+        "rmse",
+    )
     assert done.returncode == 0, done.stderr
     assert "RMSE" in done.stdout
 
@@ -157,16 +167,30 @@ def test_models_of_other_programs_are_certified_for_their_loss(place):
     assert "the model predicts numbers, and the loss log_loss is not of these" in done.stderr
     ridge = Ridge(alpha=2.0).fit(X, t)
     np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
-    done = here(place, "certify", "ridge.npy", "train.svm", "--loss", "squared_error", "--C", "0.5",
-                "--index-base", "1", "--bias-last", "--json")  # fmt: skip
+    done = here(
+        place,
+        "certify",
+        "ridge.npy",
+        "train.svm",
+        "--loss",
+        "squared_error",
+        "--C",
+        "0.5",
+        "--index-base",
+        "1",
+        "--bias-last",
+        "--json",
+    )
     assert json.loads(done.stdout)["certificate"]["relative_duality_gap"] < 1e-6
 
 
 @pytest.mark.parametrize(
     ("intercept", "loss"),
-    [pytest.param(*pair, marks=[pytest.mark.slow] * (pair == ("free", "epsilon_insensitive")))
-     for pair in itertools.product(["free", "penalised"], REGRESSION)],
-)  # fmt: skip
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] * (pair == ("free", "epsilon_insensitive")))
+        for pair in itertools.product(["free", "penalised"], REGRESSION)
+    ],
+)
 def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, place, intercept, loss):
     """Each within the bounds that are proven of the others."""
     both = [place / f"{name}.svm" for name in ROWS]

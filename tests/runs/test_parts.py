@@ -107,9 +107,11 @@ def forgetful(plans: Sequence[parts.PartPlan], scans: Scans, at: int) -> Iterato
 
 
 def no_bit_changes(
-    train: Callable[..., Outcome], place: Path, rounds: Callable[[int], set[int]],
+    train: Callable[..., Outcome],
+    place: Path,
+    rounds: Callable[[int], set[int]],
     last: Sequence[int] = (),
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Other threads, parts lost in some of the rounds, and a client that died after the ``last``
     readings change no bit of a fit."""
     alone = train(place / "alone", threads=2)
@@ -130,9 +132,14 @@ def no_bit_changes(
 
 @pytest.mark.parametrize(
     ("loss", "active_set", "last"),
-    [("squared_hinge", ALL, [1]), ("squared_hinge", WORKING_SET, [1, 2]),
-     ("squared_hinge", BLOCKS, [2]), ("log_loss", BLOCKS, []), ("hinge", ALL, [])],
-)  # fmt: skip
+    [
+        ("squared_hinge", ALL, [1]),
+        ("squared_hinge", WORKING_SET, [1, 2]),
+        ("squared_hinge", BLOCKS, [2]),
+        ("log_loss", BLOCKS, []),
+        ("hinge", ALL, []),
+    ],
+)
 def test_threads_lost_parts_and_a_client_that_died_change_no_bit(
     corpus, loss, active_set, last, tmp_path
 ):
@@ -225,9 +232,9 @@ def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"faithful": True}, {"stage": "1"}, {"order": "sequential"}, {"parts": 11}],
+    [{"faithful": True}, {"stage": "1"}, {"parts": 11}],
     ids=str,
-)  # fmt: skip
+)
 def test_parts_refuse_what_they_cannot_train(settings, corpus):
     refused = "parts is 11, and there are 10 shards" if "parts" in settings else "5 parts"
     with pytest.raises(SettingsError, match=refused):
@@ -236,27 +243,41 @@ def test_parts_refuse_what_they_cannot_train(settings, corpus):
 
 @pytest.mark.parametrize(
     ("names", "settings", "sentence"),
-    [("bh", {}, "all 2 rows have the label 1.0: wanted two labels"),
-     ("bh", {"multiclass": True}, "all 2 rows have the label 1.0: wanted two labels"),
-     ("abd", {}, r"d\.svm: the same bytes as b\.svm"),
-     ("ae", {}, r"e\.svm: the string 'x' as label, where the labels before are numbers"),
-     ("zy", {}, "none of the 4 rows has a label and a weight above 0"),
-     ("zy", {"loss": "huber"}, "none of the 4 rows has a label and a weight above 0"),
-     ("fg", {"multilabel": True}, "none of the 2 rows has a label: wanted one")],
-)  # fmt: skip
+    [
+        ("bh", {}, "all 2 rows have the label 1.0: wanted two labels"),
+        ("bh", {"multiclass": True}, "all 2 rows have the label 1.0: wanted two labels"),
+        ("abd", {}, r"d\.svm: the same bytes as b\.svm"),
+        ("ae", {}, r"e\.svm: the string 'x' as label, where the labels before are numbers"),
+        ("zy", {}, "none of the 4 rows has a label and a weight above 0"),
+        ("zy", {"loss": "huber"}, "none of the 4 rows has a label and a weight above 0"),
+        ("fg", {"multilabel": True}, "none of the 2 rows has a label: wanted one"),
+    ],
+)
 def test_parts_refuse_what_a_reading_of_all_shards_would_before_they_train_together(
     names, settings, sentence, tmp_path
 ):
-    texts = {"a": "1 1:1\n-1 1:2\n", "b": "1 1:1\n", "d": "1 1:1\n",
-             "e": "x 1:1\n", "f": " 1:1\n", "g": " 1:2\n", "h": "1 1:2\n",
-             "y": "1:0 1:1\n-1:0 2:1\n", "z": "1:0 1:2\n-1:0 2:1\n"}  # fmt: skip
+    texts = {
+        "a": "1 1:1\n-1 1:2\n",
+        "b": "1 1:1\n",
+        "d": "1 1:1\n",
+        "e": "x 1:1\n",
+        "f": " 1:1\n",
+        "g": " 1:2\n",
+        "h": "1 1:2\n",
+        "y": "1:0 1:1\n-1:0 2:1\n",
+        "z": "1:0 1:2\n-1:0 2:1\n",
+    }
     for name, text in texts.items():
         (tmp_path / f"{name}.svm").write_text(text)
     rounds: list[Event] = []
     weighed = {"weights_in_label": "z" in names}
     with pytest.raises(DataError, match=sentence):
-        trained([tmp_path / f"{name}.svm" for name in names], parts=2, listen=rounds.append,
-                **weighed | settings)  # fmt: skip
+        trained(
+            [tmp_path / f"{name}.svm" for name in names],
+            parts=2,
+            listen=rounds.append,
+            **weighed | settings,
+        )
     assert not any(isinstance(event, ReadingDone) for event in rounds)
 
 
@@ -488,10 +509,11 @@ def test_separable_rows_are_proven_in_any_parts_at_any_C(case, tmp_path):
 @pytest.mark.parametrize(
     ("loss", "at_0", "size", "active_set"),
     [
-        ("squared_hinge", 1.0, 1e8, 100), ("log_loss", np.log(2.0), 1e8, 200),
+        ("squared_hinge", 1.0, 1e8, 100),
+        ("log_loss", np.log(2.0), 1e8, 200),
         ("hinge", 1.0, 1e12, 200),
     ],
-)  # fmt: skip
+)
 def test_equal_rows_of_both_labels_have_their_optimum_at_0_in_bounds(
     loss, at_0, size, active_set, tmp_path
 ):
@@ -566,10 +588,11 @@ def test_each_class_has_the_weights_of_its_own_fit(four, active_set):
 def test_threads_lost_parts_and_a_client_that_died_change_no_class(four, active_set, tmp_path):
     few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4, "class_weight": "balanced"}
     alone = no_bit_changes(
-        partial(trained_many, four, "one", **few), tmp_path,
+        partial(trained_many, four, "one", **few),
+        tmp_path,
         lambda rounds: {1, 4, rounds - 2} if active_set == ALL else {rounds // 2},
         [1] if active_set == ALL else [2],
-    )  # fmt: skip
+    )
     ends = {len(learner["history"]) for learner in alone.report["learners"]}
     assert active_set != SOME or len(ends) > 1
 

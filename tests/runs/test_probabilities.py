@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import scipy.optimize
 from sklearn import metrics
 from sklearn.calibration import CalibratedClassifierCV, calibration_curve
 from sklearn.datasets import make_classification
@@ -27,15 +26,13 @@ from streamtron.core.sealed import write_sealed
 from streamtron.core.theory import decision_radius
 from streamtron.model.calibration import (
     METHODS,
-    ProbabilityScores,
-    fit_isotonic,
-    fit_sigmoid,
+    fit_direction,
     probabilities,
     probabilities_of,
 )
 from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
-from streamtron.model.metrics import Scores
+from streamtron.model.metrics import ProbabilityScores, binned
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import one_sentence, succeeded
 from tests.helpers.sources import csr
@@ -102,15 +99,6 @@ def test_the_probabilities_are_those_of_scikit_learns_calibrated_classifier(plac
         assert len(np.unique(found)) > len(new)
 
 
-def _records(
-    decisions: np.ndarray, positive: np.ndarray, weights: np.ndarray, limit: int = 1 << 20
-) -> np.ndarray:
-    scores = Scores(limit_rows=limit)
-    for part in np.array_split(np.arange(len(decisions)), 7):
-        scores.add(positive[part], decisions[part], weights[part])
-    return scores.records()
-
-
 @pytest.mark.parametrize(
     ("scale", "offset"), [(1e-3, 0), (1.0, 0), (1e5, 0), (1e-6, -1), (1e-7, 3)]
 )
@@ -119,7 +107,7 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale, offset):
     decisions = rng.normal(size=500) * scale
     positive = rng.random(500) < 1 / (1 + np.exp(-3 * decisions / scale + 1))
     weights = rng.exponential(size=500)
-    found = fit_sigmoid(_records(decisions + offset, positive, weights))
+    found = fit_direction("sigmoid", positive, decisions + offset, weights)
     p = 1 / (1 + np.exp(found["a"] * (decisions + offset) + found["b"]))
     n = [weights[~positive].sum(), weights[positive].sum()]
     targets = np.where(positive, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
@@ -128,15 +116,15 @@ def test_the_sigmoid_has_the_least_log_loss_of_platts_targets(scale, offset):
     assert found["a"] < 0
 
 
-def test_decisions_beyond_memory_calibrate_as_their_neighbours_do():
+def test_bins_calibrate_as_the_decisions_in_them_do():
     rng = np.random.default_rng(0)
-    decisions = rng.normal(size=50_000)
-    positive = rng.random(50_000) < 1 / (1 + np.exp(-3 * decisions))
-    records = [_records(decisions, positive, np.ones(50_000), n) for n in (1 << 20, 5_000)]
+    decisions, weights = rng.normal(size=50_000), np.ones(50_000)
+    rows = rng.random(50_000) < 1 / (1 + np.exp(-3 * decisions)), decisions, weights
     places = np.linspace(-2, 2, 101)
-    for method, fit_direction in (("sigmoid", fit_sigmoid), ("isotonic", fit_isotonic)):
+    for method in METHODS:
         exact, joined = (
-            {"method": method, "directions": [fit_direction(found)]} for found in records
+            {"method": method, "directions": [fit_direction(method, *given)]}
+            for given in (rows, binned(*rows))
         )
         shares = [probabilities(c, places, sum_to_one=False) for c in (exact, joined)]
         assert exact != joined
@@ -145,21 +133,11 @@ def test_decisions_beyond_memory_calibrate_as_their_neighbours_do():
 
 @pytest.mark.parametrize("decision", [0.0, 0.1])
 def test_equal_decisions_get_the_share_of_their_positives(decision):
-    records = _records(np.full(6, decision), np.arange(6) < 3, np.full(6, 0.7))
-    sigmoid, isotonic = fit_sigmoid(records), fit_isotonic(records)
+    rows = np.arange(6) < 3, np.full(6, decision), np.full(6, 0.7)
+    sigmoid, isotonic = (fit_direction(method, *rows) for method in METHODS)
     assert (sigmoid["a"], sigmoid["b"]) == pytest.approx((0.0, 0.0), abs=1e-9)
-    assert isotonic == {"decisions": [decision], "probabilities": [0.5]}
-
-
-def test_a_sigmoid_that_does_not_converge_is_told(monkeypatch, caplog):
-    minimize = scipy.optimize.minimize
-
-    def stop_early(*args: Any, **names: Any) -> Any:
-        return minimize(*args, **names | {"options": {"maxiter": 1}})
-
-    monkeypatch.setattr(scipy.optimize, "minimize", stop_early)
-    fit_sigmoid(_records(np.arange(9.0), np.arange(9) % 4 > 1, np.ones(9)))
-    assert "does not reach the least log loss" in caplog.text
+    assert isotonic["decisions"] == [decision]
+    assert isotonic["probabilities"] == pytest.approx([0.5], rel=1e-15)
 
 
 def test_probabilities_that_are_all_zero_become_uniform():
@@ -191,15 +169,17 @@ BAD = {
     "too large": {"method": "sigmoid", "directions": [{"a": 10**400, "b": 0.0}]},
     "lengths": {"method": "isotonic", "directions": [{"decisions": [0.0], "probabilities": []}]},
     "falling": {
-        "method": "isotonic", "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],
+        "method": "isotonic",
+        "directions": [{"decisions": [1.0, 0.0], "probabilities": [0, 1]}],
     },
     "twice": {"method": "isotonic", "directions": [{"decisions": [1, 1], "probabilities": [0, 1]}]},
     "sinking": {
-        "method": "isotonic", "directions": [{"decisions": [0.0, 1.0], "probabilities": [1, 0]}],
+        "method": "isotonic",
+        "directions": [{"decisions": [0.0, 1.0], "probabilities": [1, 0]}],
     },
     "above 1": {"method": "isotonic", "directions": [{"decisions": [1.0], "probabilities": [2]}]},
     "ragged": {"method": "isotonic", "directions": [{"decisions": [[1], 2], "probabilities": [0]}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("calibration", BAD.values(), ids=BAD)
@@ -215,8 +195,17 @@ def test_a_calibration_that_cannot_be_one_is_refused(tmp_path, calibration):
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
     many = ["--multiclass"] if name == "many" else []
-    done = run("fit", f"{name}-train.svm", "--model", f"{name}.model", "--tol", "1e-6", *many,
-               "--calibrate", f"{name}-held.svm")  # fmt: skip
+    done = run(
+        "fit",
+        f"{name}-train.svm",
+        "--model",
+        f"{name}.model",
+        "--tol",
+        "1e-6",
+        *many,
+        "--calibrate",
+        f"{name}-held.svm",
+    )
     assert done.returncode == 0, done.stderr
     model = streamtron.load(place / f"{name}.model")
     assert model == streamtron.calibrate(
@@ -258,11 +247,24 @@ def test_rows_that_are_missing_stop_a_fit_and_those_of_one_class_leave_its_model
 def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run, place, loss, kind):
     many = ["--multiclass"] if kind == "many" else []
     shown = [
-        run("fit", f"{kind}-train.svm", "--loss", loss, *many, "--model", "model", "--overwrite",
-            "--report", "report.json", "--log", "log.jsonl", "-v"),
+        run(
+            "fit",
+            f"{kind}-train.svm",
+            "--loss",
+            loss,
+            *many,
+            "--model",
+            "model",
+            "--overwrite",
+            "--report",
+            "report.json",
+            "--log",
+            "log.jsonl",
+            "-v",
+        ),
         run("inspect", "model"),
         run("report", "model", "-o", "page.html", "--valid", f"{kind}-train.svm"),
-    ]  # fmt: skip
+    ]
     assert [done.returncode for done in shown] == [0, 0, 0]
     page = re.sub(r"<(svg|style|script).*?</\1>", "", (place / "page.html").read_text(), flags=re.S)
     told = json.loads((place / "report.json").read_text())
@@ -273,9 +275,9 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run,
         assert "dual" in text
     assert f"<b>{loss}</b><span>loss</span>" in page
     assert ("Reliability" in page) == (loss == "log_loss")
-    line = [row.split() for row in shown[0].stderr.splitlines() if " scan " in row][-1]
-    assert line[7] == "-"  # the margin
-    assert float(line[8]) <= 0.01
+    line = [row for row in shown[0].stderr.splitlines() if ", scan, " in row][-1]
+    assert "bound" not in line
+    assert float(line.partition(", gap ")[2]) <= 0.01
     events = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
     last = [event for event in events if event["event"] == "reading_done"][-1]
     assert last["proven_lower_bound"] is last["proven_upper_bound"] is None
@@ -285,17 +287,6 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run,
         margins = ("primal_margin", "directional_margin", "upper_bound")
         assert [proven[name] for name in margins] == [None] * 3
         assert 0.0 < proven["dual_objective"] <= proven["primal_objective"]
-
-
-def test_the_plot_of_a_certificate_without_margins_has_the_gap_alone(place):
-    model = _fit(place, "two", "hinge", tol=0.01)
-    top, bottom = model.plot_certificate()
-    assert not top.get_visible()
-    last = model.certificate["history"][-1]
-    assert bottom.lines[0].get_xydata()[-1].tolist() == [last["reading"], last["gap"]]
-    X, y = _rows("two")
-    assert len(model.plot_margins(X, y).lines) == 2
-    assert len(_fit(place, "two").plot_margins(X, y).lines) == 1  # no loss ends at a margin
 
 
 # --- probabilities -------------------------------------------------------------------------------
@@ -389,10 +380,13 @@ def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(run, p
 # --- certain labels -------------------------------------------------------------------------------
 
 LOOSE = {
-    ("two", "squared_hinge"): 1e-3, ("multiclass", "squared_hinge"): 1e-5,
-    ("multilabel", "squared_hinge"): 1e-5, ("two", "log_loss"): 1e-3,
-    ("multiclass", "log_loss"): 1e-5, ("two", "hinge"): 1e-3,
-}  # fmt: skip
+    ("two", "squared_hinge"): 1e-3,
+    ("multiclass", "squared_hinge"): 1e-5,
+    ("multilabel", "squared_hinge"): 1e-5,
+    ("two", "log_loss"): 1e-3,
+    ("multiclass", "log_loss"): 1e-5,
+    ("two", "hinge"): 1e-3,
+}
 """Kind and loss → a tolerance at which some labels are certain and others are not."""
 
 
@@ -504,39 +498,3 @@ def test_certain_labels_and_probabilities_that_a_model_does_not_have_are_refused
         done = run("predict", model, "two.svm", "--certain", *words, "-o", "none.tsv")
         one_sentence(done, 2, part)
         assert not (place / "none.tsv").exists()
-
-
-@pytest.mark.parametrize(
-    ("rows", "tol", "share"), [("two", 0.3, 0.9), ("two", 1e-8, 0.5), ("zero", 0.01, 1)]
-)
-def test_a_fit_goes_on_until_enough_labels_are_certain_or_says_so(run, place, rows, tol, share):
-    (place / "zero.svm").write_text("1\n" * 3)  # decisions of a bias that is 0
-    done = run("fit", "two.svm", "--C", 0.1, "--rho", int(rows == "two"), "--tol", tol, "--model",
-               "until", "--until", f"certain={share}", "--valid", f"{rows}.svm",
-               "--overwrite")  # fmt: skip
-    model = streamtron.load(place / "until")
-    if rows == "zero":
-        assert done.returncode == 4, done.stderr
-        assert "certain labels     0 of 3" in done.stdout
-        assert model.certificate is not None
-        return
-    assert done.returncode == 0, done.stderr
-    [found] = streamtron.predict(model, place / "two.svm", certain=True)
-    assert found.certain.mean() >= share
-    assert (model.settings["tol"] < tol) == (tol == 0.3), "which was enough at once, else"
-    assert done.stdout.endswith(f"certain labels     {found.certain.sum()} of 700\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["--until", "certain=0.9"], "--valid SHARDS"),
-        (["--until", "certain=0.9", "--valid", "20%"], "--valid SHARDS"),
-        (["--until", "sure=0.9", "--valid", "two.svm"], "wanted certain=SHARE"),
-        (["--until", "certain=1.5", "--valid", "two.svm"], "at most 1"),
-        (["--until", "certain=0.9", "--valid", "two.svm", "--tol", "0"], "tol 0"),
-    ],
-)
-def test_an_until_that_cannot_be_met_is_refused_before_the_fit(run, place, words, part):
-    one_sentence(run("fit", "two.svm", "--model", "refused", *words), 2, part)
-    assert not (place / "refused").exists()

@@ -153,9 +153,11 @@ def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path):
 
 @pytest.mark.parametrize(
     ("loss", "noise", "active_set"),
-    [*(("squared_hinge", noise, 10**9) for noise in (0.01, 0.1, 1.0)),
-     *itertools.product(("log_loss", "hinge"), (0.3,), (10**9, 3000))],
-)  # fmt: skip
+    [
+        *(("squared_hinge", noise, 10**9) for noise in (0.01, 0.1, 1.0)),
+        *itertools.product(("log_loss", "hinge"), (0.3,), (10**9, 3000)),
+    ],
+)
 def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(
     data, loss, noise, active_set
 ):
@@ -203,18 +205,25 @@ def test_other_rows_labels_learners_or_a_bias_than_the_models_are_refused_by_nam
         (lambda: certify(model, strange), r"strange\.svm.*line 3.*7"),
         (lambda: certify(model, nothing), "none of the 40 rows has a weight above 0"),
         (lambda: certify(biased, data.path, settings=Settings(C=1, rho=0)), "bias.*--rho"),
-        (lambda: certify(classes, path, witness=tmp_path / "two", C=0.5, rho=1.0),
-         "witness of 2 learners.*model has 3"),
-    ):  # fmt: skip
+        (
+            lambda: certify(classes, path, witness=tmp_path / "two", C=0.5, rho=1.0),
+            "witness of 2 learners.*model has 3",
+        ),
+    ):
         with pytest.raises((DataError, SettingsError), match=parts):
             call()
 
 
 @pytest.mark.parametrize(
     ("loss", "of"),
-    [("squared_hinge", "rows"), ("log_loss", "rows"), ("hinge", "rows"), ("log_loss", "classes"),
-     ("squared_hinge", "classes")],
-)  # fmt: skip
+    [
+        ("squared_hinge", "rows"),
+        ("log_loss", "rows"),
+        ("hinge", "rows"),
+        ("log_loss", "classes"),
+        ("squared_hinge", "classes"),
+    ],
+)
 def test_weights_of_rows_and_classes_are_those_of_the_proof(data, tmp_path, loss, of):
     how: dict[str, Any] = {"class_weight": {"1": 5.0}}
     weights = np.where(np.array(data.labels) == 1, 5.0, 1.0)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from base64 import b64encode
@@ -24,8 +25,7 @@ from sklearn import metrics
 import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
-from streamtron.model.candidates_page import candidates_section
-from streamtron.model.charts import Axis, Series, line_chart, short
+from streamtron.model.charts import Axis, Line, line_chart, short
 from streamtron.model.metrics import Scores
 from tests.helpers.processes import Run, one_sentence, succeeded
 from tests.helpers.user_rows import list_rows
@@ -33,21 +33,19 @@ from tests.runs.test_moved_runs import everything
 
 
 class _Checker(HTMLParser):
-    """Reads a page, whose elements must be closed in order, load nothing and run nothing but
-    scripts, which are counted; and collects the text of each."""
+    """Reads a page, whose elements must be closed in order, load nothing and run nothing; and
+    collects its texts and tables."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.tables: list[list[list[str]]] = []
         self.texts: list[str] = []
-        self.scripts = 0
         self.feed(page)
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.handle_startendtag(tag, attrs)
-        self.scripts += tag == "script"
         if tag != "meta":
             self.open.append(tag)
         if tag == "table":
@@ -58,6 +56,7 @@ class _Checker(HTMLParser):
             self.tables[-1][-1].append("")
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        assert tag not in ("script", "img", "link", "iframe", "object")
         assert not [name for name, _ in attrs if name in ("src", "href") or name[:2] == "on"]
 
     def handle_endtag(self, tag: str) -> None:
@@ -137,9 +136,12 @@ def test_the_page_shows_what_the_report_says(run, place, model):
     assert [row[:2] for row in page.table("feature")] == [
         [f"column {one['column']}", f"{one['weight']:+.3g}"] for one in direction["features"]
     ]
-    # it needs no network, and follows the colours of the reader
-    assert not re.search(r"https?:|url\(|@import", text)
-    for word in ("default-src 'none'", "prefers-color-scheme: dark", 'name="viewport"'):
+    # it needs no network, runs nothing, and follows the colours of the reader
+    assert not re.search(r"https?:|url\(|@import|unsafe|script", text)
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    allowed = b64encode(sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{allowed}'" in text
+    for word in ("prefers-color-scheme: dark", 'name="viewport"'):
         assert word in text
 
 
@@ -148,10 +150,18 @@ def test_the_history_is_drawn_reading_by_reading_from_four_points_on(run, place,
     path = place / "model.run/report.json"
     before = path.read_text()
     history: list[dict[str, Any]] = [
-        {"reading": k, "seconds": k + 1.0, "lower": 0.2, "upper": 0.4, "gap": 0.5**k,
-         "proven": True, "active_rows": 9 - k, "newton_steps": k}
+        {
+            "reading": k,
+            "seconds": k + 1.0,
+            "lower": 0.2,
+            "upper": 0.4,
+            "gap": 0.5**k,
+            "proven": True,
+            "active_rows": 9 - k,
+            "newton_steps": k,
+        }
         for k in range(readings)
-    ]  # fmt: skip
+    ]
     history[0] |= {"lower": None, "gap": None, "proven": False}
     history.append({**history[-1], "reading": readings, "lower": 0.4, "gap": 1e-9})
     path.write_text(json.dumps({**json.loads(before), "history": history[: readings + 1]}))
@@ -242,8 +252,9 @@ def test_the_curve_has_the_points_of_scikit_learns():
     for part in np.array_split(np.arange(1000), 7):
         scores.add(truth[part], decisions[part], weights[part])
     fine, coarse = scores.curve(points=10**6), scores.curve(points=50)
-    fpr, tpr, _ = metrics.roc_curve(truth, decisions, sample_weight=weights,
-                                    drop_intermediate=False)  # fmt: skip
+    fpr, tpr, _ = metrics.roc_curve(
+        truth, decisions, sample_weight=weights, drop_intermediate=False
+    )
     ours = np.column_stack([fine[:, 1] / fine[-1, 1], fine[:, 0] / fine[-1, 0]])
     assert ours == pytest.approx(np.column_stack([fpr, tpr]), rel=0, abs=1e-12)
     assert 40 <= len(coarse) <= 62
@@ -251,21 +262,18 @@ def test_the_curve_has_the_points_of_scikit_learns():
     assert coarse[-1] == pytest.approx(fine[-1])
 
 
-def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(run, place):
+def test_many_classes_are_a_table_with_the_metrics_of_each(run, place):
     rows = [f"{name} {1 + k}:1 4:{k}.5\n" for k, name in enumerate(("ant", "bee", "<cow>"))] * 20
     (place / "many.svm").write_text("".join(rows))
     succeeded(run("fit", "many.svm", "--multiclass", "--model", "many"))
     text, page = _reported(run, place, "many", "--valid", "many.svm")
-    assert '<table class="sorts">' in text
     classes = page.table("class")
     assert [row[0] for row in classes] == ["<cow>", "ant", "bee"]
     assert "ROC curves, macro area" in text
     assert text.count("</i>mean of all classes</span>") == 1
-    key = r'(?:<td class="n".*?)*?<td class="wide">.*?</td><td class="n" data-key="(.*?)"'
     told = json.loads((place / "many.run/report.json").read_text())
-    gaps = {each["label"]: each["certificate"]["relative_duality_gap"] for each in told["learners"]}
-    for name in ("ant", "bee"):
-        assert float(re.search(f"<td>{name}</td>{key}", text)[1]) == gaps[name]
+    gaps = [each["certificate"]["relative_duality_gap"] for each in told["learners"]]
+    assert all(float(row[6]) >= gap for row, gap in zip(classes, gaps, strict=True))
     found = streamtron.evaluate(streamtron.load(place / "many"), place / "many.svm").classes
     assert [float(row[2]) for row in classes] == [float(f"{c['precision']:.3g}") for c in found]
     assert [row[0] for row in page.table("true class")] == ["<cow>", "ant", "bee"]
@@ -280,21 +288,51 @@ def test_many_classes_are_a_table_that_sorts_with_the_metrics_of_each(run, place
     one_sentence(done, 3, "no row has a class of the model")
 
 
-def test_names_of_people_are_text_and_never_markup(run, place):
-    name = "<script>alert('$title')</script>"
-    table = {"label": ["a&b", "<i>"] * 20, name: [0.0, 1.0] * 20, "z": [1.0, 0.5] * 20}
+def test_names_of_people_are_text_and_never_markup_and_nothing_of_them_is_unseen(run, place):
+    name = "<script>alert('$title {{ 7 * 7 }}')</script>"
+    shown = {"a&b": "a&b", "\x1b[2J\u202eab": r"\x1b[2J\u202eab"}
+    table = {"label": [*shown] * 20, name: [0.0, 1.0] * 20, "z": [1.0, 0.5] * 20}
     pq.write_table(pa.table(table), place / "<b>.parquet")
     streamtron.fit(place / "<b>.parquet", model=place / "<odd>", features=f"{name},z")
     text, page = _reported(run, place, "<odd>")
-    assert text.count("<script>") == 1
+    assert not re.search("[\x1b\u202e]|<script>", text)
     assert name in [row[0] for row in page.table("feature")]
     assert page.table("shard")[0][0] == "<b>.parquet"
-    assert "<odd>" in page.texts
+    assert {"<odd>"} <= {*page.texts}
+    assert all(one in "".join(page.texts) for one in shown.values())
+
+
+def test_the_command_on_the_page_quotes_the_keys_of_a_strangers_settings(run, place, model):
+    path = place / "model.run/report.json"
+    before = path.read_text()
+    told = json.loads(before)
+    told["settings"] |= {"x; touch owned": "a b", "y$(z)": True}
+    path.write_text(json.dumps(told))
+    try:
+        page = _reported(run, place, "model", "--no-margins")[1]
+    finally:
+        path.write_text(before)
+    command = dict(page.table("made by"))["command"]
+    assert shlex.split(command)[-3:] == ["--x; touch owned", "a b", "--y$(z)"]
 
 
 def test_the_best_model_of_a_sweep_shows_every_candidate(run, place):
-    done = run("sweep", "train", "--valid", "held-out", "--C", "0.01,0.1,1,10", "--rho", "0,1",
-               "--model", "swept", "--table", "swept.csv", "--report", "swept.json")  # fmt: skip
+    done = run(
+        "sweep",
+        "train",
+        "--valid",
+        "held-out",
+        "--C",
+        "0.01,0.1,1,10",
+        "--rho",
+        "0,1",
+        "--model",
+        "swept",
+        "--table",
+        "swept.csv",
+        "--report",
+        "swept.json",
+    )
     assert done.returncode == 0, done.stderr
     text, page = _reported(run, place, "swept")
     rows = page.table("C")
@@ -309,20 +347,38 @@ def test_the_best_model_of_a_sweep_shows_every_candidate(run, place):
     assert len(_reported(run, place, "folded")[1].table("C")) == 2
 
 
-def test_candidates_of_several_losses_have_a_line_for_each_loss_and_rho():
-    common = {"relative_duality_gap": 0.005, "tol": 0.01, "readings": 2.0, "seconds": 1.0,
-              "dropped": None, "stop_reason": "certified", "best": False}  # fmt: skip
+def test_candidates_of_several_losses_have_a_line_for_each_loss_and_rho(run, place, model):
+    path = place / "model.run/report.json"
+    before = path.read_text()
+    common = {
+        "relative_duality_gap": 0.005,
+        "tol": 0.01,
+        "readings": 2.0,
+        "seconds": 1.0,
+        "dropped": None,
+        "stop_reason": "certified",
+        "best": False,
+    }
     rows = [
         {**common, "loss": loss, "rho": rho, "C": C, "accuracy": 0.5 + rho / 4}
-        for loss in ("hinge", "log_loss") for rho in (0.0, 1.0) for C in (0.1, 1.0, 10.0, 100.0)
-    ]  # fmt: skip
-    rows[0]["dropped"] = "pruned by rank"
-    page = "".join(candidates_section("accuracy", rows))
-    legend = re.findall(r'<i class="(k\d)"></i>([^<]*)', page)
+        for loss in ("hinge", "log_loss")
+        for rho in (0.0, 1.0)
+        for C in (0.1, 1.0, 10.0, 100.0)
+    ]
+    rows[0]["dropped"] = "pruned by bound"
+    pages = []
+    for candidates in (rows, rows[:3]):
+        sweep = {"metric": "accuracy", "candidates": candidates}
+        path.write_text(json.dumps({**json.loads(before), "sweep": sweep}))
+        try:
+            pages.append(_reported(run, place, "model", "--no-margins")[0])
+        finally:
+            path.write_text(before)
+    legend = re.findall(r'<i class="(k\d)"></i>([^<]*)', pages[0])
     names = [f"{loss}, ρ = {rho}" for loss in ("hinge", "log_loss") for rho in (0, 1)]
     assert legend == [(f"k{key}", name) for key, name in enumerate(names, 1)]
-    assert re.findall(r'class="hollow (k\d)"', page) == ["k1"]
-    assert "<svg" not in "".join(candidates_section("accuracy", rows[:3])), "three points"
+    assert re.findall(r'class="hollow (k\d)"', pages[0]) == ["k1"]
+    assert "by C</figcaption>" not in pages[1], "three points"
 
 
 def test_rows_left_out_are_in_no_histogram_and_shards_that_are_gone_cost_it_alone(run, tmp_path):
@@ -372,52 +428,38 @@ def test_what_is_no_run_is_told_so(run, place, model, tmp_path):
 )
 def test_the_labels_of_an_axis_are_round_and_differ(values, log, labels):
     axis = Axis.over(values, 0, 100, log=log)
-    found = [axis.label(value) for value in axis.ticks()]
+    found = [label for _, label in axis.labels()]
     assert found == (labels or found)
     assert len(set(found)) == len(found) > 1
     assert all(-0.1 <= axis.place(value) <= 100.1 for value in axis.ticks())
 
 
 def test_a_gap_of_zero_is_not_on_a_logarithmic_axis_and_numbers_are_short():
-    drawn = line_chart("t", [Series("gap", [(0, 0.5), (1, 0.1), (2, 0.0)])], "x", "y", log="y")
-    [points] = re.findall(r'points="([^"]*)"', drawn)
-    assert len(points.split()) == 2
-    assert line_chart("t", [Series("gap", [(0, 0.0)])], "x", "y", log="y") == ""
+    drawn = line_chart("t", [Line("gap", [(0, 0.5), (1, 0.1), (2, 0.0)])], "x", "y", log="y")
+    assert len(drawn.lines[0].points) == 2
+    assert line_chart("t", [Line("gap", [(0, 0.0)])], "x", "y", log="y") is None
     assert [short(x) for x in (0, 1500, 12_000, 2_000_000, 8.75e-4, -1 / 3)] == [
-        "0", "1500", "12k", "2M", "8.75e-4", "-0.3333",
-    ]  # fmt: skip
+        "0",
+        "1500",
+        "12k",
+        "2M",
+        "8.75e-4",
+        "-0.3333",
+    ]
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 ASKS = """
-<script>
-const all = selector => [...document.querySelectorAll(selector)];
-const told = {};
-told.sorted = all("table.sorts th").map(head => [1, 2].map(() => {
-  head.firstChild.click();
-  const names = all("table.sorts tbody tr").map(row => row.cells[0].textContent);
-  return [head.getAttribute("aria-sort"), names];
-}));
-told.marked = all("th[aria-sort]").length;
-told.width = [document.documentElement.scrollWidth, innerWidth];
-told.cut = all("svg text").filter(text => {
+const texts = [...document.querySelectorAll("svg text")];
+const cut = texts.filter(text => {
   const box = text.getBBox();
   return box.x < 0 || box.x + box.width > text.ownerSVGElement.viewBox.baseVal.width;
 }).map(text => text.textContent);
-dispatchEvent(new Event("resize"));
-told.hints = all(".hint + .card").length;
-told.scrolling = all(".card").filter(card => card.scrollWidth > card.clientWidth + 1).length;
-told.words = all("svg text").length;
-told.ran = window.ran ?? null;
-told.elements = all("body script, body img").length;
-const handles = own => own.name.startsWith("on");
-told.handled = all("*").filter(node => [...node.attributes].some(handles)).length;
-parent.document.body.textContent = JSON.stringify(told);
-</script>
+const width = [document.documentElement.scrollWidth, innerWidth];
+parent.document.body.textContent = JSON.stringify({width, cut, words: texts.length});
 """
-"""Stands at the end of a page in a frame: clicks every heading twice, measures, and answers in the
-place of the frame."""
+"""Stands at the end of a page in a frame: measures, and answers in the place of the frame."""
 
 
 def _ask(page: Path, width: int) -> dict[str, Any]:
@@ -425,16 +467,21 @@ def _ask(page: Path, width: int) -> dict[str, Any]:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"no browser to open pages in: looked for {', '.join(BROWSERS)}")
-    text = page.read_text(encoding="utf-8").replace("</body>", ASKS + "</body>")
-    script = ASKS.partition("<script>")[2].partition("</script>")[0]
-    allowed = b64encode(sha256(script.encode()).digest()).decode()
-    asking = escape(text.replace("script-src ", f"script-src 'sha256-{allowed}' "))
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{ASKS}</script></body>")
+    allowed = b64encode(sha256(ASKS.encode()).digest()).decode()
+    asking = escape(text.replace("style-src ", f"script-src 'sha256-{allowed}'; style-src "))
     frame = page.with_name("frame.html")
     frame.write_text(f'<iframe width="{width}" height="900" frameborder="0" srcdoc="{asking}">')
     command = [
-        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", frame.as_uri(),
-    ]  # fmt: skip
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--dump-dom",
+        frame.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     found = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert found, done.stderr
@@ -442,34 +489,17 @@ def _ask(page: Path, width: int) -> dict[str, Any]:
     return answer
 
 
-def test_a_click_on_a_heading_sorts_by_its_numbers_and_another_one_turns_them_round(tmp_path):
-    names = ("c10", "c9", "ant", "never")
-    rows = "".join(f"{name} {k + 1}:1 9:{k}.5\n" * (3 + k) for k, name in enumerate(names))
-    (tmp_path / "a.svm").write_text(rows)
-    (tmp_path / "valid.svm").write_text("c9 2:1\nc9 2:1\nc10 1:1\nant 1:1\n")
-    model = streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", multiclass=True)
-    streamtron.report(tmp_path / "m", tmp_path / "m.html", valid=tmp_path / "valid.svm")
-    told = _ask(tmp_path / "m.html", 1280)
-    by_class, by_support, by_gap = (told["sorted"][column] for column in (0, 1, 7))
-    assert by_class == [
-        ["descending", ["never", "c10", "c9", "ant"]], ["ascending", ["ant", "c9", "c10", "never"]],
-    ]  # fmt: skip
-    gaps = {each.positive: each.certificate["relative_duality_gap"] for each in model.directions()}
-    assert len(set(gaps.values())) == 4
-    falling = sorted(gaps, key=lambda name: -gaps[name])
-    assert by_gap == [["descending", falling], ["ascending", falling[::-1]]]
-    assert by_support[0][0] == "descending"
-    assert (by_support[0][1][0], by_support[0][1][-1]) == ("c9", "never")
-    assert told["marked"] == 1
-
-
 @pytest.mark.parametrize("width", [400, 1280])
 def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path, width):
     generate(str(tmp_path / "rows"), rows=400, columns=90, seed=1, shards=1)
     model = tmp_path / f"a_name_{'too_long_' * 9}for_a_phone"
     streamtron.sweep(
-        tmp_path / "rows", valid=tmp_path / "rows", C=[1e-5, 1e-3, 0.1, 1], rho=[0, 1], model=model,
-    )  # fmt: skip
+        tmp_path / "rows",
+        valid=tmp_path / "rows",
+        C=[1e-5, 1e-3, 0.1, 1],
+        rho=[0, 1],
+        model=model,
+    )
     path = Path(f"{model}.run") / "report.json"
     told = json.loads(path.read_text())
     told["history"][-1] |= {"lower": 0.01480485, "upper": 0.0148051}  # ticks of seven digits
@@ -479,8 +509,6 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path, width):
     assert told["width"] == [width, width]
     assert told["words"] > 50
     assert told["cut"] == []
-    assert told["hints"] == told["scrolling"]
-    assert (told["scrolling"] > 0) == (width == 400)
 
 
 PAYLOADS = (
@@ -520,25 +548,5 @@ def test_a_page_of_any_hostile_report_is_refused_or_holds_its_words_as_text(tmp_
             with suppress(DataError):
                 streamtron.report(model, tmp_path / "m.html", margins=False)
                 made += 1
-                assert _page(tmp_path / "m.html")[1].scripts == 1, (place, payload)
+                _page(tmp_path / "m.html")
     assert made > 10
-
-
-def test_a_browser_runs_nothing_that_a_hostile_run_says_or_that_got_into_the_page(tmp_path):
-    """The page's policy names its own script; so markup that is not escaped would do nothing."""
-    (tmp_path / "a.svm").write_text("1 1:1 3:1\n2 2:1\n3 3:1\n" * 9)
-    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", multiclass=True)
-    path, page = tmp_path / "m.run" / "report.json", tmp_path / "m.html"
-    told = json.loads(path.read_text())
-    for learner, payload in zip(told["learners"], PAYLOADS, strict=True):
-        learner["stop_reason"] = [payload]
-    told["settings"] |= dict.fromkeys(PAYLOADS, PAYLOADS[0])
-    path.write_text(json.dumps(told))
-    streamtron.report(tmp_path / "m", page, margins=False)
-    text = page.read_text(encoding="utf-8")
-    assert "unsafe" not in text
-    found = _ask(page, 1280)
-    assert (found["ran"], found["elements"], found["handled"]) == (None, 2, 0)  # its own, and ASKS
-    page.write_text(text.replace("<header>", "".join(PAYLOADS[:2]) + "<header>"), encoding="utf-8")
-    found = _ask(page, 1280)
-    assert (found["ran"], found["elements"]) == (None, 4)

@@ -104,20 +104,22 @@ def test_features_are_named_as_in_shards_and_an_index_of_pandas_is_none(table):
     # what pandas says of an index that is a column, and of one that is a range
     for index in ("f1", {"kind": "range", "start": 0, "stop": ROWS, "step": 1}):
         told = {b"pandas": json.dumps({"index_columns": [index]}).encode()}
-        model = streamtron.fit(table.replace_schema_metadata(told), label="answer", features="*")
+        model = streamtron.fit(table.replace_schema_metadata(told), label="answer")
         assert model.feature_names == (("f0", "f2") if index == "f1" else ("f0", "f1", "f2"))
     frame = table.to_pandas()  # the index of what pandas has filtered
-    model = streamtron.fit(frame[frame["f1"] > 0], label="answer", features="*")
+    model = streamtron.fit(frame[frame["f1"] > 0], label="answer")
     assert model.feature_names == ("f0", "f1", "f2")
 
 
 def test_categories_may_differ_from_batch_to_batch():
     def batches() -> Iterator[pa.RecordBatch]:
         for labels in (["a", "b"], ["b", "a"]):
-            yield pa.record_batch({
-                "label": pa.array(labels).dictionary_encode(),
-                "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
-            })  # fmt: skip
+            yield pa.record_batch(
+                {
+                    "label": pa.array(labels).dictionary_encode(),
+                    "words": [["x"], ["y"]] if labels[0] == "a" else [["y"], ["x"]],
+                }
+            )
 
     assert streamtron.fit(batches(), hash_bits=8).predict([["x"], ["y"]]).tolist() == ["a", "b"]
 
@@ -181,9 +183,9 @@ def test_rows_that_cannot_be_fitted_on_are_refused(rows, y, sentence):
 
 
 def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypatch):
-    with pytest.raises(SettingsError, match="rows in memory, where shards are wanted"):
+    with pytest.raises(TypeError, match="rows in memory: expected paths of shards"):
         streamtron.evaluate(streamtron.fit(table, label="answer", tol=0.5), table)
-    with pytest.raises(SettingsError, match=r"Write it with fit\(…\)\.save\(path\)"):
+    with pytest.raises(SettingsError, match=r"write the model with fit\(…\)\.save\(path\)"):
         streamtron.fit(table, label="answer", model=tmp_path / "m.st")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     streamtron.fit(table, label="answer", tol=0.5).save(tmp_path / "m.st")
@@ -192,10 +194,15 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"order": "sequential"}, {"class_weight": "balanced"}, {"on_bad_shard": "skip"},
-     {"parts": 1}, {"multiclass": True}],
+    [
+        {},
+        {"class_weight": "balanced"},
+        {"on_bad_shard": "skip"},
+        {"parts": 1},
+        {"multiclass": True},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_iterator_is_read_once_and_only_the_cache_is_written(
     settings, table, tmp_path, monkeypatch
 ):

@@ -142,9 +142,11 @@ def test_other_shards_are_refused_by_name(stopped):
         (lambda: os.utime(shard, ns=(0, 0)), rf"part-1\.svm: {changed}.*or touched\)"),
         (lambda: shard.write_text(before + "1 1:1\n"), rf"{changed} \(\d+ bytes then, \d+ now"),
         (shard.unlink, r"the run has other shards \(part-1\.svm is missing\)"),
-        (lambda: [(stopped / "two" / f"part-{k}.svm").write_text(before) for k in (1, 3)],
-         r"the run has other shards \(part-3\.svm is new\)"),
-    ):  # fmt: skip
+        (
+            lambda: [(stopped / "two" / f"part-{k}.svm").write_text(before) for k in (1, 3)],
+            r"the run has other shards \(part-3\.svm is new\)",
+        ),
+    ):
         change()
         with pytest.raises(DataError, match=sentence):
             fitted(stopped, "model", resume=True)
@@ -258,16 +260,15 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     "words",
     [
-        "fit bad --order sequential",
-        "fit bad --order sequential --run-dir r",
+        "fit bad",
+        "fit bad --run-dir r",
         "fit bad --memory 1MB --cache-dir c",
         "fit bad --parts 3 --cache-dir c",
-        "fit bad --parts 3 --order sequential",
         "fit bad/b.svm",
         "fit bad/c.svm --cache-dir c --run-dir r",
         "sweep bad/b.svm --valid bad/b.svm --C 1",
         "sweep bad/b.svm --valid bad/b.svm --C 1 --cache-dir c",
-        "convert bad/b.svm m",
+        "convert bad/b.svm -o m",
         "generate m --rows 10 --columns 3",
     ],
 )
@@ -517,7 +518,6 @@ PLANS: dict[str, dict[str, Any]] = {
     "few rows held": {"C": 20.0, "active_set": 6_000, "max_epochs": 5},
     "no row held": {"C": 20.0, "active_set": 0, "max_epochs": 2},
     "wide": {"C": 50.0, "active_set": 8_000, "max_epochs": 3},
-    "sequential": {"C": 20.0, "order": "sequential", "active_set": 6_000, "max_epochs": 4},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
     "hard margin": {"delta": 0.0, "stage": "1,0.1", "active_set": 6_000, "max_epochs": 4},
     "many classes": {"multiclass": True, "C": 0.3, "active_set": 25_000, "tol": 0.05},

@@ -137,8 +137,10 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     columns, values = np.empty(9, np.uint32), np.empty(9)
     found = kernels.drain(csr(rows), counts, fresh, low, columns, values)
     assert list(zip(columns[:found].tolist(), values[:found].tolist(), strict=True)) == [
-        (0, 6.0), (2, 0.25), (5, 0.5),
-    ]  # fmt: skip
+        (0, 6.0),
+        (2, 0.25),
+        (5, 0.5),
+    ]
     assert not fresh.any()
     assert not low.any()
 
@@ -251,9 +253,13 @@ def proven(
     name, _, problem, most, *_ = CASES[case]
     settings, most = problem and Settings(**problem), most if readings is None else readings
     return certify(
-        model_of(corpora, case), corpora / name, settings=settings, readings=most,
-        executor=executor, machine=Machine(**machine),
-    )  # fmt: skip
+        model_of(corpora, case),
+        corpora / name,
+        settings=settings,
+        readings=most,
+        executor=executor,
+        machine=Machine(**machine),
+    )
 
 
 class Noted:
@@ -461,10 +467,16 @@ def test_a_sealed_file_of_another_kind_or_version_is_refused(tmp_path, content):
 
 
 SHARDS = [
-    None, 3, [3], [{"rows": 5}], [{"fingerprint": "a"}], [{"fingerprint": "a", "rows": -1}],
-    [{"fingerprint": "a", "rows": "5"}], [{"fingerprint": "a", "rows": 4}],
+    None,
+    3,
+    [3],
+    [{"rows": 5}],
+    [{"fingerprint": "a"}],
+    [{"fingerprint": "a", "rows": -1}],
+    [{"fingerprint": "a", "rows": "5"}],
+    [{"fingerprint": "a", "rows": 4}],
     *([{"fingerprint": "a", "rows": rows}] for rows in (2**60, 2**63, 2**80)),
-]  # fmt: skip
+]
 """Tables of shards that fit no counts."""
 
 TENSORS = [

@@ -22,7 +22,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.runs.predict import write_predictions
-from tests.helpers import layouts
 from tests.helpers.processes import here
 from tests.helpers.runs import pickled
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -151,10 +150,12 @@ def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_p
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
-    [*(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
-     ({"top": 4}, "top is 4, and the model has 3 classes"),
-     ({"top": 1, "proba": True}, "leave proba and certain out")],
-)  # fmt: skip
+    [
+        *(({"top": odd}, "give 1 to 3") for odd in (0, True, 1.5, "2")),
+        ({"top": 4}, "top is 4, and the model has 3 classes"),
+        ({"top": 1, "proba": True}, "leave proba and certain out"),
+    ],
+)
 def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, sentence, corpus):
     with pytest.raises(SettingsError, match=sentence):
         next(predict(_many(("a", "b", "c")), corpus, **how))
@@ -224,8 +225,7 @@ def test_a_model_of_text_scores_tables_which_count_from_0_as_it_scores_that_text
     convert(tmp_path / "rows.svm", tmp_path / "lists", to="parquet")
     columns = {"label": labels, **{f"f{j}": dense[:, j] for j in range(5)}}
     pq.write_table(pa.table(columns), tmp_path / "columns.parquet")
-    vectors = [{"type": 1, "size": None, "indices": None, "values": row} for row in dense.tolist()]
-    table = pa.table({"label": labels, "features": pa.array(vectors, layouts.VECTOR)})
+    table = pa.table({"label": labels, "features": dense.tolist()})
     pq.write_table(table, tmp_path / "vectors.parquet")
     expected = _out(model, tmp_path / "rows.svm", tmp_path / "out")
     for shards in ("lists", "columns.parquet", "vectors.parquet"):
@@ -277,30 +277,17 @@ def test_a_table_of_predictions_has_all_the_digits_that_they_have(tmp_path):
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_tables_of_predictions_name_their_columns_and_carry_others_along(delimiter, tmp_path):
-    cells = ["a,b", 'quoted "c"', None, "tab\tend\nline"]
-    ids = pa.array([cells[k % 4] for k in range(9000)])  # of several blocks
-    table = pa.table({"id": ids, "decision y": ids, "f0": np.arange(9e3) / 7, "day": range(9000)})
+def test_tables_of_predictions_name_their_columns(delimiter, tmp_path):
+    table = pa.table({"f0": np.arange(9e3) / 7})  # of several blocks
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
     reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
     model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
     name = tmp_path / ("out.csv" if delimiter == "," else "out.tsv")
-    write_predictions(model, tmp_path / "rows.parquet", name, keep=["id", "day"], digits=3)
+    write_predictions(model, tmp_path / "rows.parquet", name, digits=3)
     with name.open(newline="") as file:
         header, *lines = csv.reader(file, delimiter=delimiter)
-    assert header == ["id", "day", "label", "decision x", "decision y", "decision z"]
-    assert [line[:2] for line in lines] == [[cells[k % 4] or "", str(k)] for k in range(9000)]
-    assert [float(line[3]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
-    write_predictions(model, tmp_path / "rows.parquet", tmp_path / "out.parquet", keep=["id"])
-    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()
-    pq.write_table(pa.table({"id": [7], "f0": [1.0]}), tmp_path / "z.parquet")
-    both = [tmp_path / "rows.parquet", tmp_path / "z.parquet"]
-    with pytest.raises(DataError, match="In Parquet each has one type in all shards"):
-        write_predictions(model, both, tmp_path / "out.parquet", keep=["id"])
-    taken = "has that name already"
-    for keep, message in (("label", taken), ("decision y", taken), ("nope", "of the name 'nope'")):
-        with pytest.raises((SettingsError, DataError), match=message):
-            write_predictions(model, tmp_path / "rows.parquet", name, keep=[keep])
+    assert header == ["label", "decision x", "decision y", "decision z"]
+    assert [float(line[1]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
 
 
 def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
@@ -318,12 +305,11 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
         done = here(tmp_path, "predict", f"{model}.model", "-", "-o", "-", *words)
         return (done.stdout or done.stderr).splitlines()
 
-    json_line = '{"text": "hello friend", "id": 7}\n'
-    assert lines("text", json_line, "--keep", "id")[0].startswith("7\tham\t")
+    assert lines("text", '{"text": "hello friend", "id": 7}\n')[0].startswith("ham\t")
     assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
     assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
     assert "standard input: no rows" in lines("svm", "")[0]
-    assert "line 1: not a file of JSON lines" in lines("text", "pills\n")[0]
+    assert "row 1: not a file of JSON lines" in lines("text", "pills\n")[0]
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
     for model in ("svm", "number"):
         assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
@@ -358,6 +344,8 @@ def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_num
     (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
     done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
     assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
-        ["class", "as", "0", "as", "1"], ["0", "1", "1"], ["1", "0", "2"],
+        ["class", "as", "0", "as", "1"],
+        ["0", "1", "1"],
+        ["1", "0", "2"],
         ["c.svm,", "row", "1:", "label", "0,", "predicted", "1,", "decision", "-2"],
-    ]  # fmt: skip
+    ]

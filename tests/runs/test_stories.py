@@ -64,7 +64,6 @@ class Story:
             "C": float(self.rng.choice([0.1, 2.0, 30.0])),
             "rho": float(self.rng.choice([0.0, 1.0])),
             "active_set": int(self.rng.choice([10**9, 6_000])),
-            "order": str(self.rng.choice(["random", "sequential"])),
             "multiclass": self.kind["classes"] == 3,
             "max_epochs": 1000,
             "index_base": 1,
@@ -187,7 +186,7 @@ class Story:
             return None
         left = self.there.pop(name)[3:]
         new = name
-        if self.rng.random() < 0.5 or not self.settings.random:  # else the cache has it as it was
+        if self.rng.random() < 0.5:
             new = name.replace(".", "x.")
         content = self.rows[name][left], self.labels[name][left], self.users[name][left]
         del self.rows[name]
@@ -269,10 +268,21 @@ class Story:
 
     def step(self) -> None:
         ways: list[Callable[[], Outcome | None]] = [
-            self.update, self.update, self.forget, self.forget_rows, self.forget_user, self.replace,
-            self.resume, self.fit_killed, self.go_away, self.away_are_back, self.move, self.copy,
-            self.lose_cache, self.call_again,
-        ]  # fmt: skip
+            self.update,
+            self.update,
+            self.forget,
+            self.forget_rows,
+            self.forget_user,
+            self.replace,
+            self.resume,
+            self.fit_killed,
+            self.go_away,
+            self.away_are_back,
+            self.move,
+            self.copy,
+            self.lose_cache,
+            self.call_again,
+        ]
         outcome = ways[self.rng.integers(len(ways))]()
         if outcome is not None:
             self.check(outcome)
@@ -338,7 +348,7 @@ class Story:
         return {values for values in found if len(values) >= 12}
 
 
-PARTS = {"parts": 2, "order": "random"}
+PARTS = {"parts": 2}
 
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},

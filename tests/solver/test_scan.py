@@ -53,9 +53,11 @@ def view(seed: int = 0, **changes: object) -> ScanRequest:
 
 
 def scanned(
-    data: Data, views: Sequence[ScanRequest], borders: Sequence[int],
+    data: Data,
+    views: Sequence[ScanRequest],
+    borders: Sequence[int],
     rooms: Sequence[int] | None = None,
-) -> list[BlockScan]:  # fmt: skip
+) -> list[BlockScan]:
     return list(scan_blocks(data.chunks(borders), views, [Counts() for _ in views], rooms))
 
 

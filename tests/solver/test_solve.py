@@ -337,12 +337,10 @@ def blocks_of(source: ListSource, settings: Settings) -> tuple[Learner, list[Sol
         return trained(source, settings), solves
 
 
-@pytest.mark.parametrize("order", ["random", "sequential"])
-def test_rows_of_many_counts_to_the_byte_stay_in_a_part_of_the_budget(order):
-    """Blocks of a fifth of 600 rows: where rows are drawn the heavier ones more often, in the order
-    of the file always."""
+def test_rows_of_many_counts_to_the_byte_stay_in_a_part_of_the_budget():
+    """Blocks of a fifth of 600 rows: the heavier ones are drawn more often."""
     source = drawn_source(13, 600, block_rows=128)
-    settings = Settings(C=5.0, tol=1e-3, active_set=source.nbytes // 5, order=order)
+    settings = Settings(C=5.0, tol=1e-3, active_set=source.nbytes // 5)
     learner, solves = blocks_of(source, settings)
     assert learner.finished == "certified"
     assert len(solves) > 3
@@ -353,15 +351,13 @@ def test_rows_of_many_counts_to_the_byte_stay_in_a_part_of_the_budget(order):
         live = sorted((number for number in solved if solved[number]), key=solved.__getitem__)
         lighter += sum(number not in kept for number in live[: len(live) // 2])
         heavier += sum(number not in kept for number in live[-(len(live) // 2) :])
-        gone = [weight for number, weight in solved.items() if number not in kept]
-        assert order == "random" or min(kept.values(), default=max(gone)) >= max(gone)
     assert lighter > 1.5 * heavier
 
 
 def test_a_row_that_finds_no_room_beside_those_that_stay_is_held_all_the_same():
     rows, labels = random_rows(14, 200, COLUMNS)
     rows[100] = [(column, 0.001) for column in range(200)]
-    settings = Settings(C=5.0, active_set=8 * 200 + 24, max_epochs=3, order="sequential")
+    settings = Settings(C=5.0, active_set=8 * 200 + 24, max_epochs=3)
     _, solves = blocks_of(ListSource(csr(rows), labels), settings)
     assert any(set(solved) == {100} for solved, _ in solves)
     assert all(len(kept) < len(solved) for solved, kept in solves)

@@ -147,7 +147,6 @@ PLANS = {
     "default": Settings(tol=1e-4),
     "margitron": Settings(stage="1,0.1", tol=0.05),
     "small active set": Settings(active_set=1_500, tol=1e-4, max_epochs=10),
-    "sequential": Settings(order="sequential", tol=1e-4),
 }
 
 plans = pytest.mark.parametrize("settings", PLANS.values(), ids=PLANS)

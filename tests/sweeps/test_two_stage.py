@@ -20,9 +20,9 @@ from streamtron.model.certainty import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
 from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
-from streamtron.sweeps.halving import PRUNED_BY_BOUND, bracketed_b
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import Trial
+from streamtron.sweeps.two_stage import PRUNED_BY_BOUND, bracketed_b
 from tests.helpers.processes import here, succeeded
 from tests.helpers.sweep_rows import as_if, lasting, run_files, table
 
@@ -143,8 +143,10 @@ def test_b_given_by_hand_is_taken_stage_by_stage(place):
 def test_auto_leaves_the_first_stage_early_and_ends_with_ascent_as_fit_does(place, tmp_path):
     _, dropped, last, _ = swept(place, C=(1e-6, 1.0), stage="auto", tol=1e-6).trials
     assert (dropped.dropped, dropped.settings.stage, dropped.settings.max_epochs) == (
-        PRUNED_BY_BOUND, "1", 2,
-    )  # fmt: skip
+        PRUNED_BY_BOUND,
+        "1",
+        2,
+    )
     assert last.settings == Settings(C=1.0, rho=0.0, tol=1e-6, stage="ascent")
     assert last.stop_reason == "certified"
     best = swept(place, C=1.0, model=tmp_path / "best").best
@@ -159,8 +161,9 @@ def test_candidates_tried_one_by_one_and_backwards_give_the_table_of_one_scan(pl
         trials = [list(function(item, *shared)) for item in items[::-1]]
         return (trial for own in trials[::-1] for trial in own)
 
+    backwards.tasks = len(CANDIDATES) * (folds or 1)
     how = {"valid": None if folds else place / "held-out", "folds": folds}
-    apart = swept(place, executor=backwards, tasks=len(CANDIDATES) * (folds or 1), **how)
+    apart = swept(place, executor=backwards, **how)
     together = swept(place, **how)
     assert lasting(apart) == lasting(together)
     assert {(trial.iteration, trial.dropped) for trial in together.trials} == set(OUTCOMES)
@@ -183,17 +186,34 @@ def test_with_folds_the_bounds_are_means_over_them(place):
 def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_by():
     # a decision of 0 is a negative one
     for sign, decision, wanted in (
-        (1, 1.0, (0, 1)), (1, 1.01, (1, 1)), (1, -0.99, (0, 1)), (1, -1.0, (0, 0)),
-        (-1, -1.0, (1, 1)), (-1, 1.0, (0, 1)), (-1, 1.01, (0, 0)), (-1, -0.99, (0, 1)),
-    ):  # fmt: skip
+        (1, 1.0, (0, 1)),
+        (1, 1.01, (1, 1)),
+        (1, -0.99, (0, 1)),
+        (1, -1.0, (0, 0)),
+        (-1, -1.0, (1, 1)),
+        (-1, 1.0, (0, 1)),
+        (-1, 1.01, (0, 0)),
+        (-1, -0.99, (0, 1)),
+    ):
         reach = AccuracyBounds()
         reach.add([sign], [decision - 1.0], [decision + 1.0], [2.0])
         assert reach.accuracy == wanted
 
 
-@given(st.lists(st.tuples(st.sampled_from(["right", "wrong", "unknown"]), st.one_of(
-    st.integers(0, 9).map(float), st.integers(2**52, 2**60).map(float), st.floats(0.0, 1e30)
-)), min_size=1, max_size=50))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["right", "wrong", "unknown"]),
+            st.one_of(
+                st.integers(0, 9).map(float),
+                st.integers(2**52, 2**60).map(float),
+                st.floats(0.0, 1e30),
+            ),
+        ),
+        min_size=1,
+        max_size=50,
+    )
+)
 def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(rows):
     reach, decisions = AccuracyBounds(), {"right": 1.0, "wrong": -1.0, "unknown": 0.1}
     for start in range(0, len(rows), 7):
@@ -227,15 +247,19 @@ def test_the_optimum_is_as_accurate_as_any_looser_certificate_allows(tmp_path, C
     assert widths[-1] < 0.1  # bounds that allow everything would prove nothing
 
 
-@pytest.mark.parametrize(("how", "part"), [
-    ({"halving": True}, "halving and two-stage"),
-    ({"metric": "f1"}, "metric is f1"),
-    ({"stage": "ascent"}, "there is one, ascent"),
-    ({"faithful": True}, "faithful"),
-    ({"stage": "auto", "penalty": "elasticnet", "l1_ratio": [0.0, 0.5]},
-     "the penalty l2, and it is elasticnet"),
-    ({"multiclass": True, "metric": "accuracy"}, "multiclass"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [
+        ({"metric": "f1"}, "metric is f1"),
+        ({"stage": "ascent"}, "there is one, ascent"),
+        ({"faithful": True}, "faithful"),
+        (
+            {"stage": "auto", "penalty": "elasticnet", "l1_ratio": [0.0, 0.5]},
+            "the penalty l2, and it is elasticnet",
+        ),
+        ({"multiclass": True, "metric": "accuracy"}, "multiclass"),
+    ],
+)
 def test_what_has_no_two_stages_is_refused_before_anything_is_read(tmp_path, how, part):
     with pytest.raises(SettingsError, match=part):
         swept(tmp_path / "nonesuch", **how)

@@ -109,9 +109,11 @@ class Cache:
     def _place(self, shard: ShardFile, fingerprint: str) -> tuple[str, dict[str, Any]]:
         """Return the path of a shard's flat file, and what shaped it."""
         key = {
-            "fingerprint": fingerprint, "format": shard.format, "reading": self._reading,
+            "fingerprint": fingerprint,
+            "format": shard.format,
+            "reading": self._reading,
             "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
-        }  # fmt: skip
+        }
         if self._reading.get("share"):  # which rows are in it depends on the name
             key["name"] = os.path.basename(shard.name)
         if shard.without is not None:

@@ -145,11 +145,14 @@ class FlatWriter:
         entry = Entry.of(block, self._end)
         counts = None if block.code_offsets is None else np.diff(block.code_offsets)
         arrays = [
-            block.weights, None if block.values is None else block.squares,
+            block.weights,
+            None if block.values is None else block.squares,
             np.diff(block.indptr).astype(np.uint32),
-            None if counts is None else counts.astype(np.uint32), block.codes,
-            block.indices if entry.first_column is None else None, block.values,
-        ]  # fmt: skip
+            None if counts is None else counts.astype(np.uint32),
+            block.codes,
+            block.indices if entry.first_column is None else None,
+            block.values,
+        ]
         parts = [_bytes(array) for array in arrays if array is not None]
         digest = xxhash.xxh3_64()
         for part in parts:
@@ -292,11 +295,16 @@ class CachedShard:
         if values is not None and not entry.has_values:
             values[:] = 1
         return RowBatch(
-            indptr, indices, values, codes, self.contents.labels,
-            weights if entry.has_weights else None, partial(self._place, number),
+            indptr,
+            indices,
+            values,
+            codes,
+            self.contents.labels,
+            weights if entry.has_weights else None,
+            partial(self._place, number),
             None if entry.labels is None else offsets_of(counts),
             squares if entry.has_values else lengths.astype(np.float64),
-        )  # fmt: skip
+        )
 
     def _fill(self, number: int, arrays: Sequence[Any]) -> None:
         """Read the bytes of a segment into arrays; a damaged file is rebuilt first."""

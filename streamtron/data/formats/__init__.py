@@ -1,21 +1,5 @@
 """One module for each format, and what they share."""
 
-import sys
+from streamtron.core import later
 
-from streamtron.core import is_loaded, later
-
-_KERNELS = [f"{__name__}.{name}_kernels" for name in ("text", "word")]
-for _name in _KERNELS:
-    later(_name)  # loads numba
-
-FEW_BYTES = 1 << 18
-"""Text that a process reads in Python, without numba, which takes as long to load."""
-
-_left = FEW_BYTES
-
-
-def is_few(size: int) -> bool:
-    """Tell whether so many bytes more are read in Python: they are few, and numba is not loaded."""
-    global _left
-    _left -= size
-    return _left >= 0 and not any(is_loaded(sys.modules[name]) for name in _KERNELS)
+later(f"{__name__}.text_kernels")  # loads numba

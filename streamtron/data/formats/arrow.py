@@ -6,7 +6,7 @@ come back as another value without an error. Only offsets that lead out of the f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,9 @@ class ArrowReader(TableReader):
 
     KIND = "an Arrow file"
 
-    def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
+    def _parts(
+        self, file: pa.NativeFile, columns: list[str], numbers: Collection[str] = ()
+    ) -> Iterator[Part]:
         start = 0.0
         for number, (batch, after) in enumerate(self._batches(file, columns)):
             batch.validate(full=True)  # offsets of a damaged file may point anywhere

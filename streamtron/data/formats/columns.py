@@ -5,71 +5,91 @@ The schema of the first shard decides for all shards.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn, cast
+from typing import Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import some
 from streamtron.data.formats.layouts import (
-    KEY_NAMES,
     LAYOUTS,
-    VALUE_NAMES,
     Columns,
+    is_list,
+    is_number,
+    is_string,
     layout_of,
     plain,
 )
 from streamtron.data.formats.recipe import Recipe, recipe_in
 from streamtron.data.formats.recipe_words import likely_spec
-from streamtron.data.formats.roles import ROLES, Role, fits, may_be_values
 from streamtron.data.reader_config import Layout, ReaderConfig, Settled
 
 MANY = 40
 """Columns of a table that a message names."""
 
-_NUMBERED = re.compile(r"((?:f|x|feat|feature|col|column)[_.]?)(\d+)", re.IGNORECASE)
+Role = Literal["label", "features", "values", "weight"]
+
+
+class RoleKind(NamedTuple):
+    """What messages call the columns of a role, what they hold, and their usual names."""
+
+    words: str
+    types: str
+    names: tuple[str, ...] = ()
+
+
+ROLES: dict[Role, RoleKind] = {
+    "label": RoleKind(
+        "labels",
+        "numbers, booleans or strings, with --multilabel also lists of them",
+        ("label", "labels", "y", "target", "class"),
+    ),
+    "features": RoleKind(
+        "features",
+        "lists of column numbers or of names, lists of structs of an index and a value, maps, "
+        "lists of a number for every column, or columns of numbers",
+        (
+            *("features", "indices", "index", "columns", "feature_indices", "features_indices"),
+            *("tokens", "words", "terms", "embedding", "embeddings"),
+        ),
+    ),
+    "values": RoleKind(
+        "values",
+        "lists of numbers",
+        ("values", "value", "data", "feature_values", "features_values"),
+    ),
+    "weight": RoleKind("row weights", "numbers"),
+}
+"""A weight has to be named."""
 
 
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
     unused = unused_in(schema, columns, reading)
+    settled = Settled(columns.layout, reading.features is not None, name, unused)
     if columns.recipe is not None:
-        settled = Settled(columns.layout, by=name, unused=unused)
         return replace(reading, settled=settled, recipe=columns.recipe)
-    pair = ordered_pair(schema, columns)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
         label_column=reading.label_column or columns.label,
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
-        settled=Settled(columns.layout, reading.features, pair, name, unused),
+        settled=settled,
         recipe=recipe_in(schema, name),
     )
-
-
-def ordered_pair(schema: pa.Schema, columns: Columns) -> tuple[str, ...] | None:
-    """Return the names of a pair's fields where nothing but their order tells which is which."""
-    if not columns.layout.startswith("pairs"):
-        return None
-    names = [field.name for field in schema.field(columns.features[0]).type.value_type]
-    lower = [name.lower() for name in names]
-    distinct = [sum(name in usual for name in lower) == 1 for usual in (KEY_NAMES, VALUE_NAMES)]
-    return None if all(distinct) else tuple(names)
 
 
 def unused_in(
     schema: pa.Schema, columns: Columns, reading: ReaderConfig
 ) -> tuple[tuple[str, str], ...]:
-    """Return name and type of the columns of a table that are read for nothing."""
+    """Return name and type of the columns of a table that are not read."""
     weight = columns.recipe.weight if columns.recipe else None
-    used = {*columns.all, reading.weight_column, weight} - {*columns.unknown}
+    used = {*columns.all, reading.weight_column, weight}
     unused = (field for field in schema if field.name not in used)
     return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in unused)
 
@@ -77,11 +97,11 @@ def unused_in(
 def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns:
     """Return the columns to read, as settled or named by ``reading`` or found by their usual names.
 
-    Features are found as one column of a usual name that is a list, a map or a vector; or else as
-    all columns of numbers called f0, f1, … (also x, feat, feature, col, column), in the order of
-    their numbers. Refused are columns that are absent, ambiguous, twice in the file, or of a wrong
-    type, another layout than the settled one, and columns that would be lost, since the shard that
-    settled the columns has none like them.
+    Features that are not named are one column of a usual name that is a list or a map; or else all
+    columns but label and weight, if all of these are numbers, in the order of the file. Refused are
+    columns that are absent, ambiguous, twice in the file, or of a wrong type, another layout than
+    the settled one, and columns that would be lost, since the shard that settled the columns has
+    none like them.
     """
     return _Table(schema, reading, name).columns()
 
@@ -106,12 +126,10 @@ class _Table(NamedTuple):
         weight = None if reading.weights == "ignored" else reading.weight_column
         if weight is not None:
             self._find("weight", weight)
-        taken = {label, reading.weight_column}
-        features = self._features(taken)
+        features = self._features({label, reading.weight_column})
         self._check_apart(features, label, weight)
         layout = self._layout(features)
-        columns = Columns(label, layout, features, None, weight, self._unknown(taken), lengths=[])
-        self._check_pair(columns)
+        columns = Columns(label, layout, features, None, weight, lengths=[])
         if layout.startswith("lists"):
             columns = columns._replace(values=self._values(columns))
         self._check_settings(columns)
@@ -130,18 +148,18 @@ class _Table(NamedTuple):
             if (times := self.schema.names.count(column.name)) != 1:
                 known = "the model reads" if reading.settled else "--columns or --text names"
                 raise DataError(
-                    f"{self.name}: {times} columns {column.name!r}, which {known}. Wanted is one, "
-                    f"called exactly so ({self._there()})."
+                    f"{self.name}: {times} columns {column.name!r}, which {known}. Expected is "
+                    f"one, called exactly so ({self._there()})."
                 )
             if not column.takes(type_ := self.schema.field(column.name).type):
                 raise DataError(
                     f"{self.name}: column {column.name!r} of type {type_} cannot be a "
-                    f"{column.KIND}: wanted {column.TYPES}. Write the column alike in all shards, "
-                    "or name another kind when you fit."
+                    f"{column.KIND}: expected {column.TYPES}. Write the column alike in all "
+                    "shards, or name another kind when you fit."
                 )
         counts = reading.unknown_features == "out_of_range"
         names, new = tuple(recipe.names), None if counts else Counter[str]()
-        return Columns(label, "recipe", names, None, weight, (), recipe, new)
+        return Columns(label, "recipe", names, None, weight, recipe, new)
 
     def _check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
         """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
@@ -170,17 +188,32 @@ class _Table(NamedTuple):
                 "the columns, which are turned into rows by the recipe wanted."
             )
 
+    def _fits(self, role: Role, type_: pa.DataType, several: bool | None = None) -> bool:
+        """Tell whether a role's column may have this type; ``several``: labels may be lists."""
+        if role == "features":
+            return layout_of(type_) is not None
+        if role == "values":
+            return is_list(type_) and is_number(plain(type_.value_type))
+        several = self.reading.multilabel if several is None else several
+        if role == "label" and several and is_list(type_):
+            type_ = type_.value_type
+        type_, types = plain(type_), pa.types
+        if role == "weight" or is_number(type_):
+            return is_number(type_)
+        is_label = types.is_decimal(type_) or types.is_boolean(type_) or is_string(type_)
+        return bool(is_label or types.is_null(type_))  # pyarrow's type where all are empty
+
     def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
         """Return the column of a role; None where there is none, and none is needed."""
         usual = ROLES[role].names if named is None else (named,)
         named_so = [field for field in self.schema if field.name in usual]
-        # A usual name counts only on a column of the right shape: pandas' own "index" is no list.
-        fitting = [field for field in named_so if fits(role, field.type, self.reading.multilabel)]
+        # A usual name counts only on a column of the right type: pandas' own "index" is no list.
+        fitting = [field for field in named_so if self._fits(role, field.type)]
         columns = [field.name for field in (fitting if named is None else named_so)]
         if len(columns) > 1:
             self._refuse_several(role, columns)
         for field in () if fitting else named_so:
-            several_labels = role == "label" and fits(role, field.type, several=True)
+            several_labels = role == "label" and self._fits(role, field.type, several=True)
             if named is not None or (needed and several_labels):
                 self._refuse_type(role, field, several_labels)
         if not columns and needed:
@@ -191,52 +224,52 @@ class _Table(NamedTuple):
         return columns[0] if columns else None
 
     def _features(self, taken: set[str | None]) -> tuple[str, ...]:
-        """Return the columns of the features: one, or in the layout ``columns`` one a feature."""
-        asked, layout = self.reading.features, self.reading.settled
-        features = list(asked or ())
-        if asked is None:
-            features = self._lists() or self._numbered(taken)
-        elif not layout:
-            features = self._expanded(asked, taken)
-        occurrences = Counter(self.schema.names)
+        """Return the column of the features or, in the layout ``columns``, one a feature."""
+        settled, features = self.reading.settled, self.reading.features
+        unnamed = () if settled is not None and settled.asked else self._usual(taken, features)
+        if features is None:
+            features = unnamed
+        elif self.reading.unknown_features == "refused" and {*unnamed} - {*features}:
+            new = some([column for column in unnamed if column not in features])
+            raise DataError(
+                f"{self.name}: {new} would be features too, and "
+                f"{settled.by if settled else ''} has none of that name. All shards need the same "
+                "columns: add them there, remove them here, or name those to read with --features "
+                "NAME,NAME,…"
+            )
         for column, times in Counter(features).items():
-            if occurrences[column] != 1:
+            if self.schema.names.count(column) != 1:
                 self._find("features", column)  # which refuses it
             if times > 1:
                 reason = f"{column!r} is named twice among the features. Name it once."
                 raise SettingsError(f"{self.name}: {reason}")
-        return tuple(features)
+        return features
 
-    def _lists(self) -> list[str]:
-        """Return the list, map or vector of a usual name, if any; of a later shard all of them."""
-        usual = [field for field in self.schema if field.name in ROLES["features"].names]
-        columns = [field.name for field in usual if layout_of(field.type) not in (None, "columns")]
-        if len(columns) > 1 and not self.reading.settled:
-            self._refuse_several("features", columns)
-        return columns
-
-    def _numbers(self, taken: set[str | None]) -> list[str]:
+    def _usual(self, taken: set[str | None], features: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return what would be features if none were named; in a later shard, of their layout."""
+        settled = self.reading.settled
+        if features is not None and settled is None:
+            return ()
         free = [field for field in self.schema if field.name not in taken]
-        return [field.name for field in free if layout_of(field.type) == "columns"]
-
-    def _numbered(self, taken: set[str | None]) -> list[str]:
-        """Return the columns that share a usual word and differ in a number, ordered by it."""
-        by_word: dict[str, list[tuple[int, str]]] = {}
-        for column in self._numbers(taken):
-            if match := _NUMBERED.fullmatch(column):
-                by_word.setdefault(match[1], []).append((int(match[2]), column))
-        if len(by_word) > 1:
-            self._refuse_several("features", [numbered[0][1] for numbered in by_word.values()])
-        if not by_word:
-            advice = self._advice([field for field in self.schema if field.name not in taken])
+        usual = [
+            field.name
+            for field in free
+            if field.name in ROLES["features"].names
+            and layout_of(field.type) not in (None, "columns")
+        ]
+        numbers = [field.name for field in free if layout_of(field.type) == "columns"]
+        if settled is not None:
+            return tuple(numbers if settled.layout == "columns" else usual)
+        if len(usual) > 1:
+            self._refuse_several("features", usual)
+        if not usual and (len(numbers) < len(free) or not free):
             raise DataError(
-                f"{self.name}: no column for the features, looked for lists, maps or vectors "
-                f"called {', '.join(map(repr, ROLES['features'].names))} and for numbers called "
-                "'f0', 'f1', … Name it with --features NAME, or columns of numbers with --features "
-                f'NAME,NAME,… or --features "*" ({self._there()}).{advice}'
+                f"{self.name}: no column for the features, looked for a list or a map called "
+                f"{', '.join(map(repr, ROLES['features'].names))}, and not all columns are "
+                "numbers. Name it with --features NAME, or columns of numbers with --features "
+                f"NAME,NAME,… ({self._there()}).{self._advice(free)}"
             )
-        [columns] = by_word.values()
-        return [column for _, column in sorted(columns)]
+        return tuple(usual or numbers)
 
     def _advice(self, fields: Sequence[pa.Field]) -> str:
         """Say how columns of any kinds become features, by those that are there."""
@@ -249,42 +282,8 @@ class _Table(NamedTuple):
             f"streamtron inspect {self.name} says what each is good for."
         )
 
-    def _expanded(self, asked: Iterable[str], taken: set[str | None]) -> list[str]:
-        """Expand patterns to columns of numbers, in the file's order; names stay as they are."""
-        names, numbers = set(self.schema.names), self._numbers(taken)
-        columns: list[str] = []
-        for pattern in asked:
-            matching = [] if pattern in names else [n for n in numbers if fnmatchcase(n, pattern)]
-            columns += matching or [pattern]
-        return columns
-
-    def _unknown(self, taken: set[str | None]) -> tuple[str, ...]:
-        """Find columns that match what was asked for and are no features; refuse or count them."""
-        layout, features = self.reading.settled, self.reading.features
-        if layout is None or features is None:
-            return ()
-        if layout.asked is not None:
-            candidates = self._expanded(layout.asked, taken)
-        elif layout.layout == "columns":
-            word = _word(features[0])
-            candidates = [column for column in self._numbers(taken) if _word(column) == word]
-        else:
-            candidates = self._lists()
-        known = {*features, *taken}
-        present = set(self.schema.names)
-        unknown = tuple(c for c in dict.fromkeys(candidates) if c not in known and c in present)
-        if self.reading.unknown_features == "out_of_range":
-            return unknown if layout.layout == "columns" else ()
-        if unknown:
-            raise DataError(
-                f"{self.name}: {some(unknown)} would be features too, and {layout.by} has none of "
-                "that name. All shards need the same columns: add them there, remove them here, or "
-                "name those to read with --features NAME,NAME,…"
-            )
-        return ()
-
     def _layout(self, features: Sequence[str]) -> Layout:
-        settled = self.reading.settled
+        settled, layouts = self.reading.settled, set[Layout]()
         for column in features:
             field = self.schema.field(column)
             layout = layout_of(field.type)
@@ -300,20 +299,10 @@ class _Table(NamedTuple):
             if len(features) > 1 and layout != "columns":
                 raise DataError(
                     f"{self.name}: of {len(features)} columns of features {column!r} is of type "
-                    f"{field.type}. Name one list, map or vector, or columns of numbers."
+                    f"{field.type}. Name one list or map, or columns of numbers."
                 )
-        return cast(Layout, layout_of(self.schema.field(features[0]).type))
-
-    def _check_pair(self, columns: Columns) -> None:
-        """Refuse pairs that only their order tells apart, in another one than the settled."""
-        pair, layout = ordered_pair(self.schema, columns), self.reading.settled
-        if layout is not None and pair not in (None, layout.pair):
-            expected = "told by their names" if layout.pair is None else some(layout.pair)
-            raise DataError(
-                f"{self.name}: the pairs in {columns.features[0]!r} are of {some(pair)}, in "
-                f"{layout.by} they are {expected}. All shards need the same names in one order: "
-                "call the fields index and value, or use streamtron convert."
-            )
+            layouts.add(layout)
+        return layouts.pop()
 
     def _values(self, columns: Columns) -> str | None:
         """Return the column of the values that belong to a list; None where all are 1."""
@@ -322,7 +311,15 @@ class _Table(NamedTuple):
             return None
         without = layout is not None and named is None
         column = None if without else self._find("values", named, needed=named is not None)
-        may_be = [f.name for f in self.schema if f.name != columns.label and may_be_values(f)]
+        may_be = [
+            field.name
+            for field in self.schema
+            if field.name != columns.label
+            and (
+                field.name in ROLES["values"].names
+                or (is_list(field.type) and pa.types.is_floating(field.type.value_type))
+            )
+        ]
         if layout is not None and without and may_be:
             raise DataError(
                 f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
@@ -380,9 +377,3 @@ class _Table(NamedTuple):
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
         remainder = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
         return f"columns there: {', '.join(shown)}{remainder}"
-
-
-def _word(column: str) -> str | None:
-    """Return the part of a numbered column's name before its number, or None."""
-    match = _NUMBERED.fullmatch(column)
-    return match[1] if match else None

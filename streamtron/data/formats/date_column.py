@@ -29,8 +29,10 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Part of a date → the names of its features, one-hot; the age is a number."""
 
 _NUMBERS = {
-    "weekday": pc.day_of_week, "hour": pc.hour, "month": lambda t: pc.subtract(pc.month(t), 1),
-}  # fmt: skip
+    "weekday": pc.day_of_week,
+    "hour": pc.hour,
+    "month": lambda t: pc.subtract(pc.month(t), 1),
+}
 """Part of a date → the function that gives its place among these."""
 
 _DATE = re.compile("-?[0-9]{4,}-[0-9]{2}-[0-9]{2}")
@@ -94,8 +96,11 @@ class DateColumn(ScaledColumn):
                 for k in range(len(array)):
                     self._times(array[k : k + 1], spot._replace(first_row=spot.first_row + k))
             [cell] = cells_of(array)
-            spot.refuse(0, f"column {self.name!r} holds {cell!r:.60} ({error}). Wanted are dates "
-                           "such as 2026-01-31 or 2026-01-31 23:59:59.")  # fmt: skip
+            spot.refuse(
+                0,
+                f"column {self.name!r} holds {cell!r:.60} ({error}). Wanted are dates "
+                "such as 2026-01-31 or 2026-01-31 23:59:59.",
+            )
 
     def _days(self, times: pa.Array) -> NDArray[np.float64]:
         """Return days since 1970, 0 where they are missing."""

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
-"""A pair's two fields; where they have other names, its first one and its second one."""
+"""The usual names of a pair's two fields."""
 
 
 def layout_of(type_: pa.DataType) -> Layout | None:
     """Say how the features lie in a column of this type; None where there is no way."""
     types, kind = pa.types, None
-    if types.is_struct(type_):
-        return "vector" if _is_vector(type_) else None
-    elif types.is_map(type_):
+    if types.is_map(type_):
         layout = "map"
         kind = _key_kind(type_.key_type) if is_number(plain(type_.item_type)) else None
     elif not is_list(type_):
@@ -59,18 +57,10 @@ def pair_fields(struct: pa.DataType) -> tuple[int, int] | None:
     keys = [k for k, name in enumerate(names) if name in KEY_NAMES]
     values = [k for k, name in enumerate(names) if name in VALUE_NAMES]
     if len(keys) != 1 or len(values) != 1:
-        keys, values = ([0], [1]) if len(names) == 2 else ([], [])
-    fits = keys and _key_kind(struct.field(keys[0]).type) is not None
+        return None
+    fits = _key_kind(struct.field(keys[0]).type) is not None
     fits = fits and is_number(plain(struct.field(values[0]).type))
     return (keys[0], values[0]) if fits else None
-
-
-def _is_vector(struct: pa.DataType) -> bool:
-    """Tell whether it is what Spark writes for a VectorUDT."""
-    fields = {field.name: field.type for field in struct}
-    kind, size, *lists = (fields.get(n, pa.null()) for n in ("type", "size", "indices", "values"))
-    indices, values = (type_.value_type if is_list(type_) else pa.null() for type_ in lists)
-    return all(map(pa.types.is_integer, (kind, size, indices))) and is_number(values)
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
@@ -95,6 +85,10 @@ def is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
+_OF_NUMBERS = ("number", "vector")
+"""Kinds of a recipe's columns."""
+
+
 class Columns(NamedTuple):
     """The names of the columns to read; None where the table has none and needs none."""
 
@@ -103,8 +97,6 @@ class Columns(NamedTuple):
     features: tuple[str, ...]
     values: str | None = None
     weight: str | None = None
-    unknown: tuple[str, ...] = ()
-    """columns of numbers that are counted and weigh 0; see ``ReaderConfig.unknown_features``"""
     recipe: Recipe | None = None
     """how columns become features, in the layout ``recipe``"""
     new: Counter[str] | None = None
@@ -115,8 +107,18 @@ class Columns(NamedTuple):
     @property
     def all(self) -> list[str]:
         """Every column to read, once."""
-        names = (self.label, *self.features, self.values, self.weight, *self.unknown)
+        names = (self.label, *self.features, self.values, self.weight)
         return list(dict.fromkeys(name for name in names if name is not None))
+
+    @property
+    def numbers(self) -> set[str]:
+        """The columns whose numbers may be whole or not."""
+        names = {self.label, self.weight, self.values}
+        if self.recipe is not None:
+            names |= {column.name for column in self.recipe.columns if column.KIND in _OF_NUMBERS}
+        elif self.layout in ("columns", "dense"):
+            names |= {*self.features}
+        return {name for name in names if name is not None}
 
     @property
     def have_names(self) -> bool:
@@ -185,55 +187,6 @@ def pairs_of(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Arra
     return indptr, keys, values
 
 
-def vector(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Read Spark's VectorUDT: struct<type, size, indices, values>, type 0 sparse and 1 dense.
-
-    A dense vector's value j is column j; its zeros are not stored.
-    """
-    [column] = columns.features
-    array = batch.column(column)
-    no_nulls(array, column, spot)
-    kinds, values = array.field("type"), array.field("values")
-    no_nulls(kinds, f"{column}.type", spot)
-    dense = kinds.to_numpy() == 1
-    if (odd := ~dense & (kinds.to_numpy() != 0)).any():
-        what = f"a vector of type {kinds[first(odd)]} in column {column!r}"
-        spot.refuse(first(odd), f"{what}. 0 is sparse and 1 dense.")
-    indptr, items = _items(values, f"{column}.values", spot)
-    numbers = float32(indptr, _numbers(items), spot)
-    rows = np.repeat(np.arange(len(batch)), np.diff(indptr))
-    within = np.arange(len(numbers)) - indptr[rows]
-    within[~dense[rows]] = _sparse_indices(array, column, indptr, dense, spot)
-    keep = ~dense[rows] | (numbers != 0)
-    indptr = offsets_of(np.bincount(rows[keep], minlength=len(batch)))
-    return Entries(indptr, within[keep], numbers[keep])
-
-
-def _sparse_indices(
-    array: pa.StructArray, column: str, indptr: Offsets, dense: NDArray[np.bool_],
-    spot: Spot,
-) -> NDArray[np.int64]:  # fmt: skip
-    """Return the columns of the sparse vectors, below the vectors' sizes and as many as values."""
-    offsets, items = items_of(array.field("indices"), f"{column}.indices", spot)
-    lengths = np.diff(offsets)
-    counts = np.where(dense, 0, np.diff(indptr))
-    if not np.array_equal(lengths, counts):
-        row = first(lengths != counts)
-        what = "dense" if dense[row] else "sparse"
-        spot.refuse(
-            row,
-            f"a {what} vector of {indptr[row + 1] - indptr[row]} values and {lengths[row]} indices "
-            f"in column {column!r}. A sparse one has as many of both, a dense one has no indices.",
-        )
-    numbers = _numbers(items).astype(np.int64)
-    size_of = np.repeat(_numbers(pc.fill_null(array.field("size"), 0)), lengths)
-    if (beyond := numbers >= size_of).any():
-        at = first(beyond)
-        what = f"column {numbers[at]} in a sparse vector of size {size_of[at]} in {column!r}"
-        spot.refuse(row_of(offsets, at), f"{what}. Indices run from 0 to size - 1.")
-    return numbers
-
-
 def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Read a list of numbers, as embeddings are: value j is column j; zeros are not stored."""
     [column] = columns.features
@@ -259,18 +212,13 @@ def stored(matrix: NDArray[Any]) -> Entries:
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Read columns of numbers, one a feature in their order; zeros are not stored. Behind them are
-    those that weigh 0, where only what is not 0 and not null is counted."""
-    known = len(columns.features)
-    values = np.empty((len(batch), known + len(columns.unknown)), dtype=np.float32)
-    for j, column in enumerate((*columns.features, *columns.unknown)):
+    """Read columns of numbers, one a feature in their order; zeros are not stored."""
+    values = np.empty((len(batch), len(columns.features)), dtype=np.float32)
+    for j, column in enumerate(columns.features):
         array = decoded(batch.column(column))
-        if j < known:
-            ways = f", or say what it is: --columns '{column}:number,null=mean'"
-            no_nulls(array, column, spot, ways)
-            values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
-        else:
-            values[:, j] = (_numbers(array) != 0) & np.asarray(array.is_valid())
+        ways = f", or say what it is: --columns '{column}:number,null=mean'"
+        no_nulls(array, column, spot, ways)
+        values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
     return stored(values)
 
 
@@ -299,7 +247,6 @@ LAYOUTS: dict[Layout, LayoutKind] = {
     "map": LayoutKind("maps from column numbers to values", pairs),
     "map of names": LayoutKind("maps from names to values", pairs),
     "dense": LayoutKind("lists of a number for every column", dense),
-    "vector": LayoutKind("Spark vectors", vector),
     "columns": LayoutKind("columns of numbers", dense_columns),
     "recipe": LayoutKind("columns of a recipe", by_recipe),
 }

@@ -23,9 +23,9 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Codes, Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.deletions import Deletions
-from streamtron.data.formats import is_few, text_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
-from streamtron.data.formats.text_labels import NUMBER, TextLabels, is_name_at, shown, text_labels
+from streamtron.data.formats.text_labels import TextLabels, is_name_at, shown, text_labels
 from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
 from streamtron.data.prefetch import in_order
 from streamtron.data.reader_config import ReaderConfig
@@ -47,9 +47,15 @@ class LibsvmReader(FileReader):
     """
 
     def __init__(
-        self, path: str, name: str, reading: ReaderConfig, scratch: str | None = None,
-        threads: int = 1, without: Deletions | None = None, batch_bytes: int = 1 << 20,
-    ) -> None:  # fmt: skip
+        self,
+        path: str,
+        name: str,
+        reading: ReaderConfig,
+        scratch: str | None = None,
+        threads: int = 1,
+        without: Deletions | None = None,
+        batch_bytes: int = 1 << 20,
+    ) -> None:
         super().__init__(path, name, reading, scratch, min(threads, MOST_PARSERS), without)
         self._batch_bytes = batch_bytes
 
@@ -140,10 +146,15 @@ class _Buffers(NamedTuple):
     def for_text(cls, size: int) -> _Buffers:
         rows, nonzeros = size // 2 + 1, size // 4 + 1
         return cls(
-            np.empty(rows + 1, np.int64), np.empty(nonzeros, np.uint32),
-            np.empty(nonzeros, np.float32), np.empty(rows, np.float64), np.empty(rows, np.float64),
-            np.empty(rows, np.int64), np.empty((rows, 4), np.int64), np.empty(6, np.int64),
-        )  # fmt: skip
+            np.empty(rows + 1, np.int64),
+            np.empty(nonzeros, np.uint32),
+            np.empty(nonzeros, np.float32),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.float64),
+            np.empty(rows, np.int64),
+            np.empty((rows, 4), np.int64),
+            np.empty(6, np.int64),
+        )
 
 
 Refusal = tuple[int, str]
@@ -174,8 +185,6 @@ class _Parser(threading.local):
         read so far, which come with the text.
         """
         text, bytes_read = piece
-        if is_few(len(text)) and (parsed := self.parse_few(text)):
-            return *parsed, bytes_read
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
@@ -209,33 +218,6 @@ class _Parser(threading.local):
         numbers = self._weighted or self._targets
         return trouble == text_kernels.BAD_LABEL and not numbers and is_name_at(text, at)
 
-    def parse_few(self, text: bytearray) -> tuple[RowBatch, NDArray[np.int64], int] | None:
-        """Parse lines as most files have them in Python; None where there is more to a line than a
-        label and pairs, or something is wrong: the kernel tells what."""
-        if self._weighted or not _USUAL.fullmatch(text):
-            return None
-        spans = [match.span() for match in _LABEL.finditer(text)]
-        rows, labels = len(spans), np.empty(0)
-        named = None
-        if self._named:
-            tokens = np.array([(row, *span) for row, span in enumerate(spans)])
-            named = text_labels(text, tokens, rows, several=self._several)
-        elif all(NUMBER.fullmatch(text, *span) for span in spans):
-            labels = np.array([float(text[start:stop]) for start, stop in spans])
-        numbers = [*map(float, _LABEL.sub(b"", text).replace(b":", b" ").split())]
-        columns, values = np.array(numbers[::2], np.int64), np.array(numbers[1::2], np.float32)
-        indptr = np.cumsum([0, *(line.count(b":") for line in text.split(b"\n")[:-1])])
-        rising = np.diff(columns, prepend=-1) > 0
-        rising[indptr[:-1][indptr[:-1] < len(columns)]] = True
-        small = len(labels) == rows and (np.abs(labels) < 2.0**24).all()  # none is refused
-        known = named.refused is None if named else small
-        if not (known and rising.all() and columns.min(initial=1) >= self._first_column):
-            return None
-        lines, none = np.arange(rows), np.empty((0, 4), np.int64)
-        arrays = (columns.astype(np.uint32), values, labels, np.empty(0), lines)
-        buffers = _Buffers(indptr, *arrays, none, none[:, 0])
-        return self._row_batch(buffers, rows, named), lines, rows
-
     def _row_batch(self, buffers: _Buffers, rows: int, named: TextLabels | None) -> RowBatch:
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
@@ -247,10 +229,15 @@ class _Parser(threading.local):
             if not self._targets:
                 codes, classes = _classes(codes)
         return RowBatch(
-            buffers.indptr[: rows + 1].copy(), buffers.indices[:nonzeros].copy(),
-            None if all_ones(values) else values.copy(), codes, classes,
-            buffers.weights[:rows].copy() if self._weighted else None, str, code_offsets,
-        )  # fmt: skip
+            buffers.indptr[: rows + 1].copy(),
+            buffers.indices[:nonzeros].copy(),
+            None if all_ones(values) else values.copy(),
+            codes,
+            classes,
+            buffers.weights[:rows].copy() if self._weighted else None,
+            str,
+            code_offsets,
+        )
 
     def _deferred(self, *, names: bool) -> NDArray[np.int64]:
         """Return what the kernel left: the labels where they may be names, or the numbers."""
@@ -262,8 +249,10 @@ class _Parser(threading.local):
         """Read the numbers that the kernel left by Python's float."""
         _, _, values, labels, weights, *_ = self._buffers
         target: dict[Any, NDArray[Any]] = {
-            text_kernels.VALUE: values, text_kernels.LABEL: labels, text_kernels.WEIGHT: weights,
-        }  # fmt: skip
+            text_kernels.VALUE: values,
+            text_kernels.LABEL: labels,
+            text_kernels.WEIGHT: weights,
+        }
         for what, which, at, after in self._deferred(names=False).tolist():
             token = bytes(text[at:after])
             number = float(token)
@@ -304,10 +293,6 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
     encoded = pa.array(labels, from_pandas=True).dictionary_encode()
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
-
-_LABEL = re.compile(rb"^[-+.,\w]+", re.MULTILINE)
-_USUAL = re.compile(rb"(?:[-+.,\w]++(?: \d{1,9}:-?\d{1,7}(?:\.\d{1,20}+)?+(?:e-\d\d?+)?+)*+ ?\n)++")
-"""Lines of a label and pairs: none overflows float32, or is an integer that it does not hold."""
 
 _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""

@@ -34,7 +34,7 @@ class ListColumn(CategoryColumn):
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:
         is_empty = layouts.is_list(type_) and pa.types.is_null(type_.value_type)
-        return is_empty or layouts.layout_of(type_) not in (None, "columns", "dense", "vector")
+        return is_empty or layouts.layout_of(type_) not in (None, "columns", "dense")
 
     def _decoded(self, array: pa.Array) -> pa.Array:
         return layouts.decoded(array)

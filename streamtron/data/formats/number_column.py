@@ -52,12 +52,15 @@ class Moments(NamedTuple):
         rows, apart = self.rows + other.rows, other.mean - self.mean
         share = other.rows / rows if rows else 0.0
         together = Moments(
-            rows, self.nulls + other.nulls, self.mean + apart * share,
+            rows,
+            self.nulls + other.nulls,
+            self.mean + apart * share,
             self.squares + other.squares + apart * apart * self.rows * share,
-            min(self.low, other.low), max(self.high, other.high),
+            min(self.low, other.low),
+            max(self.high, other.high),
             np.concatenate([self.places, other.places]),
             np.concatenate([self.values, other.values]),
-        )  # fmt: skip
+        )
         return together.drawn() if len(together.places) > 4 * SAMPLE else together
 
     def drawn(self) -> Moments:

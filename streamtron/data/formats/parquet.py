@@ -5,7 +5,7 @@ Columns that are not needed are never decoded. Row groups and rows in messages c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +28,9 @@ class ParquetReader(TableReader):
 
     KIND = "a Parquet file"
 
-    def _parts(self, file: pa.NativeFile, columns: list[str]) -> Iterator[Part]:
+    def _parts(
+        self, file: pa.NativeFile, columns: list[str], numbers: Collection[str] = ()
+    ) -> Iterator[Part]:
         with _open(file) as table:
             metadata = table.metadata
             groups = [metadata.row_group(number) for number in range(table.num_row_groups)]

@@ -137,8 +137,9 @@ class Recipe:
                 replace(column, name=field.name)
                 for field in schema
                 if fnmatchcase(field.name, column.name)
-                and field.name not in used and column.fits(field.type)
-            ]  # fmt: skip
+                and field.name not in used
+                and column.fits(field.type)
+            ]
             if not matching:
                 raise DataError(f"{name}: no column of {column.TYPES} is called {column.name!r}.")
             used |= {match.name for match in matching}
@@ -174,8 +175,9 @@ class Recipe:
             try:
                 array = _array_of(given[column.name], isinstance(column, ListColumn))
             except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-                raise DataError(f"X: {column.name!r} ({error}). Wanted are {column.TYPES} by that "
-                                "name.") from error  # fmt: skip
+                raise DataError(
+                    f"X: {column.name!r} ({error}). Wanted are {column.TYPES} by that name."
+                ) from error
             if not column.takes(array.type):
                 raise DataError(f"X: {column.name!r} is {array.type}. Wanted are {column.TYPES}.")
             arrays.append(array)
@@ -224,8 +226,9 @@ class Recipe:
                 _ = column.idf if isinstance(column, TextColumn) and column.tfidf else None
             return cls(tuple(columns), **places)
         except _NO_RECIPE as error:
-            raise DataError(f"the recipe of the columns is damaged ({error}). Fit, or convert, "
-                            "again.") from error  # fmt: skip
+            raise DataError(
+                f"the recipe of the columns is damaged ({error}). Fit, or convert, again."
+            ) from error
 
 
 def recipe_in(schema: pa.Schema, name: str) -> Recipe | None:

@@ -154,7 +154,9 @@ _VALUES: dict[str, _Values] = {
     "int": _NUMBER,
     "int | None": _NUMBER,
     "int | float": _Values(
-        (int, float), (), lambda text: (float if {*".e"} & {*text} else int)(digits(text)),
+        (int, float),
+        (),
+        lambda text: (float if {*".e"} & {*text} else int)(digits(text)),
         "a number of documents, or a share such as 0.5",
     ),
     "float | None": _Values((float,), (), float, "a number"),
@@ -164,5 +166,5 @@ _VALUES: dict[str, _Values] = {
     "tuple[str, ...] | None": _NAMES,
     "tuple[float, ...] | None": _Values((list,), (float,), float, "numbers"),
     "tuple[int, int]": _Values((list,), (int,), _range, "LOW-HIGH, as in 1-2"),
-}  # fmt: skip
+}
 """Type of a field → its values."""

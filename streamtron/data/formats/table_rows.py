@@ -26,7 +26,9 @@ def make_batch(
     """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
     named = None
-    if columns.have_names:
+    if columns.have_names and isinstance(keys, np.ndarray):  # hashed as they were read
+        named, indices = _Named([], np.arange(len(keys))), keys
+    elif columns.have_names:
         encoded = keys.dictionary_encode()
         named = _Named(encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
         indices = _columns_of(named, indptr, reading, spot)
@@ -83,9 +85,12 @@ def _columns_of(
 
 
 def _rising(
-    indptr: Offsets, indices: NDArray[np.uint32], values: NDArray[np.float32] | None,
-    named: _Named | None, spot: Spot,
-) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:  # fmt: skip
+    indptr: Offsets,
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    named: _Named | None,
+    spot: Spot,
+) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:
     """Sort the columns of each row; refuse a column number twice in a row.
 
     Values of names that share a column are added up: names of one hash and, where there are no

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -65,7 +65,7 @@ class TableReader(FileReader, ABC):
                 return function(part.rows, columns, part.spot), int(size * part.end)
 
             threads = self._threads if columns.layout == "recipe" else 1
-            parts = _numbered(self._parts(file, columns.all))
+            parts = _numbered(self._parts(file, columns.all, columns.numbers))
             with closing(in_order(made, parts, threads)) as results:
                 for result, self.bytes_read in results:
                     yield result
@@ -122,8 +122,11 @@ class TableReader(FileReader, ABC):
             yield file, file.size()
 
     @abstractmethod
-    def _parts(self, file: Any, columns: list[str]) -> Iterator[Part]:
-        """Yield the rows in file order, these columns of them."""
+    def _parts(
+        self, file: Any, columns: list[str], numbers: Collection[str] = ()
+    ) -> Iterator[Part]:
+        """Yield the rows in file order, these columns of them. ``numbers`` : those that hold any
+        numbers, of which text may show only whole ones in its first rows."""
 
     @abstractmethod
     def _schema(self, file: Any) -> pa.Schema: ...

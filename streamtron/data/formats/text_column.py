@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.core.feature_names import murmur_hash
-from streamtron.data.formats import is_few, word_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.recipe_column import REFUSED, Cells, Column, counted
 from streamtron.data.formats.words import TOKEN_PATTERN, Grams, grams_of
@@ -116,9 +115,10 @@ class TextColumn(Column):
     TYPES = "strings"
     NULLS = (REFUSED, "empty")
     CHOICES: ClassVar = {
-        "analyzer": ("word", "char", "char_wb"), "strip_accents": ("none", "unicode"),
+        "analyzer": ("word", "char", "char_wb"),
+        "strip_accents": ("none", "unicode"),
         "norm": ("l2", "l1", "none"),
-    }  # fmt: skip
+    }
 
     def _check(self) -> None:
         low, high = self.ngram_range
@@ -127,15 +127,17 @@ class TextColumn(Column):
         counts = self.min_df != 1 or self.max_df != 1.0 or self.most_features != MOST_WORDS
         for wrong, words in (
             (not 1 <= low <= high <= 100, f"ngrams={low}-{high}: wanted 1 ≤ LOW ≤ HIGH ≤ 100"),
-            (hashes and not 1 <= (self.hash_bits or 0) <= most,
-             f"hash_bits={self.hash_bits}: wanted 1 to {most} for {what}"),
+            (
+                hashes and not 1 <= (self.hash_bits or 0) <= most,
+                f"hash_bits={self.hash_bits}: wanted 1 to {most} for {what}",
+            ),
             (hashes and counts, "min_df, max_df and most_features choose words: no hash_bits then"),
             (self.alternate_sign and not hashes, "alternate_sign without hash_bits"),
             (self.alternate_sign and self.sublinear_tf, "sublinear_tf of counts with signs"),
             (not 0 <= self.documents < 2**63, "documents is below 0 or beyond 2⁶³"),
             (self.min_df < 0 or self.max_df < 0, "min_df and max_df: wanted 0 or more"),
             (self.most_features < 1, "most_features: wanted 1 or more"),
-        ):  # fmt: skip
+        ):
             if wrong:
                 self.refuse(words)
         self._check_pattern()
@@ -201,11 +203,8 @@ class TextColumn(Column):
 
     def _hashed(self, grams: Grams, mask: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the column of each n-gram, and whether its hash is negative."""
-        if is_few(len(grams.text)):
-            hashes = murmur_hash(grams.strings().to_pylist()).view(np.int32).astype(np.int64)
-            return np.abs(hashes) & mask, hashes < 0
         columns, negative = (np.empty(len(grams.starts), kind) for kind in (np.int64, bool))
-        word_kernels.hash_words(*grams[:3], mask, columns, negative)
+        text_kernels.hash_words(*grams[:3], mask, columns, negative)
         return columns, negative
 
     @cached_property

@@ -1,11 +1,15 @@
-"""The numba loops that parse libsvm text and look into JSON; see ``core.kernels``.
+"""The numba loops that read text: libsvm's, Vowpal Wabbit's, words of documents, JSON's brackets;
+see ``core.kernels``.
 
 They stand by themselves because numba's cache does not see an edit in another file.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core.kernels import helper, kernel, readonly, types
 from streamtron.core.rows import COLUMN_MAX
@@ -14,20 +18,29 @@ _F8, _I8 = types.float64[::1], types.int64[::1]
 _U1 = types.uint8[::1]
 _ORDER = readonly(types.int64)
 
-NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END = 0, 1, 2, 3, 4, 5
-"""Kinds of invalid text that ``parse_libsvm`` finds; the reader writes the message."""
+NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END, NO_BAR, NAMELESS = range(8)
+"""Kinds of invalid text that is found, the last two in Vowpal Wabbit's; the readers write the
+messages."""
 
 PARSED_ROWS, PARSED_LINES, DEFERRED, UNSORTED, TROUBLE, PLACE = 0, 1, 2, 3, 4, 5
 """Places in ``counts``: complete rows, complete lines, numbers deferred, whether the columns of
 some row do not rise, what was wrong (``NOTHING``, ``BAD_LABEL``, …) and at which byte."""
 
-LABEL, WEIGHT, VALUE, NAMES = np.arange(4)
-"""Kinds of deferred tokens: label or weight of a row, value of a nonzero, or all labels of a row.
+PARSED_SPACES = UNSORTED
+"""The place in ``counts`` of how many namespaces were read; lines are not counted with them."""
+
+LABEL, WEIGHT, VALUE, NAMES, SCALE = np.arange(5)
+"""Kinds of deferred tokens: label or weight of a row, value of a nonzero, all labels of a row, or
+scale of a namespace.
 numpy integers, because numba would compile ``_defer`` once for each Python integer."""
+
+BEFORE, BARE, QUOTED, CLOSED = np.arange(4)
+"""Places in a line of CSV: before a field, in one without quotes, within quotes, behind them."""
 
 _TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
+_APOSTROPHE, _CARET, _BAR = 39, 94, 124
 _QID = (113, 105, 100, 58)
 
 _NO_NUMBER, _EXACT, _WHOLE, _NEAR, _HARD = 0, 1, 2, 3, 4
@@ -44,6 +57,150 @@ _FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
     np.uint64(number) for number in (0x30303030, 0x76767676, 0x80808080)
 )
 _TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
+_THREE, _FIVE = np.uint64(3), np.uint64(5)
+
+
+WORD = np.uint32(1 << 31)
+"""Marks, in a table of letters, those that words are made of."""
+
+_MURMUR = tuple(
+    np.uint64(number) for number in (0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35)
+)
+_32_BITS, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+_PLAIN, _WHITE, _STOP, _LEAD = 0, 1, 2, 3
+_KINDS = np.zeros(256, np.uint8)
+"""What a byte is in Vowpal Wabbit's text: of a name, white space, the end of a name; or maybe the
+first of white space of several bytes."""
+_KINDS[[9, 11, 12, 13, 28, 29, 30, 31, 32]] = _WHITE
+_KINDS[[_NEWLINE, _COLON, _BAR]] = _STOP
+_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _LEAD
+
+_GAPS = np.array([-((4 * 4**k - 9 * 9**k) // (5 * 4**k)) for k in range(22, -1, -1)], np.uintp)
+"""Shell's, as Tokuda (1992) has them: …, 46, 20, 9, 4, 1."""
+
+_CARETS = np.frombuffer(b"^", np.uint8)
+
+
+class Found(NamedTuple):
+    """What ``parse_vowpal_wabbit`` finds in a text of n bytes, without what it defers."""
+
+    heads: NDArray[np.float64]
+    """shape (n//2 + 1, 2): a row's label, NaN if it has none; its importance, 1 if it has none"""
+    tags: NDArray[np.uint32]
+    """shape (n//2 + 1, 2): its tag's first byte, and the byte after it, which is before the first
+    where there is none"""
+    indptr: NDArray[np.int64]
+    """shape (n//2 + 2,): CSR offsets of names"""
+    keys: NDArray[np.uint64]
+    """shape (n//2 + 1,): a name's column and the other bits of its hash, from the highest bit on;
+    in the lower 32 which of the names it is"""
+    values: NDArray[np.float64]
+    """shape (n//2 + 1,): a name's value, 1 if it has none, without the scale of its namespace"""
+    names: NDArray[np.uint32]
+    """shape (n//2 + 1, 3): its first byte, the byte after it, and its namespace"""
+    spaces: NDArray[np.uint32]
+    """shape (n, 2): the first byte of a namespace, and the byte after it"""
+    scales: NDArray[np.float64]
+    """shape (n,): its scale, 1 if it has none"""
+
+
+_SPANS = types.uint32[:, ::1]
+_FOUND = types.NamedTuple(
+    [types.float64[:, ::1], _SPANS, _I8, types.uint64[::1], _F8, _SPANS, _SPANS, _F8], Found
+)
+
+
+@helper
+def _times(a, b):
+    """The product of two numbers of 32 bits, modulo 2³²."""
+    return (a * b) & _32_BITS
+
+
+@helper
+def _rotated(number, by):
+    """A number of 32 bits, rotated to the left."""
+    return ((number << np.uint64(by)) | (number >> np.uint64(32 - by))) & _32_BITS
+
+
+@helper
+def _four_bytes(text, at):
+    """Four bytes as a number, the first the lowest."""
+    four = np.uint64(text[at]) | np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
+    four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
+    return four | np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
+
+
+@helper
+def _scrambled(block):
+    """Four bytes as MurmurHash3 takes them in."""
+    return _times(_rotated(_times(block, _MURMUR[0]), 15), _MURMUR[1])
+
+
+@helper
+def _mixed(hashed, block):
+    """The hash with four bytes more."""
+    return (_times(_rotated(hashed ^ _scrambled(block), 13), _FIVE) + _MURMUR[2]) & _32_BITS
+
+
+@helper
+def _hash_on(text, start, stop, hashed, block, length):
+    """MurmurHash3_x86_32 (Appleby, 2011) of some bytes more: the hash of all whole blocks of four,
+    the bytes of the block begun, and how many bytes there were; at first the seed, 0 and 0."""
+    shift = (length & _THREE) * _ONE_BYTE
+    length += np.uint64(stop - start)
+    while stop - start >= np.uintp(4):
+        block |= _four_bytes(text, start) << shift
+        hashed = _mixed(hashed, block & _32_BITS)
+        block >>= _32
+        start += np.uintp(4)
+    while start < stop:
+        block |= np.uint64(text[start]) << shift
+        shift += _ONE_BYTE
+        start += np.uintp(1)
+    if shift >= _32:
+        hashed = _mixed(hashed, block & _32_BITS)
+        block >>= _32
+    return hashed, block, length
+
+
+@helper
+def _hash_end(hashed, block, length):
+    """The hash of all bytes, 32 bits."""
+    hashed ^= _scrambled(block) ^ length
+    hashed = _times(hashed ^ (hashed >> np.uint64(16)), _MURMUR[3])
+    hashed = _times(hashed ^ (hashed >> np.uint64(13)), _MURMUR[4])
+    return hashed ^ (hashed >> np.uint64(16))
+
+
+@helper
+def _letter_at(text, at):
+    """The code point of valid UTF-8 at ``at``, and the place after it."""
+    first = np.uint32(text[at])
+    if first < 0x80:
+        return first, at + np.uintp(1)
+    if first < 0xE0:
+        length, letter = 2, first & np.uint32(0x1F)
+    elif first < 0xF0:
+        length, letter = 3, first & np.uint32(0x0F)
+    else:
+        length, letter = 4, first & np.uint32(0x07)
+    for k in range(1, length):
+        letter = (letter << np.uint32(6)) | np.uint32(text[at + np.uintp(k)] & 0x3F)
+    return np.uint32(letter), at + np.uintp(length)
+
+
+@helper
+def _put_letter(letter, text, at):
+    """Write a code point as UTF-8; return the place after it."""
+    if letter < 0x80:
+        text[at] = letter
+        return at + np.uintp(1)
+    length = 2 if letter < 0x800 else 3 if letter < 0x10000 else 4
+    text[at] = (0xF00 >> length & 0xFF) | (letter >> np.uint32(6 * (length - 1)))
+    for k in range(1, length):
+        text[at + np.uintp(k)] = 0x80 | (letter >> np.uint32(6 * (length - 1 - k)) & 0x3F)
+    return at + np.uintp(length)
 
 
 @helper
@@ -76,11 +233,9 @@ def _digits(text, at, number):
 def _many_digits(text, at, number):
     """The same, the first four of them at once where there are as many."""
     if at + np.uintp(3) < np.uintp(len(text)):
-        four = np.uint64(text[at])
-        four |= np.uint64(text[at + np.uintp(1)]) << _ONE_BYTE
-        four |= np.uint64(text[at + np.uintp(2)]) << _TWO_BYTES
-        four |= np.uint64(text[at + np.uintp(3)]) << _THREE_BYTES
-        four -= _FOUR_ZEROS  # a byte below "0" gets its top bit set, or borrows and has it
+        four = (
+            _four_bytes(text, at) - _FOUR_ZEROS
+        )  # a byte below "0" gets its top bit set, or borrows and has it
         if not ((four + _OVER_NINE) | four) & _TOP_BITS:
             pairs = (four * _TEN + (four >> _ONE_BYTE)) & _PAIRS
             number = number * 10000 + np.int64((pairs * _HUNDRED + (pairs >> _TWO_BYTES)) & _LOW)
@@ -178,6 +333,24 @@ def _number(text, at):
     if integer and mantissa > _EXACT_INTEGER:
         sure = _WHOLE
     return -number if negative else number, sure, at
+
+
+@helper
+def _short_number(text, at):
+    """A number of at most 15 digits, 7 of them before its point, exact as in ``_number``, and the
+    place after it; or the place before, if it is none."""
+    negative = text[at] == _MINUS
+    first = at + np.uintp(negative)
+    mantissa, after = _digits(text, first, np.int64(0))
+    head, places = after - first, np.uintp(0)
+    if text[after] == _POINT:
+        point = after + np.uintp(1)
+        mantissa, after = _many_digits(text, point, mantissa)
+        places = after - point
+    if head - np.uintp(1) >= np.uintp(7) or head + places > 15:
+        return 0.0, at - np.uintp(1)
+    number = np.float64(mantissa) / _POWERS[places]
+    return -number if negative else number, after
 
 
 @helper
@@ -286,7 +459,7 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
             mantissa, after = _many_digits(text, point, mantissa)
             places = after - point
         if head - np.uintp(1) < np.uintp(7) and head + places <= 15 and _ends_token(text[after]):
-            # Most numbers: exact, as in _number. Its own way to the loop's head doubles the speed.
+            # Most numbers, as in _short_number, which would be slower here.
             number = np.float64(mantissa) / _POWERS[places]
             values[nonzero] = -number if negative else number
             nonzero += np.uintp(1)
@@ -318,11 +491,37 @@ def _line_end(text, at):
 
 
 @kernel(
-    types.void(readonly(types.uint8), types.int64, types.boolean, types.boolean, types.boolean,
-               _I8, types.uint32[::1], types.float32[::1], _F8, _F8, _I8, types.int64[:, ::1], _I8)
-)  # fmt: skip
-def parse_libsvm(text, first_column, optional, weighted, named,
-                 indptr, indices, values, labels, weights, lines, deferred, counts):  # fmt: skip
+    types.void(
+        readonly(types.uint8),
+        types.int64,
+        types.boolean,
+        types.boolean,
+        types.boolean,
+        _I8,
+        types.uint32[::1],
+        types.float32[::1],
+        _F8,
+        _F8,
+        _I8,
+        types.int64[:, ::1],
+        _I8,
+    )
+)
+def parse_libsvm(
+    text,
+    first_column,
+    optional,
+    weighted,
+    named,
+    indptr,
+    indices,
+    values,
+    labels,
+    weights,
+    lines,
+    deferred,
+    counts,
+):
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters
@@ -376,10 +575,311 @@ def parse_libsvm(text, first_column, optional, weighted, named,
     counts[TROUBLE], counts[PLACE] = trouble, at
 
 
-@kernel(types.int64(readonly(types.uint8), types.int64))
-def too_deep(text, most):
-    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length."""
-    depth, quoted, escaped = 0, False, False
+@helper
+def _is_white(text, at):
+    """How many bytes of valid UTF-8 are white space as Unicode has it, and no newline; or 0."""
+    byte = text[at]
+    if byte < 0x80:
+        return np.uintp(_KINDS[byte] == _WHITE)
+    if _KINDS[byte] == _PLAIN:
+        return np.uintp(0)
+    letter, after = _letter_at(text, at)
+    white = letter in (0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+    return after - at if white or 0x2000 <= letter <= 0x200A else np.uintp(0)
+
+
+@helper
+def _pass_white(text, at):
+    """The first place from ``at`` on that is not white, and whether a carriage return is before."""
+    returned = False
+    width = _is_white(text, at)
+    while width:
+        returned |= text[at] == _RETURN
+        at += width
+        width = _is_white(text, at)
+    return at, returned
+
+
+@helper
+def _ends_word(text, at):
+    """Whether a word ends before this byte: white space, newline or ``|``."""
+    kind = _KINDS[text[at]]
+    if kind == _STOP:
+        return text[at] != _COLON
+    return kind == _WHITE or (kind == _LEAD and _is_white(text, at) > 0)
+
+
+@helper
+def _head_number(text, start, stop, what, row, heads, deferred, count):
+    """A number before the ``|``, which is all of its word; returns (whether it is, deferred)."""
+    heads[row, what], sure, after = _number(text, start)
+    if sure > _WHOLE:
+        count = _defer(deferred, count, what, row, start, stop)
+    return sure != _NO_NUMBER and after == stop, count
+
+
+@helper
+def _row_head(text, at, row, found, deferred, count):
+    """``label importance 'tag`` up to the ``|``; returns (trouble, place, deferred). The last word
+    is a tag where a ``'`` is before it, or no white space behind."""
+    heads, tags = found.heads, found.tags
+    words = 0
+    first = second = last = first_stop = second_stop = last_stop = begin = at
+    while text[at] != _BAR:
+        last = at
+        while not _ends_word(text, at):
+            at += np.uintp(1)
+        last_stop = at
+        if words == 0:
+            first, first_stop = last, at
+        elif words == 1:
+            second, second_stop = last, at
+        words += 1
+        at, returned = _pass_white(text, at)
+        if text[at] == _NEWLINE:
+            return NO_BAR, begin, count
+        if returned:
+            return BAD_END, at, count
+    heads[row, LABEL], heads[row, WEIGHT] = np.nan, 1.0
+    tags[row, 0], tags[row, 1] = 1, 0
+    if words and (text[last] == _APOSTROPHE or last_stop == at):
+        words -= 1
+        tags[row, 0], tags[row, 1] = last + np.uintp(text[last] == _APOSTROPHE), last_stop
+    good = words <= 2
+    if good and words >= 1:
+        good, count = _head_number(text, first, first_stop, LABEL, row, heads, deferred, count)
+    if good and words == 2:
+        good, count = _head_number(text, second, second_stop, WEIGHT, row, heads, deferred, count)
+    return NOTHING if good else BAD_LABEL, at if good else begin, count
+
+
+@helper
+def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
+    """``|namespace:scale name:value name …`` to the row's end, hashed; returns (trouble, place,
+    nonzero, namespaces, deferred)."""
+    prefix, prefix_block, prefix_length = seed, np.uint64(0), np.uint64(0)
+    while text[at] != _NEWLINE:
+        is_space = text[at] == _BAR
+        start = at + np.uintp(is_space)
+        stop = start
+        kind = _KINDS[text[stop]]
+        while kind == _PLAIN or (kind == _LEAD and not _is_white(text, stop)):
+            stop += np.uintp(1)
+            kind = _KINDS[text[stop]]
+        number, sure, after = 1.0, _EXACT, stop
+        if text[stop] == _COLON:
+            number, after = _short_number(text, stop + np.uintp(1))
+            if after == stop or not _ends_word(text, after):
+                number, sure, after = _number(text, stop + np.uintp(1))
+            if sure == _NO_NUMBER or not _ends_word(text, after):
+                return BAD_PAIR, at, nonzero, space, count
+        if is_space:
+            prefix, prefix_block, prefix_length = _hash_on(
+                text, start, stop, seed, np.uint64(0), np.uint64(0)
+            )
+            if stop != start:
+                prefix, prefix_block, prefix_length = _hash_on(
+                    _CARETS, np.uintp(0), np.uintp(1), prefix, prefix_block, prefix_length
+                )
+            found.spaces[space, 0], found.spaces[space, 1] = start, stop
+            found.scales[space] = number
+            if sure > _WHOLE:
+                count = _defer(deferred, count, SCALE, space, stop + np.uintp(1), after)
+            space += np.uintp(1)
+        else:
+            if stop == start:
+                return NAMELESS, at, nonzero, space, count
+            hashed = _hash_end(*_hash_on(text, start, stop, prefix, prefix_block, prefix_length))
+            found.keys[nonzero] = ((hashed << (_32 - bits) & _32_BITS) | hashed >> bits) << _32 | (
+                np.uint64(nonzero)
+            )
+            found.values[nonzero] = number
+            found.names[nonzero, 0], found.names[nonzero, 1] = start, stop
+            found.names[nonzero, 2] = space - np.uintp(1)
+            if sure > _WHOLE:
+                count = _defer(deferred, count, VALUE, nonzero, stop + np.uintp(1), after)
+            nonzero += np.uintp(1)
+        at = after + np.uintp(1)
+        if text[after] != _BLANK or _KINDS[text[at]] != _PLAIN:  # as it is between most words
+            at, returned = _pass_white(text, after)
+            if returned and text[at] != _NEWLINE:
+                return BAD_END, at, nonzero, space, count
+    return NOTHING, at, nonzero, space, count
+
+
+@kernel(
+    types.void(readonly(types.uint8), types.uint64, types.uint64, _FOUND, types.int64[:, ::1], _I8)
+)
+def parse_vowpal_wabbit(text, seed, bits, found, deferred, counts):
+    """Read lines of Vowpal Wabbit's text up to the first that is wrong; blank ones are passed over.
+
+    Parameters
+    ----------
+    text : uint8, shape (n,), valid UTF-8; the last byte is a newline.
+    seed, bits : a name's column is its MurmurHash3_x86_32 modulo 2^bits, 1 ≤ bits ≤ 31.
+    found : ``Found``, changed in place.
+    deferred : int64, shape (n//4 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or SCALE; its
+        row, nonzero or namespace; its first byte; the byte after it) of each number that Python is
+        to read, since float64 may hold another one.
+    counts : int64, shape (6,), changed in place: what ``PARSED_ROWS``, ``DEFERRED``, ``TROUBLE``
+        and ``PLACE`` point at.
+    """
+    at = row = nonzero = space = count = np.uintp(0)
+    trouble = NOTHING
+    found.indptr[0] = 0
+    while at < np.uintp(len(text)):
+        at, _ = _pass_white(text, at)
+        if text[at] != _NEWLINE:
+            trouble, at, count = _row_head(text, at, row, found, deferred, count)
+            if trouble == NOTHING:
+                trouble, at, nonzero, space, count = _row_features(
+                    text, at, seed, bits, found, nonzero, space, deferred, count
+                )
+            if trouble != NOTHING:
+                break
+            row += np.uintp(1)
+            found.indptr[row] = nonzero
+        at += np.uintp(1)
+    counts[PARSED_ROWS], counts[DEFERRED] = row, count
+    counts[TROUBLE], counts[PLACE], counts[PARSED_SPACES] = trouble, at, space
+
+
+@helper
+def _sort(keys, start, stop):
+    """Sort a part of an array in place (Shell, 1959)."""
+    for gap in _GAPS:
+        if gap > np.uintp(1) and gap << np.uintp(4) > stop - start:
+            continue  # few are sorted sooner by insertion
+        for j in range(start + gap, stop):
+            key, place = keys[j], j
+            while place >= start + gap and keys[place - gap] > key:
+                keys[place] = keys[place - gap]
+                place -= gap
+            keys[place] = key
+
+
+@helper
+def _length(found, k):
+    """How many bytes a name has with its namespace and ``^`` before it."""
+    space = found.names[k, 2]
+    prefix = found.spaces[space, 1] - found.spaces[space, 0]
+    return np.uintp(found.names[k, 1] - found.names[k, 0]) + np.uintp(prefix + (prefix > 0))
+
+
+@helper
+def _byte_of(text, found, k, at):
+    """A byte of a name with its namespace and ``^`` before it."""
+    space = found.names[k, 2]
+    start = np.uintp(found.spaces[space, 0])
+    prefix = np.uintp(found.spaces[space, 1]) - start
+    if at < prefix:
+        return text[start + at]
+    if prefix and at == prefix:
+        return np.uint8(_CARET)
+    return text[np.uintp(found.names[k, 0]) + at - prefix - np.uintp(prefix > 0)]
+
+
+@helper
+def _same_name(text, found, i, j):
+    """Whether two names are equal, each with its namespace."""
+    length = _length(found, i)
+    if length != _length(found, j):
+        return False
+    at = np.uintp(0)
+    while at < length and _byte_of(text, found, i, at) == _byte_of(text, found, j, at):
+        at += np.uintp(1)
+    return at == length
+
+
+@helper
+def _put_row(keys, first, stop, bits, values, columns, sums):
+    """Write the columns and values of a row's names; return how many there are so far. Only two
+    names that share a column become one: the sum of more depends on their order."""
+    end = at = first
+    while at < stop:
+        key = keys[at]
+        column, number = key & _32_BITS, values[key & _32_BITS]
+        at += np.uintp(1)
+        if bits:
+            shift = np.uint64(64) - bits
+            column = key >> shift
+            ahead = np.uintp(0)
+            while at + ahead < stop and keys[at + ahead] >> shift == column and ahead < 2:
+                ahead += np.uintp(1)
+            if ahead == 1 and (end == first or columns[end - np.uintp(1)] != column):
+                addend = values[keys[at] & _32_BITS]
+                if abs(number) < _NEAR_MAX and abs(addend) < _NEAR_MAX:
+                    number = np.float64(np.float32(number)) + np.float64(np.float32(addend))
+                    at += np.uintp(1)
+        columns[end], sums[end] = column, number
+        end += np.uintp(1)
+    return end
+
+
+@kernel(
+    types.void(readonly(types.uint8), types.int64, types.uint64, _FOUND, types.uint32[::1], _F8)
+)
+def add_names(text, rows, bits, found, columns, sums):
+    """Sort the names of each row by column and add up the values of a name that occurs again, in
+    the order of its occurrences; and of two names that share a column, each rounded to float32.
+
+    Parameters
+    ----------
+    text, rows : that were parsed.
+    bits : as in ``parse_vowpal_wabbit``; or 0, for names instead of columns.
+    found : of ``parse_vowpal_wabbit``; changed in place are ``indptr``, the offsets of what is
+        left, ``keys`` and ``values``.
+    columns, sums : uint32, float64, shape (names,), changed in place: columns, each once in its
+        row unless more than two names share it, and values; or which of the names is the first
+        that is equal, and its sum.
+    """
+    indptr, keys, values = found.indptr, found.keys, found.values
+    kept = start = np.uintp(0)
+    for i in range(np.uintp(rows)):
+        first, stop = kept, np.uintp(indptr[i + np.uintp(1)])
+        _sort(keys, start, stop)
+        for j in range(start, stop):
+            key, last = keys[j], kept - np.uintp(1)
+            again = kept > first and keys[last] >> _32 == key >> _32
+            while again and not _same_name(text, found, keys[last] & _32_BITS, key & _32_BITS):
+                again = last > first and keys[last - np.uintp(1)] >> _32 == key >> _32
+                last -= np.uintp(1)
+            if again:
+                values[keys[last] & _32_BITS] += values[key & _32_BITS]
+            else:
+                keys[kept] = key
+                kept += np.uintp(1)
+        start, kept = stop, _put_row(keys, first, kept, bits, values, columns, sums)
+        indptr[i + np.uintp(1)] = kept
+
+
+@kernel(types.void(readonly(types.uint8), _FOUND, _ORDER, _U1, _I8))
+def copy_names(text, found, chosen, names, offsets):
+    """Write names, each with its namespace and ``^`` before it, side by side.
+
+    Parameters
+    ----------
+    chosen : int64, which of those of ``found``.
+    names, offsets : uint8, and int64, shape (len(chosen) + 1,), changed in place; where ``names``
+        has no room, offsets alone are written.
+    """
+    offsets[0] = 0
+    for n in range(np.uintp(len(chosen))):
+        k, end = np.uintp(chosen[n]), np.uintp(offsets[n])
+        length = _length(found, k)
+        for at in range(length if len(names) else np.uintp(0)):
+            names[end + at] = _byte_of(text, found, k, at)
+        offsets[n + np.uintp(1)] = end + length
+
+
+@kernel(types.int64(readonly(types.uint8), types.int64, types.int64[::1]))
+def too_deep(text, most, state):
+    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length.
+
+    state : int64, shape (3,), changed in place: open brackets, whether within a string, whether
+        behind a backslash; 0 at the start of the file.
+    """
+    depth, quoted, escaped = state[0], state[1] != 0, state[2] != 0
     for at in range(len(text)):
         byte = text[at]
         if quoted:
@@ -393,4 +893,92 @@ def too_deep(text, most):
                 return at
         elif byte | 0x20 == _CLOSE:
             depth -= 1
+    state[0], state[1], state[2] = depth, quoted, escaped
     return len(text)
+
+
+@kernel(types.int64(readonly(types.uint8), types.int64, types.int64, types.int64[::1]))
+def odd_quote(text, separator, line, state):
+    """Return where CSV has a quote that neither opens nor closes a field; or the length.
+
+    line : the line of the first byte.
+    state : int64, shape (3,), changed in place: BEFORE, BARE, QUOTED or CLOSED; the line on which
+        the last quote opened; the last byte. All 0 at the start of the file.
+    """
+    where = state[0]
+    for at in range(len(text)):
+        byte = text[at]
+        ends = byte in (separator, _NEWLINE, _RETURN)
+        if byte == _QUOTE:
+            if where == BARE:
+                return at
+            elif where == QUOTED:
+                where = CLOSED
+            else:  # behind a closing quote it stands for a quote
+                state[1] = line if where == BEFORE else state[1]
+                where = QUOTED
+        elif where == CLOSED and not ends:
+            return at
+        elif where != QUOTED:
+            where = BEFORE if ends else BARE
+        line += byte == _NEWLINE
+    state[0], state[2] = where, text[-1]
+    return len(text)
+
+
+@kernel(types.void(readonly(types.uint8), _ORDER, readonly(types.uint32), _U1, _I8, _I8, _I8))
+def split_words(text, offsets, letters, words, starts, stops, indptr):
+    """Find the words of documents: the longest runs of word letters, two of them at least.
+
+    Parameters
+    ----------
+    text, offsets : uint8, int64, shape (documents + 1,): document i is ``text[offsets[i]:
+        offsets[i + 1]]``, valid UTF-8.
+    letters : uint32, shape (0x110000,): what each code point becomes, with ``WORD`` added where
+        that is a letter of words.
+    words : uint8, shape (3/2 bytes + documents,), changed in place: the words as UTF-8, each with
+        a blank behind it.
+    starts, stops : int64, shape (bytes // 3 + documents,), changed in place: where words lie.
+    indptr : int64, shape (documents + 1,), changed in place: document i has the words
+        ``indptr[i]`` … ``indptr[i + 1] - 1``.
+    """
+    end = count = np.uintp(0)
+    indptr[0] = 0
+    for i in range(len(offsets) - 1):
+        at, stop = np.uintp(offsets[i]), np.uintp(offsets[i + 1])
+        start, length = end, 0
+        while at < stop:
+            letter, at = _letter_at(text, at)
+            letter = letters[letter]
+            if letter & WORD:
+                end = _put_letter(letter ^ WORD, words, end)
+                length += 1
+            if length and (at == stop or not letter & WORD):
+                if length > 1:
+                    starts[count], stops[count] = start, end
+                    count += np.uintp(1)
+                    words[end] = _BLANK
+                    start = end + np.uintp(1)
+                end, length = start, 0
+        indptr[i + 1] = count
+
+
+@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, types.int64, _I8, types.boolean[::1]))
+def hash_words(text, starts, stops, mask, columns, negative):
+    """Hash pieces of a text: words, or n-grams.
+
+    A column is |h| modulo 2^bits, and the sign of h may be that of its value: the hash trick of
+    Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
+
+    Parameters
+    ----------
+    text, starts, stops : uint8, int64, int64: UTF-8, and where pieces lie in it.
+    mask : 2^bits - 1.
+    columns, negative : int64, bool, changed in place: of each piece, and whether h < 0.
+    """
+    for k in range(len(starts)):
+        start, stop, zero = np.uintp(starts[k]), np.uintp(stops[k]), np.uint64(0)
+        hashed, block, length = _hash_on(text, start, stop, zero, zero, zero)
+        h = np.int64(np.int32(np.uint32(_hash_end(hashed, block, length))))
+        columns[k] = abs(h) & mask
+        negative[k] = h < 0

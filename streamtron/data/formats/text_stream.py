@@ -24,9 +24,11 @@ else:
     from backports import zstd
 
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31), ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor, ".zst": zstd.ZstdDecompressor,
-}  # fmt: skip
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+    ".zst": zstd.ZstdDecompressor,
+}
 PACKED = tuple(_DECOMPRESSORS)
 """Suffixes of the compressions that are unpacked."""
 
@@ -48,7 +50,7 @@ class TextStream:
         self._digest = xxhash.xxh3_128()
         self.bytes_read = 0  # as stored
 
-    def blocks(self, size: int) -> Iterator[tuple[bytes, int]]:
+    def blocks(self, size: int) -> Generator[tuple[bytes, int]]:
         """Yield the text, at most ``size`` bytes at a time, with the stored bytes that it and all
         before it were made of; within what was unpacked at a time, in proportion. Compressed text
         is unpacked ahead in another thread."""
@@ -123,50 +125,32 @@ class BadLine(Exception):
 
 
 def whole_rows(
-    blocks: Iterable[tuple[bytes, int]], batch_bytes: int, kind: str, share: int,
-    *, quoted: bool = False,
-) -> Iterator[tuple[bytearray, int]]:  # fmt: skip
+    blocks: Iterable[tuple[bytes, int]], batch_bytes: int, kind: str, share: int
+) -> Iterator[tuple[bytearray, int]]:
     """Yield whole rows, ``batch_bytes`` of them or little more, with the stored bytes read for them
     and all before; the last may lack its newline. ``kind`` : what the text should be, in messages.
-    ``share`` : a row may take this part of the memory that there is. ``quoted`` : a newline within
-    quotes ends no row."""
+    ``share`` : a row may take this part of the memory that there is."""
     limit = min(LINE_LIMIT, available_memory() // share)
-    held, end, quotes, header = bytearray(), 0, 0, quoted
+    held, end = bytearray(), 0
     for block, taken in blocks:
-        if last := _last_row(block, quotes if quoted else None):
+        if last := block.rfind(b"\n") + 1:
             end = len(held) + last
-        quotes += block.count(b'"') if quoted else 0
         held += block
-        if header and end:  # alone it tells no types
-            header = held.find(b"\n", 0, end - 1) < 0
-        if end and len(held) >= batch_bytes and not header:
+        if end and len(held) >= batch_bytes:
             remainder = held[end:]
             del held[end:]
             yield held, taken
             held, end = remainder, 0
         elif len(held) - end > limit + batch_bytes:
-            raise _too_long(held.count(b"\n", 0, end), limit, kind, quoted)
+            raise _too_long(held.count(b"\n", 0, end), limit, kind)
     if held:
         yield held, taken
 
 
-def _last_row(block: bytes, quotes: int | None) -> int:
-    """Return how many bytes of a block end with a row, ``quotes`` before it if they count."""
-    end = block.rfind(b"\n") + 1
-    if quotes is not None:
-        quotes += block.count(b'"', 0, end)
-        while end and quotes % 2:  # the line ends within quotes
-            line_start = block.rfind(b"\n", 0, end - 1) + 1
-            quotes -= block.count(b'"', line_start, end)
-            end = line_start
-    return end
-
-
-def _too_long(line: int, limit: int, kind: str, quoted: bool) -> BadLine:
+def _too_long(line: int, limit: int, kind: str) -> BadLine:
     """Make the error for a row longer than the limit: of the data, or of this machine's memory."""
     length = f"longer than {limit:,} bytes"
     check = f"Check that this is {kind}, with a row on each line"
-    check += ", and that the quote which opens in this row is closed" if quoted else ""
     if limit == LINE_LIMIT:
         return BadLine(line, f"{length}. {check}.")
     sentence = (

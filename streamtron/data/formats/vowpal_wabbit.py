@@ -8,17 +8,30 @@ its values, and values of a name that occurs again in its row are added up.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import re
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.formats.text_labels import NUMBER, merging
-from streamtron.data.formats.text_tables import Cut, TextTableReader
-from streamtron.data.row_batch import offsets_of
+from streamtron.core.feature_names import Hashing
+from streamtron.data import storage
+from streamtron.data.formats import text_kernels
+from streamtron.data.formats.columns import find_columns
+from streamtron.data.formats.layouts import Columns, Spot, first
+from streamtron.data.formats.table_rows import make_batch
+from streamtron.data.formats.tables import Part, table_errors
+from streamtron.data.formats.text_labels import merging
+from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
+from streamtron.data.formats.text_tables import MARK, StreamedReader
+from streamtron.data.prefetch import in_order
+from streamtron.data.row_batch import RowBatch
 
 SCHEMA = pa.schema(
     {
@@ -30,127 +43,236 @@ SCHEMA = pa.schema(
 )
 """The columns of every file."""
 
+_WORD = re.compile(r"\|?[^\s|]*")
 
-class VowpalWabbitReader(TextTableReader):
+
+BATCH_BYTES = 1 << 19
+"""Text that is parsed at a time, at least."""
+
+LINE_SHARE = 384
+"""A line may take this part of the memory: names that are kept take 80 times their length."""
+
+
+class Cut(NamedTuple):
+    """Whole lines of a text, the number of the first, the stored bytes up to their end."""
+
+    text: bytearray
+    line: int
+    bytes_read: int
+
+    def line_of(self, at: int) -> int:
+        """Return the line of a byte."""
+        return self.line + self.text.count(b"\n", 0, at)
+
+
+class VowpalWabbitReader(StreamedReader):
     """One shard of Vowpal Wabbit's text whose labels are numbers, or not there."""
 
     KIND = "Vowpal Wabbit's text"
-    BATCH_BYTES = 1 << 18
-    SHARE = 384  # words of one letter take 80 times their length
 
     def _schema(self, file: Any) -> pa.Schema:
         return SCHEMA
 
-    def _table(self, cut: Cut, schema: pa.Schema | None) -> pa.Table:
-        lines = pc.split_pattern(pa.array([cut.text.decode()], pa.large_string()), "\n").flatten()
-        lines = pc.utf8_trim_whitespace(lines)
-        lines_of_rows = cut.line + np.flatnonzero(pc.not_equal(lines, ""))
-        lines = lines.filter(pc.not_equal(lines, ""))
-        broken = pc.match_substring(lines, "\r").to_numpy(zero_copy_only=False)
-        if broken.any():
-            sentence = "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)"
-            self._refuse(lines_of_rows[np.argmax(broken)], sentence)
-        halves = pc.split_pattern(lines, "|", max_splits=1)
-        complete = pc.equal(pc.list_value_length(halves), 2).to_numpy(zero_copy_only=False)
-        if not complete.all():
-            sentence = "no |. Write label |namespace name name"
-            self._refuse(lines_of_rows[np.argmin(complete)], sentence)
-        table = pa.table([*self._heads(pc.list_element(halves, 0), lines_of_rows),
-                          self._features(pc.list_element(halves, 1), lines_of_rows)],
-                         schema=SCHEMA)  # fmt: skip
-        if schema is not None and {"features", "importance"} & set(schema.names) == {"features"}:
-            self._check_importance(table["importance"], lines_of_rows)
-        return table
+    def _batches_of_all(self) -> Iterator[RowBatch]:
+        """Yield the rows in file order; names that are hashed are hashed as they are read."""
+        names = self.reading.names
+        if self.reading.recipe is not None or not isinstance(names, Hashing):
+            yield from super()._batches_of_all()
+            return
+        with table_errors(self.name, self.KIND), self._open(whole=True) as (stream, _):
+            columns = find_columns(SCHEMA, self.reading, self.name)
+            parse = partial(self._hashed, names=names, columns=columns, scratch=_Scratch())
+            with closing(in_order(parse, self._cuts(stream), self._threads)) as batches:
+                for batch, self.bytes_read in batches:
+                    if batch.rows:
+                        yield batch
 
-    def _refuse(self, line: int, what: str) -> NoReturn:
-        raise DataError(f"{self.name}, line {line}: {what}.")
+    def _hashed(
+        self, cut: Cut, names: Hashing, columns: Columns, scratch: _Scratch
+    ) -> tuple[RowBatch, int]:
+        rows = pa.RecordBatch.from_pydict(self._arrays(cut, columns.all, names, scratch))
+        return make_batch(rows, columns, self._spot(cut, len(rows)), self.reading), cut.bytes_read
 
-    def _heads(self, heads: pa.Array, lines: NDArray[np.int64]) -> list[pa.Array]:
-        """Read label, importance and tag of every row."""
-        cells: list[list[Any]] = [[], [], []]
-        for line, head in zip(lines.tolist(), heads.to_pylist(), strict=True):
-            words = head.split()
-            # as Vowpal Wabbit tells a tag from a label
-            is_tag = words and (words[-1].startswith("'") or not head[-1].isspace())
-            tag = words.pop().removeprefix("'") if is_tag else None
-            if len(words) > 2 or not all(NUMBER.fullmatch(word.encode()) for word in words):
-                self._refuse(
-                    line,
-                    f"{head.strip()[:40]!r} before the |. Read are a number as the label, then a "
-                    "number as the importance, then a tag; other kinds of labels, and base "
-                    "predictions, are not",
-                )
-            label = float(words[0]) if words else None
-            if label is not None and (sentence := merging(words[0].encode(), label, True)):
-                self._refuse(line, sentence.removesuffix("."))
-            importance = float(words[1]) if len(words) > 1 else 1.0
-            for column, value in zip(cells, (label, importance, tag), strict=True):
-                column.append(value)
-        return [pa.array(column, field.type) for column, field in zip(cells, SCHEMA, strict=False)]
+    def _parts(
+        self, file: Any, columns: list[str], numbers: Collection[str] = ()
+    ) -> Iterator[Part]:
+        size = max(storage.stamp(self.path, self.name).size, 1)
 
-    def _features(self, texts: pa.Array, lines: NDArray[np.int64]) -> pa.Array:
-        """Read the features of every row, from the first namespace on."""
-        spread = _joined("|", pc.replace_substring(texts, "|", " |"))
-        words = pc.utf8_split_whitespace(pc.utf8_rtrim_whitespace(spread))
-        rows = np.repeat(np.arange(len(words)), pc.list_value_length(words).to_numpy())
-        words = words.flatten()
-        pairs = pc.split_pattern(words, ":")
-        names, values = pc.list_element(pairs, 0), self._values(words, pairs, lines[rows])
-        is_space = pc.starts_with(words, "|").to_numpy(zero_copy_only=False)
-        space_of = np.maximum.accumulate(np.where(is_space, np.arange(len(words)), 0))[~is_space]
-        spaces = pc.utf8_slice_codeunits(names.take(pa.array(space_of)), 1)
-        prefixes = pc.if_else(pc.equal(spaces, ""), spaces, _joined(spaces, "^"))
-        names = names.filter(pa.array(~is_space))
-        if (nameless := pc.equal(names, "").to_numpy(zero_copy_only=False)).any():
-            self._refuse(lines[rows[~is_space][np.argmax(nameless)]], "a feature without a name")
+        def parsed(cut: Cut) -> Part:
+            rows = pa.RecordBatch.from_pydict(self._arrays(cut, columns))
+            return Part(rows, self._spot(cut, len(rows)), cut.bytes_read / size)
+
+        with closing(in_order(parsed, self._cuts(file), self._threads)) as parts:
+            yield from parts
+
+    def _spot(self, cut: Cut, rows: int) -> Spot:
+        if cut.text.count(b"\n") == rows:
+            return Spot(self.name, "line", cut.line)
+        return Spot(self.name, f"from line {cut.line} on", 0)  # some are blank
+
+    def _cuts(self, stream: TextStream) -> Iterator[Cut]:
+        """Cut a text into whole lines."""
+        line, blocks = 1, stream.blocks(READ_BYTES)
+        try:
+            for text, bytes_read in whole_rows(blocks, BATCH_BYTES, self.KIND, LINE_SHARE):
+                if line == 1 and text.startswith(MARK):
+                    del text[: len(MARK)]
+                if not text.endswith(b"\n"):
+                    self.note_end("the last line ends without a newline")
+                    text += b"\n"
+                if not text.isspace():
+                    yield Cut(text, line, bytes_read)
+                line += text.count(b"\n")
+        except BadLine as bad:
+            raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
+
+    def _arrays(
+        self,
+        cut: Cut,
+        columns: list[str],
+        hashing: Hashing | None = None,
+        scratch: _Scratch | None = None,
+    ) -> dict[str, pa.Array]:
+        """Parse lines; the names of features are those of columns where they are hashed."""
+        try:
+            cut.text.decode()
+        except UnicodeDecodeError as error:
+            what = "not UTF-8. Convert the file, as iconv -f latin1 -t utf-8 does"
+            self._refuse(cut, error.start, what)
+        text = np.frombuffer(cut.text, np.uint8)
+        parsed, deferred, counts = (scratch or _Scratch()).arrays(len(text))
+        seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
+        text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed, deferred, counts)
+        self._read_deferred(cut, parsed, deferred[: counts[text_kernels.DEFERRED]])
+        if trouble := int(counts[text_kernels.TROUBLE]):
+            self._complain(cut, trouble, int(counts[text_kernels.PLACE]))
+        rows, spaces = counts[[text_kernels.PARSED_ROWS, text_kernels.PARSED_SPACES]].tolist()
+        label, importance = parsed.heads[:rows].T.copy()
+        arrays: dict[str, Any] = {"label": pa.array(label, from_pandas=True)}
+        arrays["importance"] = importance
+        if "features" in columns:
+            if "importance" not in columns and self.reading.weights == "read":
+                self._check_importance(cut, importance)
+            self._scale(cut, parsed, rows, spaces)
+            arrays["features"] = _features(text, parsed, rows, hashing)
+        if "tag" in columns:
+            spans = parsed.tags[:rows].tolist()
+            tags = [cut.text[a:b].decode() if a <= b else None for a, b in spans]
+            arrays["tag"] = pa.array(tags, pa.string())
+        return {name: pa.array(arrays[name]) for name in columns}
+
+    def _read_deferred(
+        self, cut: Cut, parsed: text_kernels.Found, deferred: NDArray[np.int64]
+    ) -> None:
+        """Read the numbers that the kernel left by Python's float."""
+        targets: dict[Any, NDArray[np.float64]] = {
+            text_kernels.LABEL: parsed.heads[:, 0],
+            text_kernels.WEIGHT: parsed.heads[:, 1],
+            text_kernels.VALUE: parsed.values,
+            text_kernels.SCALE: parsed.scales,
+        }
+        for what, which, at, after in deferred.tolist():
+            token = bytes(cut.text[at:after])
+            number = targets[what][which] = float(token)
+            if what == text_kernels.LABEL and (sentence := merging(token, number, True)):
+                self._refuse(cut, at, sentence.removesuffix("."))
+
+    def _scale(self, cut: Cut, parsed: text_kernels.Found, rows: int, spaces: int) -> None:
+        """Multiply values by the scales of their namespaces, in place."""
+        if (parsed.scales[:spaces] == 1.0).all():
+            return
+        count = parsed.indptr[rows]
+        values = parsed.values[:count]
         with np.errstate(over="ignore", invalid="ignore"):  # refused here, or with all values
-            products = values[~is_space] * values[space_of]
-        if (beyond := np.isinf(products) & np.isfinite(values[~is_space])).any():
+            products = values * parsed.scales[parsed.names[:count, 2]]
+        if (beyond := np.isinf(products) & np.isfinite(values)).any():
             what = "a value times that of its namespace overflows float32. Rescale one of them"
-            self._refuse(lines[rows[~is_space][np.argmax(beyond)]], what)
-        return _added_up(_joined(prefixes, names), products, rows[~is_space], len(texts))
+            self._refuse(cut, parsed.names[first(beyond), 0], what)
+        values[:] = products
 
-    def _values(
-        self, words: pa.Array, pairs: pa.Array, lines: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """Read the number behind each word's colon, 1 where there is none."""
-        lengths = pc.list_value_length(pairs).to_numpy()
-        padded = pc.if_else(pa.array(lengths == 1), _joined(words, ":1"), words)
-        texts = pc.list_element(pc.split_pattern(padded, ":"), 1)
-        is_number = pc.match_substring_regex(texts, f"^(?:{NUMBER.pattern.decode()})$")
-        bad = ~is_number.to_numpy(zero_copy_only=False) | (lengths > 2)
-        if bad.any():
-            at = int(np.argmax(bad))
-            word = f"{words[at].as_py()[:40]!r}"
-            self._refuse(int(lines[at]), f"{word}. Write a feature as name or name:2.5")
-        values: NDArray[np.float64] = texts.cast(pa.float64()).to_numpy()
-        return values
-
-    def _check_importance(self, importance: pa.ChunkedArray, lines: NDArray[np.int64]) -> None:
+    def _check_importance(self, cut: Cut, importance: NDArray[np.float64]) -> None:
         """Refuse importances that are not read, and would be lost."""
-        weighs = pc.not_equal(importance, 1.0).to_numpy()
-        if self.reading.weights == "read" and weighs.any():
-            row, advice = int(np.argmax(weighs)), "Read it with --weight importance, or remove it"
-            what = f"importance {importance[row]}, which would be lost. {advice}"
-            self._refuse(int(lines[row]), what)
+        if (weighs := importance != 1.0).any():
+            row = first(weighs)
+            what = f"importance {importance[row]}, which would be lost. "
+            what += "Read it with --weight importance, or remove it"
+            lines = [at for at, line in enumerate(cut.text.split(b"\n")) if line.decode().strip()]
+            raise DataError(f"{self.name}, line {cut.line + lines[row]}: {what}.")
+
+    def _complain(self, cut: Cut, trouble: int, at: int) -> NoReturn:
+        """Say what is wrong at a place."""
+        line = cut.text[at : cut.text.index(b"\n", at)].decode()
+        if trouble == text_kernels.NO_BAR:
+            what = "no |. Write label |namespace name name"
+        elif trouble == text_kernels.BAD_END:
+            what = "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)"
+        elif trouble == text_kernels.NAMELESS:
+            what = "a feature without a name"
+        elif trouble == text_kernels.BAD_PAIR:
+            word = _WORD.match(line)
+            what = f"{word[0][:40]!r}. Write a feature as name or name:2.5"  # type: ignore[index]
+        else:
+            what = (
+                f"{line.partition('|')[0].strip()[:40]!r} before the |. Read are a number as the "
+                "label, then a number as the importance, then a tag; other kinds of labels, and "
+                "base predictions, are not"
+            )
+        self._refuse(cut, at, what)
+
+    def _refuse(self, cut: Cut, at: int, what: str) -> NoReturn:
+        raise DataError(f"{self.name}, line {cut.line_of(at)}: {what}.")
 
 
-def _joined(*parts: pa.Array | str) -> pa.Array:
-    large = [pa.scalar(x, pa.large_string()) if isinstance(x, str) else x for x in (*parts, "")]
-    return pc.binary_join_element_wise(*large)
+class _Scratch(threading.local):
+    """The kernel's arrays, of each thread its own, which the next text overwrites."""
+
+    def __init__(self) -> None:
+        self._size = -1
+
+    def arrays(self, size: int) -> tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]:
+        """Return what the kernel fills in for so many bytes."""
+        if size > self._size:
+            self._size = size = size * 5 // 4  # the next one is a little longer or shorter
+            most = size // 2 + 1
+            parsed = text_kernels.Found(
+                heads=np.empty((most, 2)),
+                tags=np.empty((most, 2), np.uint32),
+                indptr=np.empty(most + 1, np.int64),
+                keys=np.empty(most, np.uint64),
+                values=np.empty(most),
+                names=np.empty((most, 3), np.uint32),
+                spaces=np.empty((size, 2), np.uint32),
+                scales=np.empty(size),
+            )
+            self._arrays = parsed, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
+        return self._arrays
 
 
-def _added_up(
-    names: pa.Array, values: NDArray[np.float64], rows: NDArray[np.int64], count: int
+def _features(
+    text: NDArray[np.uint8], parsed: text_kernels.Found, rows: int, hashing: Hashing | None
 ) -> pa.Array:
-    """Return lists of pairs, values of a name that occurs again in its row added up."""
-    encoded = names.dictionary_encode()
-    keys = rows * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) < len(keys):
-        values = np.bincount(which, values).astype(np.float64)
-        order = np.argsort(first)
-        names, values, rows = names.take(pa.array(first[order])), values[order], rows[first[order]]
-    offsets = offsets_of(np.bincount(rows, minlength=count))
-    pairs = pa.StructArray.from_arrays([names, pa.array(values)], ["name", "value"])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs)
+    """Return lists of pairs of a name, or the column that is its hash, and a value."""
+    bits = 0 if hashing is None else hashing.bits
+    most = int(parsed.indptr[rows])
+    columns, sums = np.empty(most, np.uint32), np.empty(most)
+    text_kernels.add_names(text, rows, bits, parsed, columns, sums)
+    count = int(parsed.indptr[rows])
+    columns, sums = columns[:count], sums[:count]
+    names = pa.array(columns)
+    if hashing is None:
+        order = np.argsort(columns)  # as they first occur
+        sums = sums[order]
+        names = _names(text, parsed, columns[order].astype(np.int64))
+    pairs = pa.StructArray.from_arrays([names, pa.array(sums)], ["name", "value"])
+    return pa.ListArray.from_arrays(pa.array(parsed.indptr[: rows + 1], pa.int32()), pairs)
+
+
+def _names(
+    text: NDArray[np.uint8], parsed: text_kernels.Found, chosen: NDArray[np.int64]
+) -> pa.Array:
+    offsets = np.empty(len(chosen) + 1, np.int64)
+    text_kernels.copy_names(text, parsed, chosen, np.empty(0, np.uint8), offsets)
+    letters = np.empty(offsets[-1], np.uint8)
+    text_kernels.copy_names(text, parsed, chosen, letters, offsets)
+    buffers = map(pa.py_buffer, (offsets, letters))
+    return pa.LargeStringArray.from_buffers(len(chosen), *buffers)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data.formats import is_few, word_kernels
+from streamtron.data.formats import text_kernels
 from streamtron.data.row_batch import offsets_of
 
 if TYPE_CHECKING:
@@ -117,8 +117,10 @@ def grams_of(documents: Sequence[str] | pa.Array, column: TextColumn) -> Grams:
         starts.append(words.starts[:count][within])
         stops.append(words.stops[n - 1 :][within])
         runs.append(run[:count][within])
-    parts = (parts[1] if len(parts) == 2 and not len(short) else np.concatenate(parts)
-             for parts in (starts, stops, runs))  # fmt: skip
+    parts = (
+        parts[1] if len(parts) == 2 and not len(short) else np.concatenate(parts)
+        for parts in (starts, stops, runs)
+    )
     first, end, of_run = parts
     return Grams(words.text, first, end, document[of_run], len(array))
 
@@ -178,8 +180,6 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     if pattern != TOKEN_PATTERN:
         return _packed(_split_by(pattern, array.to_pylist(), lowercase))
     text, offsets = _bytes_of(array)
-    if is_few(len(text)):
-        return _packed(split_few(array.to_pylist(), lowercase))
     pairs = [tuple(letter.encode()) for letter in _BY_NEIGHBOURS]
     if lowercase and any(((text[:-1] == a) & (text[1:] == b)).any() for a, b in pairs):
         have = pc.match_substring_regex(array, f"[{_BY_NEIGHBOURS}]")
@@ -191,14 +191,8 @@ def split(array: pa.Array, lowercase: bool, pattern: str) -> Words:
     words = np.empty(size * 3 // 2 + count, np.uint8)
     starts, stops = np.empty(most, np.int64), np.empty(most, np.int64)
     indptr = np.empty(count + 1, np.int64)
-    word_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
+    text_kernels.split_words(text, offsets, _letters(lowercase), words, starts, stops, indptr)
     return Words(words, starts[: indptr[-1]], stops[: indptr[-1]], indptr)
-
-
-def split_few(documents: Iterable[str], lowercase: bool) -> list[list[str]]:
-    """Find what the kernel finds, as scikit-learn does."""
-    find = re.compile(TOKEN_PATTERN).findall
-    return [find(text.lower() if lowercase else text) for text in documents]
 
 
 def _split_by(pattern: str, documents: Iterable[str], lowercase: bool) -> list[list[str]]:
@@ -250,6 +244,6 @@ def _letters(lowercase: bool) -> NDArray[np.uint32]:
     is_word = np.zeros(_CODE_POINTS, bool)
     for run in re.finditer(r"\w+", every):
         is_word[run.start() : run.end()] = True
-    table |= np.where(is_word[table], word_kernels.WORD, np.uint32(0))
+    table |= np.where(is_word[table], text_kernels.WORD, np.uint32(0))
     table.setflags(write=False)
     return table

@@ -10,26 +10,15 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
-from streamtron.core.text import cells_of, down, label_text, up
-
-PREDICTED = (
-    "label", "labels", "decision", "decisions", "prediction", "probability", "probabilities",
-    "certain", "at_least", "at_most",
-)  # fmt: skip
-"""Names of the columns of predictions."""
+from streamtron.core.text import down, label_text, up
 
 _ONE_OF = {"labels": "label", "decisions": "decision", "probabilities": "probability"}
 
 
-class PredictedRows(NamedTuple):
-    """Predictions of consecutive rows: columns ``kept`` of their table, as Arrow arrays by name;
-    and ``columns`` : ``label``, or ``labels``, a tuple of each row or shape (rows, k), decisions
-    and what else there is of each row, or of each class of it, by name."""
-
-    kept: Mapping[str, Any]
-    columns: Mapping[str, NDArray[Any]]
+Predictions = Mapping[str, NDArray[Any]]
+"""Predictions of consecutive rows by name: ``label``, or ``labels``, a tuple of each row or shape
+(rows, k), decisions and what else there is of each row, or of each class of it."""
 
 
 class TextForm(NamedTuple):
@@ -42,43 +31,34 @@ class TextForm(NamedTuple):
 
 
 def text_predictions(
-    predictions: Iterable[PredictedRows], classes: Sequence[Label], form: TextForm
+    predictions: Iterable[Predictions], classes: Sequence[Label], form: TextForm
 ) -> Iterator[bytes]:
-    """Yield a line for every row: the columns kept, its label, then the other columns.
+    """Yield a line for every row: its label, then the other columns.
 
     Fields that hold a delimiter, a quote or an end of line are quoted as the csv module does.
     """
     for number, rows in enumerate(predictions):
         if number == 0 and form.header:
-            names = [*_names(rows, classes)]
-            if clash := [name for name in rows.kept if names.count(name) > 1]:
-                raise SettingsError(
-                    f"{clash[0]!r} cannot be kept: the output has that name already. Keep other "
-                    "columns of tables."
-                )
-            yield f"{_line(names, form.delimiter)}\n".encode()
+            yield f"{_line(_names(rows, classes), form.delimiter)}\n".encode()
         lines = map(form.delimiter.join, zip(*_fields(rows, form), strict=True))
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
-def _names(rows: PredictedRows, classes: Sequence[Label]) -> Iterator[str]:
+def _names(rows: Predictions, classes: Sequence[Label]) -> Iterator[str]:
     """Yield the names of all fields; ``decision NAME`` is of that class."""
-    yield from rows.kept
-    for name, column in rows.columns.items():
+    for name, column in rows.items():
         if column.ndim == 1:
             yield name
         else:
-            labels, singular = rows.columns.get("labels"), _ONE_OF.get(name, name)
+            labels, singular = rows.get("labels"), _ONE_OF.get(name, name)
             are_highest = labels is not None and labels.ndim == 2
             of = range(1, column.shape[1] + 1) if are_highest else classes
             yield from (f"{singular} {label_text(label)}" for label in of)
 
 
-def _fields(rows: PredictedRows, form: TextForm) -> Iterator[Iterable[str]]:
+def _fields(rows: Predictions, form: TextForm) -> Iterator[Iterable[str]]:
     """Yield the text of fields, of all rows; numbers need no quotes, and are joined at once."""
-    for array in rows.kept.values():
-        yield [_field(cell, form) for cell in cells_of(array)]
-    for name, column in rows.columns.items():
+    for name, column in rows.items():
         cells = column.reshape(len(column), -1)
         if name.startswith("label"):
             for labels in cells.T.tolist():
@@ -102,9 +82,8 @@ def _label(label: Label | tuple[Label, ...]) -> str:
     return _line(map(label_text, label), ",") if isinstance(label, tuple) else label_text(label)
 
 
-def _field(value: object, form: TextForm) -> str:
-    """Return a value as a field of a line, nothing for None."""
-    text = "" if value is None else str(value)
+def _field(text: str, form: TextForm) -> str:
+    """Return a text as a field of a line."""
     return _line((text, ""), form.delimiter).removesuffix(form.delimiter)
 
 

@@ -167,9 +167,11 @@ def _old_shards(directory: Path, overwrite: bool) -> list[Path]:
 
 
 def write_shards(
-    batches: Iterable[RowBatch], path_of: Callable[[int], str], style: ShardStyle,
+    batches: Iterable[RowBatch],
+    path_of: Callable[[int], str],
+    style: ShardStyle,
     rows_per_shard: int,
-) -> Written:  # fmt: skip
+) -> Written:
     """Write consecutive shards of ``rows_per_shard`` rows; ``path_of`` gives the path of a number.
 
     A shard appears under its path when it is complete, so two workers may write the same one.
@@ -229,6 +231,8 @@ def _check(batch: RowBatch, style: ShardStyle) -> None:
         if problem := _problem(label, style):
             row = row_of(batch.code_offsets, int(np.argmax(batch.codes == code)))
             raise DataError(f"{batch.place(row)}: label {label!r} {problem}")
+    if (batch.code_offsets is not None) != style.multilabel:
+        raise DataError(f"{batch.place(0)}: lists of labels in some shards and not in others.")
     if batch.weights is not None and not style.weights:
         raise DataError(
             f"{batch.place(0)}: row weights that would be lost. Ask for weights to be written, "

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError
 from streamtron.core.rows import Label
-from streamtron.data.writers.predictions import PredictedRows
+from streamtron.data.writers.predictions import Predictions
 
 GROUP_ROWS = 1 << 16
 """Rows of a row group of predictions at least, but for the last one."""
@@ -33,12 +32,11 @@ def parquet_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]
 
 
 def parquet_predictions(
-    predictions: Iterable[PredictedRows], classes: Sequence[Label]
+    predictions: Iterable[Predictions], classes: Sequence[Label]
 ) -> Iterator[bytes]:
-    """Yield the bytes of a Parquet file of predictions, with page checksums.
+    """Return the bytes of a Parquet file of predictions, piece by piece, with page checksums.
 
-    The columns kept come first. The others have the names that they come with; those of shape
-    (rows, K), and tuples of labels, are lists. Labels come from ``classes``.
+    Those of shape (rows, K), and tuples of labels, are lists. Labels come from ``classes``.
     """
     kind = pa.array(classes).type
 
@@ -51,17 +49,10 @@ def parquet_predictions(
         items = pa.array(values.ravel(), kind if values.dtype == object else None)
         return pa.ListArray.from_arrays(ends, items)
 
-    def table(rows: PredictedRows) -> pa.Table:
-        columns = {name: column(values) for name, values in rows.columns.items()}
-        return pa.table({**rows.kept, **columns})
+    def table(rows: Predictions) -> pa.Table:
+        return pa.table({name: column(values) for name, values in rows.items()})
 
-    try:
-        yield from _parquet(_row_groups(map(table, predictions)))
-    except pa.ArrowException as error:
-        raise DataError(
-            f"the columns that are kept ({str(error).splitlines()[0]}). In Parquet each has one "
-            "type in all shards: write text, or keep other columns."
-        ) from error
+    return _parquet(_row_groups(map(table, predictions)))
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -1,0 +1,141 @@
+"""What a user reads, held as snapshots: help, summaries and the page. After a change that is meant,
+``pytest --snapshot-update`` writes them again; what varies by machine or version is masked."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamtron
+from streamtron import generate
+from streamtron.cli import main
+from tests.helpers.processes import succeeded
+
+MANY = "".join(f"{name} {1 + k}:1 20:{k}.5\n" for k, name in enumerate("abcdefghij")) * 4
+NUMBERS = "".join(f"{0.5 * k} 1:{k} 2:{k % 3}\n" for k in range(1, 60))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of two classes, of many and of numbers, and a model of each."""
+    directory = tmp_path_factory.mktemp("place")
+    for name, rows, first in (("train", 600, 0), ("held-out", 200, 600)):
+        generate(str(directory / name), rows=rows, columns=80, seed=1, shards=2, first_row=first)
+    (directory / "many.svm").write_text(MANY)
+    (directory / "numbers.svm").write_text(NUMBERS)
+    for name, shards, how in (
+        ("two", "train", {}),
+        ("many", "many.svm", {"multiclass": True}),
+        ("numbers", "numbers.svm", {"loss": "squared_error"}),
+    ):
+        streamtron.fit(directory / shards, model=directory / name, tol=1e-6, **how)
+    return directory
+
+
+def _masked(text: str) -> str:
+    """The text with # for every number that is not whole, whose last digits depend on how far a
+    fit went, for seconds, sizes, dates and versions."""
+    text = re.sub(r"(?m)^(seconds +).*$", r"\1#", text)
+    text = re.sub(r"\d+(\.\d+)? [kM]?B\b|\d+\.\d+\.\d+|\d{4}-\d\d-\d\d", "#", text)
+    text = re.sub(r" *[+-]?(\d+\.\d+(e[+-]?\d+)?|\d+e-\d+)", " #", text)
+    lines = text.splitlines()  # headings above such numbers are as wide as these were
+    return "\n".join(
+        " ".join(x.split()) if x.endswith((" feature", "because")) else x for x in lines
+    )
+
+
+@pytest.mark.parametrize("command", ["", *sorted(main.streamtron.commands)])
+def test_help(command, run, snapshot, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert succeeded(run(*command.split(), "--help")).stdout == snapshot
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fit train --model again",
+        "sweep train --valid held-out --C 0.1,1",
+        "evaluate two held-out",
+        "evaluate many many.svm --worst 2",
+        "evaluate numbers numbers.svm",
+        "explain two --most 3",
+        "explain many many.svm --row 3 --most 2",
+        "inspect train",
+        "inspect numbers.svm",
+        "certify two",
+    ],
+)
+def test_summary(words, run, snapshot):
+    assert _masked(succeeded(run(*words.split())).stdout) == snapshot
+
+
+class _Lines(HTMLParser):
+    """Collects the texts of a page, a table row or a chart on one line each."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.lines: list[list[str]] = [[]]
+        self.skipped = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.skipped = tag in ("style", "title", "text")
+        if tag in ("h1", "h2", "p", "tr", "div", "figcaption"):
+            self.lines.append([])
+
+    def handle_endtag(self, tag: str) -> None:
+        self.skipped = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.skipped and data.strip():
+            self.lines[-1].append(" ".join(data.split()))
+
+
+HISTORY = [
+    {
+        "reading": k,
+        "seconds": k + 1.0,
+        "lower": None if k == 0 else 0.2,
+        "upper": 0.4,
+        "gap": None if k == 0 else 0.5**k,
+        "proven": k > 0,
+        "active_rows": 9 - k,
+        "newton_steps": k,
+    }
+    for k in range(5)
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "valid"), [("two", "held-out"), ("many", "many.svm"), ("numbers", "numbers.svm")]
+)
+def test_page(model, valid, place, snapshot):
+    path = place / f"{model}.run" / "report.json"
+    report = json.loads(path.read_text())
+    common = {
+        "relative_duality_gap": 0.005,
+        "tol": 0.01,
+        "readings": 2.0,
+        "seconds": 1.0,
+        "dropped": None,
+        "stop_reason": "certified",
+        "rho": 1.0,
+    }
+    if model == "two":
+        report["history"], report["stages"] = HISTORY, []
+        report["sweep"] = {
+            "metric": "accuracy",
+            "candidates": [
+                {**common, "loss": "hinge", "C": 10.0**k, "accuracy": 0.75, "best": k == 2}
+                for k in range(4)
+            ],
+        }
+    for table in (report, *report.get("learners", ())):
+        table |= {"full_epochs": 1, "newton_steps": 2, "readings": 2, "stages": []}
+    path.write_text(json.dumps(report))
+    streamtron.report(place / model, place / "page.html", valid=place / valid)
+    lines = (" | ".join(line) for line in _Lines((place / "page.html").read_text()).lines if line)
+    assert _masked("\n".join(lines)) == snapshot
