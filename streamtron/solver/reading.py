@@ -177,9 +177,9 @@ def visit_rows(
     gain = learner.running.objective_at(b) - objective
     learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
-    if learner.regime == Regime.BLOCKS and learner.progress.reading == 0:
-        if _visits_buffers(learner):
-            return  # neighbours in a file are no buffer: nothing would be exchanged between places
+    first = learner.regime == Regime.BLOCKS and learner.progress.reading == 0
+    if first and _visits_buffers(learner):
+        return  # rows side by side in a file are no buffer: they would exchange nothing with others
     if not keep_all(learner, chunk.rows, targets):
         marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
         yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
@@ -298,7 +298,7 @@ def _visits_buffers(learner: Learner) -> bool:
 def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
-    active, progress, settings = learner.active, learner.progress, learner.settings
+    active, progress = learner.active, learner.progress
     if not _visits_buffers(learner) or progress.crawls:
         return False
     if progress.reading == 0:
