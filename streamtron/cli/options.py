@@ -41,9 +41,19 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{short(value)}: expected {self.expected}.", param, ctx)
 
 
+METAVARS = {
+    "whole": "integer",
+    "duration": "time",
+    "stage": "text",
+    "input": "path",
+    "output": "path",
+}
+"""Kind → what help calls its values, if not so."""
+
+
 def of_kind(kind: str) -> Parsed:
     """Return the click type of a kind of setting."""
-    return Parsed(kind, KINDS[kind].parse, KINDS[kind].words)
+    return Parsed(METAVARS.get(kind, kind), KINDS[kind].parse, KINDS[kind].words)
 
 
 def whole_number(least: int = 0) -> Parsed:
@@ -54,7 +64,7 @@ def whole_number(least: int = 0) -> Parsed:
             raise ValueError
         return int(number)
 
-    return Parsed("whole", read, f"{KINDS['whole'].words}, at least {least}")
+    return Parsed(METAVARS["whole"], read, f"{KINDS['whole'].words}, at least {least}")
 
 
 SIZE, TIME = of_kind("size"), of_kind("duration")

@@ -178,7 +178,7 @@ class Settings:
         if self.faithful and "ascent" in stages:
             yield "faithful has no ascent stage: leave one out."
         if self.hard and not self.faithful and (not stages or "ascent" in stages):
-            yield "delta 0 is for the paper's procedure: give --C, or add --stage 1,0.1."
+            yield "delta 0, the hard margin, is for the paper's procedure: give --C or --stage."
         if self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful):
             yield "intercept free: give --C and --rho above 0, and leave faithful out."
         classes = given("multiclass", "multilabel", "class_weight")

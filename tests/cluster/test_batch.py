@@ -275,7 +275,7 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, 
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()
-    text = MAKE + LONG.replace("30000000", "-1") + job("last", "inspect long")
+    text = MAKE + LONG.replace("30000000", "9 --columns 9") + job("last", "inspect long")
     alone = run(one, text)
     together = {status.name: status for status in run_batch(load(many, text), workers)}
     assert [status.state for status in together.values()] == ["done", "failed", "skipped"]

@@ -135,7 +135,7 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
     ("names", "wanted"),
     [
         ({"loss": "hinge"}, "smooth"),
-        ({"delta": 0.0}, "--C above 0"),
+        ({"delta": 0.0, "stage": "1"}, "stage with --penalty l1: .*--C above 0"),
         ({"faithful": True}, "-"),
     ],
 )

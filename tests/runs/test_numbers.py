@@ -132,7 +132,7 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     for extra, sentence in (
         ({"loss": "huber", "metric": "f1"}, "of numbers, wanted one of r2, rmse, mae"),
         ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
-        ({"loss": "huber", "settings": Settings()}, "the settings are of the loss squared_hinge"),
+        ({"loss": "huber", "settings": Settings()}, "the settings have the loss squared_hinge"),
     ):
         with pytest.raises(SettingsError, match=sentence):
             streamtron.sweep(place / "train.svm", **how, **extra)
@@ -164,7 +164,7 @@ def test_models_of_other_programs_are_certified_for_their_loss(place):
         assert proof.certificate.relative_duality_gap < 1e-3, loss
     done = here(place, "certify", "theirs", "train.svm", "--loss", "log_loss", "--C", "0.5")
     assert done.returncode == 2
-    assert "the model predicts numbers, and the loss log_loss is not of these" in done.stderr
+    assert "a regression model has no loss log_loss" in done.stderr
     ridge = Ridge(alpha=2.0).fit(X, t)
     np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
     done = here(

@@ -399,7 +399,7 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
         found = certify(model, tmp_path / f"{shard}.parquet", settings=problem).certificate
         assert found.primal_margin == wanted.primal_margin
         assert found.upper_bound == wanted.upper_bound
-    with pytest.raises(SettingsError, match="the model knows where labels"):
+    with pytest.raises(SettingsError, match="the model knows its columns"):
         with_places(fit(tmp_path / "a.svm"), Settings(label="class of"))
 
 

@@ -103,7 +103,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
         ("100%", "below 100%"),
         ("0%", "above 0%"),
         ("90%", "hold out all rows"),
-        ("20%", "held_out is 0.5, but 0.3 of the rows are to be held out"),
+        ("20%", "held_out is 0.5 and also 0.3: give one"),
     ):
         words = ("--valid", bad, "--calibrate", "10%", "--config", "s.toml")
         done = run("fit", "a.svm", "--model", "x", *words)

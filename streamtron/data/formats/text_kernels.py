@@ -902,8 +902,9 @@ def odd_quote(text, separator, line, state):
     """Return where CSV has a quote that neither opens nor closes a field; or the length.
 
     line : the line of the first byte.
-    state : int64, shape (3,), changed in place: BEFORE, BARE, QUOTED or CLOSED; the line on which
-        the last quote opened; the last byte. All 0 at the start of the file.
+    state : int64, shape (4,), changed in place: BEFORE, BARE, QUOTED or CLOSED; the line on which
+        the last quote opened; the last byte; ends of lines outside quotes are added to the fourth.
+        All 0 at the start of the file.
     """
     where = state[0]
     for at in range(len(text)):
@@ -921,6 +922,7 @@ def odd_quote(text, separator, line, state):
             return at
         elif where != QUOTED:
             where = BEFORE if ends else BARE
+            state[3] += byte in (_NEWLINE, _RETURN)
         line += byte == _NEWLINE
     state[0], state[2] = where, text[-1]
     return len(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
@@ -76,6 +77,7 @@ class TextTableReader(StreamedReader):
     ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
         """Parse these columns as these types, or all columns as what they look like."""
         with closing(_Text(self, stream)) as text:
+            text.begin()
             try:
                 reader = self._reader(text, schema)
             except pa.ArrowInvalid as error:
@@ -103,6 +105,13 @@ class TextTableReader(StreamedReader):
     def check(self, text: bytes, file: _Text) -> None:
         """Refuse what pyarrow would take for something else in the next piece of the file."""
 
+    def _check_length(self, text: bytes, line: int, ends: int) -> None:
+        """Refuse a row, begun on this line, that has no end in a block."""
+        if not ends and len(text) >= self.BLOCK_BYTES:
+            raise DataError(
+                f"{self.name}, line {line}: a row longer than {self.BLOCK_BYTES:,} bytes. {_LONG}."
+            )
+
     def _refusal(self, error: Exception, rows: int) -> DataError:
         """Return an error with the row that pyarrow names, or how many there are before it."""
         reason = " ".join(str(error).split()).rstrip(".")
@@ -113,9 +122,7 @@ class TextTableReader(StreamedReader):
         if column := re.search(r"In CSV column #(\d+): ", reason):
             named = f"In column {self._first_schema.names[int(column[1])]!r}: "
             reason = reason.replace(column[0], named)
-        if "straddling" in reason:
-            reason, remedy = f"a row longer than {self.BLOCK_BYTES:,} bytes", _LONG
-        elif "UTF8" in reason:
+        if "UTF8" in reason:
             remedy = "Convert the file to UTF-8, as iconv -f latin1 -t utf-8 does"
         else:
             remedy = "Correct the row; a field that is a null is left empty"
@@ -191,24 +198,32 @@ class _Text:
     closed = False
 
     def __init__(self, reader: TextTableReader, stream: TextStream) -> None:
-        self._reader, self._blocks, self._held = (
-            reader,
-            stream.blocks(reader.BLOCK_BYTES),
-            bytearray(),
-        )
-        self.lines, self.state = 0, np.zeros(3, np.int64)
+        self._reader, self._blocks = reader, stream.blocks(reader.BLOCK_BYTES)
+        self._held, self._ahead = bytearray(), deque[bytes]()
+        self.lines, self.state = 0, np.zeros(4, np.int64)
         self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Read and check two blocks, in which the first row ends, before pyarrow does: where its
+        own thread meets an error while the text is opened, it may wait for itself without end."""
+        self._ahead.extend(self._next(self._reader.BLOCK_BYTES) for _ in range(2))
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, as many as are asked for unless the text ends."""
         with self._lock:
-            while len(self._held) < size and (block := next(self._blocks, None)):
-                self._held += block[0]
-            text = bytes(self._held[:size])
-            del self._held[:size]
-            self._reader.check(text, self)
-            self.lines += text.count(b"\n")
-            return text
+            text = self._ahead.popleft() if self._ahead else self._next(size)
+            if len(text) > size:
+                self._ahead.appendleft(text[size:])
+            return text[:size]
+
+    def _next(self, size: int) -> bytes:
+        while len(self._held) < size and (block := next(self._blocks, None)):
+            self._held += block[0]
+        text = bytes(self._held[:size])
+        del self._held[:size]
+        self._reader.check(text, self)
+        self.lines += text.count(b"\n")
+        return text
 
     def line_of(self, text: bytes, at: int) -> int:
         """Return the line of a byte of the piece that is being read."""
@@ -277,9 +292,12 @@ class CsvReader(TextTableReader):
                     "memory there is. Write the rows as libsvm text, or as lists in Parquet."
                 )
         array = np.frombuffer(text, np.uint8)
+        opened, state[3] = int(state[1]), 0
+        line = opened if state[0] == text_kernels.QUOTED else file.lines + 1
         at = text_kernels.odd_quote(array, ord(separator), file.lines + 1, state)
         if at < len(text):
             self._refuse_quote(file.line_of(text, at))
+        self._check_length(text, line, int(state[3]))
 
     def _refuse_quote(self, line: int) -> None:
         raise DataError(
@@ -316,6 +334,7 @@ class JsonLinesReader(TextTableReader):
                 f"{self.name}, line {file.line_of(text, deep)}: lists and objects nested deeper "
                 f"than {MOST_NESTED}, or not closed. Flatten or correct the row."
             )
+        self._check_length(text, file.lines + 1, text.count(b"\n") + text.count(b"\r"))
 
 
 def _wide(field: pa.Field) -> pa.Field:
