@@ -365,21 +365,9 @@ class Fit:
 
     def __init__(self, place: Path, model: Path, workers: Workers, active_set: int) -> None:
         self.workers = workers
-        words = [
-            "fit",
-            "train",
-            "--model",
-            model,
-            "--C",
-            20,
-            "--tol",
-            0.02,
-            "--resume",
-            "--active-set",
-            f"{active_set}B",
-            "--scheduler",
-            workers.client.scheduler.address,
-        ]
+        words = ["fit", "train", "--model", model, "--C", 20, "--tol", 0.02, "--resume"]
+        words += ["--active-set", f"{active_set}B"]
+        words += ["--scheduler", workers.client.scheduler.address]
         self._begin = lambda: Process(COMMAND, *words, cwd=place)
         self.process = self._begin()
 

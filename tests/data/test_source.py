@@ -168,24 +168,9 @@ def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted
 @pytest.mark.parametrize(
     ("first", "second", "options", "words"),
     [
-        (
-            ("1", {}),
-            (1.0, {}),
-            {},
-            "the number 1.0 as label, where the labels before are strings ('1')",
-        ),
-        (
-            (1.0, {}),
-            (True, {}),
-            {},
-            "the boolean True as label, where the labels before are numbers (1.0)",
-        ),
-        (
-            (1.0, {}),
-            ("1", {}),
-            {},
-            "the string '1' as label, where the labels before are numbers (1.0)",
-        ),
+        (("1", {}), (1.0, {}), {}, "the number 1.0 as label, where the labels before are strings"),
+        ((1.0, {}), (True, {}), {}, "the boolean True as label, where the labels before are"),
+        ((1.0, {}), ("1", {}), {}, "the string '1' as label, where the labels before are numbers"),
         ((1.0, {}), (-1.0, {}), {"classes": [0.0, 1.0]}, "label -1.0. Known are 0.0 and 1.0"),
         (
             (1.0, {10: 1.0}),

@@ -243,54 +243,22 @@ def store(request):
 
 # What is found -----------------------------------------------------------------------------------
 
-KEYS = [
-    "day-2/b.svm",
-    "day-1/a.svm",
-    "day-1/_SUCCESS",
-    "day-1/deep/z.svm",
-    "night/c.svm",
-    "B.svm",
-    "10.svm",
-    "9.svm",
-    "é.svm",
-    "_x/a.svm",
-    ".hidden.svm",
-    "a b%41+c.svm",
-    "day-1.svm",
-    "#b.svm",
-    "%.svm",
-    "&=.svm",
-    "?b.svm",
-    "x[1].svm",
-    "ü .svm",
-]
-
-
-ROOTS = [
-    "",
-    "day-1",
-    "day-1/",
-    "day-1/a.svm",
-    "_x",
-    "*",
-    "day-*",
-    "**/*.svm",
-    "day-*/*.svm",
-    "*/deep",
-    "[0-9]*.svm",
-    "_x/*",
-    "**",
-    "day-1/**/*.svm",
-    "d*/d*/z.svm",
-]
+KEYS = (
+    "day-2/b.svm|day-1/a.svm|day-1/_SUCCESS|day-1/deep/z.svm|night/c.svm|B.svm|10.svm|9.svm|é.svm"
+    "|_x/a.svm|.hidden.svm|a b%41+c.svm|day-1.svm|#b.svm|%.svm|&=.svm|?b.svm|x[1].svm|ü .svm"
+)
+ROOTS = (
+    "|day-1|day-1/|day-1/a.svm|_x|*|day-*|**/*.svm|day-*/*.svm|*/deep|[0-9]*.svm|_x/*|**"
+    "|day-1/**/*.svm|d*/d*/z.svm"
+)
 
 
 def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_disk(store, tmp_path):
-    for number, key in enumerate(KEYS):
+    for number, key in enumerate(KEYS.split("|")):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_text(f"1 {number + 1}:1\n")
     store.upload(tmp_path)
-    for root in ROOTS:
+    for root in ROOTS.split("|"):
         on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([store.uri(root)])
         facts = [[(shard.name, shard.size) for shard in shards] for shards in (on_disk, stored)]
         assert facts[0] == facts[1], root

@@ -130,16 +130,6 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tm
     assert {len(learner.running.w) for learner in learners_of_run(tmp_path / "m.run")} == {12}
 
 
-def test_what_blocks_leave_is_as_narrow_as_the_rows_that_stay(corpus, tmp_path):
-    wide = tmp_path / "wide.svm"
-    wide.write_text("1 50000:1\n-1 50000:-1\n")
-    fit([*corpus, wide], tmp_path / "m", active_set=100_000)
-    streamtron.forget(tmp_path / "m", "wide.svm")
-    [learner] = learners_of_run(tmp_path / "m.run")
-    assert learner.best.candidate is not None, "blocks were solved after the last scan began"
-    assert max(len(learner.best.candidate), len(learner.best.average.total)) < 50_000
-
-
 @pytest.mark.parametrize("how", ["more learners", "another model"])
 def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(how, corpus, tmp_path):
     fit(corpus[:1], tmp_path / "m")

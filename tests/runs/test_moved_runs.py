@@ -172,26 +172,6 @@ def test_a_run_directory_of_another_name_is_changed_and_proven_where_its_model_i
     assert streamtron.load(place / "m").certificate == updated.model.certificate
 
 
-def original(place: Path) -> dict[str, tuple[int, bytes]]:
-    return {name: file for name, file in everything(place).items() if "copy" not in name}
-
-
-def test_a_change_of_a_copy_leaves_the_original_as_it_was(place, tmp_path):
-    shutil.copytree(place, tmp_path / "whole", copy_function=shutil.copy)  # not the times
-    (tmp_path / "some").mkdir()
-    copies = [tmp_path / "some" / "copy", place / "copy"]  # of the model alone, elsewhere and here
-    for copy in copies:
-        shutil.copy(place / "m", copy)
-        shutil.copytree(place / "m.run", f"{copy}.run")
-    assert str(place) not in (place / "m.run" / "run.json").read_text()
-    before = original(place)
-    for copy in (tmp_path / "whole" / "m", *copies):
-        updated = streamtron.update(copy, last_shard(place))
-        assert updated.report["rows"] == 400, copy
-        assert streamtron.load(copy).certificate == updated.model.certificate
-        assert original(place) == before, copy
-
-
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
 OFTEN = (*WORDS, "--checkpoint-every", "0s")
 

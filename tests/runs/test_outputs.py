@@ -16,10 +16,7 @@ import pytest
 
 import streamtron
 from streamtron import Machine, Settings, convert, generate
-from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.runs.inputs import check_outputs
-from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -181,36 +178,6 @@ def test_a_conversion_over_its_own_source_is_refused(place):
     words = ["convert", "text", "-o", "text", "--format", "libsvm", "--overwrite"]
     one_sentence(here(place, *words), 2, "destination", "Name another directory")
     assert _content(place) == before
-
-
-def python_calls(place: Path, output: str | Path) -> list[Callable[[], object]]:
-    """What writes a file where it is told to, given the same as the command line."""
-    model = streamtron.load(place / "m")
-    data, more = place / "data", place / "duplicate"
-    return [
-        lambda: streamtron.fit(data, model=output),
-        lambda: streamtron.sweep(data, C=[1.0], model=output),
-        lambda: streamtron.update(place / "m", more, report=output),
-        lambda: streamtron.report(place / "m", output),
-        lambda: write_predictions(model, data, output),
-        # which ask for no other file
-        lambda: streamtron.fit(data, machine=Machine(cache_dir=os.fspath(output))),
-        lambda: model.save(output),
-        lambda: streamtron.export(model, output, "json"),
-    ]
-
-
-@pytest.mark.parametrize("output", ["s3://bucket/m", Path("s3://bucket/m"), "an input"], ids=repr)
-def test_python_refuses_as_the_command_line_does_what_is_read_and_a_place_in_a_store(output, place):
-    before, calls = _content(place), python_calls(place, output)
-    sentence = r"^s3:/+bucket/m.*: outputs are local files\. Name"
-    if output == "an input":
-        sentence, calls = "Name another", python_calls(place, place / "data" / "a.svm")[:5]
-    for write in calls:
-        with pytest.raises(SettingsError, match=sentence):
-            write()
-    assert _content(place) == before
-    check_outputs({"report": place / "m"}, ["s3://nowhere/at/all"])  # which nobody asks for
 
 
 # --- what is no file stays what it is ------------------------------------------------------------

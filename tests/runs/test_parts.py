@@ -394,22 +394,6 @@ def test_rows_of_other_columns_are_added_to_parts_of_few_columns(dense, tmp_path
     assert holds_optimum(grown.report, [*dense[:5], wide])
 
 
-def test_where_columns_are_few_each_class_has_the_weights_of_its_own_fit(dense, tmp_path):
-    text = "".join(shard.read_text() for shard in dense[:5])
-    rows = [line.split(" ", 1)[1] for line in text.splitlines(keepends=True)]
-    classes = [(3 * ("1:-" in row) + row.count("-")) % 3 for row in rows]
-
-    def shards(name: str, labels: list[int]) -> list[Path]:
-        lines = [f"{label} {row}" for label, row in zip(labels, rows, strict=True)]
-        return write_shards(tmp_path / name, lines, 5)
-
-    found = trained(shards("all", classes), multiclass=True, **FEW)
-    assert found.stop_reason == "certified"
-    for number, label in enumerate(found.model.classes):
-        alone = trained(shards(f"{label}", [1 if k == label else -1 for k in classes]), **FEW)
-        assert (found.model.weights[number] == alone.model.weights).all(), label
-
-
 def test_a_resumed_run_keeps_its_classes_though_another_label_comes_first_now(tmp_path):
     """The shard whose label came first is forgotten, and the cache lost."""
     rng, paths = np.random.default_rng(0), [tmp_path / f"{name}.svm" for name in "abc"]

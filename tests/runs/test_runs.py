@@ -596,18 +596,6 @@ def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(plan, number,
             assert learner["certificate"]["relative_duality_gap"] <= finer.tol or not settings.tol
 
 
-@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}])
-def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(how, tmp_path):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m")
-    cache = tmp_path / "m.run" / "cache"
-    complete = set(cache.iterdir())
-    for name in (".0123abcd.streamtron-cache", ".streamtron-1234-abc"):
-        (cache / name).write_text("half")
-    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", **how)
-    assert set(cache.iterdir()) == complete
-
-
 def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path):
     """Old weights, read as those of other names, had kept their certificate."""
     words, settings = tmp_path / "words", Settings(vocabulary=str(tmp_path / "words"))

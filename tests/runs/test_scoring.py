@@ -276,20 +276,6 @@ def test_a_table_of_predictions_has_all_the_digits_that_they_have(tmp_path):
     assert (tmp_path / "out.csv").read_text() == text
 
 
-@pytest.mark.parametrize("delimiter", ["\t", ","])
-def test_tables_of_predictions_name_their_columns(delimiter, tmp_path):
-    table = pa.table({"f0": np.arange(9e3) / 7})  # of several blocks
-    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=1111)
-    reading = {"index_base": 0, "layout": "columns", "features": ["f0"]}
-    model = LinearModel(np.ones((3, 1)), np.zeros(3), ("x", "y", "z"), {}, None, reading)
-    name = tmp_path / ("out.csv" if delimiter == "," else "out.tsv")
-    write_predictions(model, tmp_path / "rows.parquet", name, digits=3)
-    with name.open(newline="") as file:
-        header, *lines = csv.reader(file, delimiter=delimiter)
-    assert header == ["label", "decision x", "decision y", "decision z"]
-    assert [float(line[1]) for line in lines] == [float(f"{k / 7:.3g}") for k in range(9000)]
-
-
 def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
     (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
     (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)

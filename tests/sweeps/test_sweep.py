@@ -44,24 +44,9 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def swept(run, place):
     """The table of a sweep over six candidates, which has written everything it can write."""
-    done = run(
-        "sweep",
-        "train",
-        "--valid",
-        "held-out",
-        "--C",
-        "0.01,0.1,1",
-        "--rho",
-        "0,1",
-        "--table",
-        "results.parquet",
-        "--model",
-        "best",
-        "--report",
-        "best.json",
-        "--witness",
-        "best.witness",
-    )
+    words = "sweep train --valid held-out --C 0.01,0.1,1 --rho 0,1 --table results.parquet"
+    files = ("--model", "best", "--report", "best.json", "--witness", "best.witness")
+    done = run(*words.split(), *files)
     assert (done.returncode, done.stderr) == (0, "")
     (place / "stdout.txt").write_text(done.stdout)
     return table(place / "results.parquet")
@@ -217,14 +202,6 @@ def test_candidates_are_measured_and_proven_as_if_fitted_alone(place, tmp_path, 
         assert {name: row[name] for name in METRICS} == {name: measured[name] for name in METRICS}
         assert [row[name] for name in BOUNDS] == [alone.certificate[name] for name in BOUNDS]
     assert LinearModel.load(tmp_path / "best").settings["loss"] == swept.best.settings.loss
-
-
-def test_the_loss_stands_in_the_lines_where_there_are_several(run):
-    words = ("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "--loss")
-    told = run(*words, "hinge,log_loss").stdout
-    assert told.split()[:3] == ["best", "loss", "C"]
-    assert "best (*)           hinge, C" in told or "best (*)           log_loss, C" in told
-    assert "loss" not in run(*words, "hinge").stdout
 
 
 def test_the_best_has_the_highest_metric_whichever_is_asked_for(place, swept):
@@ -413,21 +390,8 @@ def test_a_metric_that_one_fold_lacks_is_no_mean_and_what_cannot_be_a_fold_is_na
 
 @pytest.mark.parametrize("number", slow_but([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, place):
-    words = (
-        "sweep",
-        "train",
-        "--model",
-        "stopped",
-        "--tol",
-        0,
-        "--stage",
-        0.01,
-        "--table",
-        "stopped.csv",
-        "--max-epochs",
-        1_000_000,
-    )
-    process = Process(COMMAND, *words, cwd=place)
+    words = "sweep train --model stopped --tol 0 --stage 0.01 --table stopped.csv"
+    process = Process(COMMAND, *words.split(), "--max-epochs", 1_000_000, cwd=place)
     until(lambda: any(place.glob("stopped.run/cache/sweep-*/fold-*/*")))
     process.send_signal(number)
     ended = process.end(timeout=100.0)
