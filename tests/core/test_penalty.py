@@ -133,11 +133,7 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
 
 @pytest.mark.parametrize(
     ("names", "wanted"),
-    [
-        ({"loss": "hinge"}, "smooth"),
-        ({"delta": 0.0}, "--C above 0"),
-        ({"faithful": True}, "-"),
-    ],
+    [({"loss": "hinge"}, "smooth"), ({"delta": 0.0}, "--C above 0"), ({"faithful": True}, "-")],
 )
 def test_a_penalty_that_no_solver_has_is_refused(names, wanted):
     with pytest.raises(SettingsError, match=wanted):

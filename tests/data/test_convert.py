@@ -146,9 +146,7 @@ def test_parquet_keeps_labels_of_every_kind(tmp_path, labels):
     assert [type(row[0]) for row in back] == [type(label) for label in labels]
 
 
-def test_text_is_plain_libsvm_in_the_base_asked_for_with_weights_behind_labels_and_ones_if_none(
-    tmp_path,
-):
+def test_text_is_plain_libsvm_in_the_base_asked_for_with_weights_behind_labels(tmp_path):
     convert([batch_of(SOME)], tmp_path / "1", "libsvm")
     convert([batch_of(SOME)], tmp_path / "0", "libsvm", text_base=0)
     assert [(tmp_path / base / "part-00000.svm").read_text() for base in "10"] == [

@@ -30,16 +30,7 @@ from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
 from streamtron.runs.update import update
 from tests.helpers.examples import examples
-from tests.helpers.layouts import (
-    LAYOUTS,
-    NAMES,
-    PAIR,
-    WIDTH,
-    Row,
-    named,
-    one,
-    write_table,
-)
+from tests.helpers.layouts import LAYOUTS, NAMES, PAIR, WIDTH, Row, named, one, write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import chunks_in, rows_of
 
@@ -139,7 +130,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
         ),
     ],
 )
-def test_names_in_a_list_are_counted_and_zeros_in_columns_of_any_numbers_are_left_out(
+def test_names_in_a_list_are_counted_and_zeros_in_columns_left_out(
     tmp_path, columns, reading, wanted
 ):
     assert rows_in(tmp_path, columns, ReaderConfig(labels="optional", **reading)) == wanted
@@ -437,11 +428,7 @@ SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
     ),
     "words": (
         Hashing(20),
-        [
-            ("spam", {BUY: 1.0, NOW: 2.0}),
-            ("ham", {SEE: 1.0, YOU: 1.0}),
-            ("ham", {}),
-        ],
+        [("spam", {BUY: 1.0, NOW: 2.0}), ("ham", {SEE: 1.0, YOU: 1.0}), ("ham", {})],
     ),
 }
 
@@ -494,9 +481,7 @@ def nines(*names: str) -> Table:
         (COLUMNS, None, nines("age"), "name those to read with --features NAME,NAME,…"),
     ],
 )
-def test_a_column_that_the_first_shard_has_not_is_not_dropped(
-    first, features, more, words, tmp_path
-):
+def test_a_column_that_the_first_shard_lacks_is_not_dropped(first, features, more, words, tmp_path):
     assert words in refusal_of_later(tmp_path, first, first | more, features=features)
 
 

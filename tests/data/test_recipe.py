@@ -552,9 +552,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
 
 
-def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
-    tmp_path, caplog
-):
+def test_inspect_shows_csv_as_written_and_remarks_on_codes_and_words_for_nulls(tmp_path, caplog):
     rows = [
         f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
         for k in range(19)

@@ -466,7 +466,7 @@ def only_slow(*case: object) -> object:
         ),
     ],
 )
-def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
+def test_a_command_of_a_silent_store_ends_by_signals(
     kind, words, name, method, number, tmp_path, monkeypatch
 ):
     with kind(SILENT=method) as server:
@@ -582,9 +582,7 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
         pytest.param(Emulator, "error", "", marks=[needs_emulator, pytest.mark.slow]),
     ],
 )
-def test_a_server_that_goes_away_makes_no_file_damaged(
-    kind, on_bad_shard, endpoint, tmp_path, monkeypatch
-):
+def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, endpoint, tmp_path, monkeypatch):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)

@@ -119,7 +119,7 @@ def test_a_pipeline_of_documents_takes_them_as_they_are(table, text, tmp_path):
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
 @pytest.mark.parametrize("problem", [{}, {"label": "kind", "loss": "log_loss"}], ids=["", "many"])
-def test_scikit_learn_and_onnxruntime_decide_raw_rows_as_we_do_and_meet_unknown_categories(
+def test_scikit_learn_and_onnxruntime_decide_raw_rows_as_we_do(
     table, where, columns, problem, tmp_path
 ):
     given = table.assign(kind=np.array(["a", "b", "c"])[table.code.to_numpy() % 3])

@@ -36,9 +36,7 @@ from tests.helpers.user_rows import Corpus, list_rows
 # --- what an update reads ------------------------------------------------------------------------
 
 
-def test_where_old_scans_and_one_of_the_new_rows_prove_enough_no_old_shard_is_read(
-    corpus, tmp_path
-):
+def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_shard_is_read(corpus, tmp_path):
     few = tmp_path / "few.svm"  # so few that the proof of the others nearly suffices
     few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
     before = fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)
@@ -170,9 +168,7 @@ def test_rows_are_forgotten_by_stages_and_the_hard_margin(settings, touched, use
         assert holds(found, least_primal(X, y, 5.0))
 
 
-def test_moved_shards_are_known_by_their_bytes_and_a_new_run_reads_all_rows(
-    user_rows, tmp_path, caplog
-):
+def test_moved_shards_are_known_by_bytes_and_a_new_run_reads_all_rows(user_rows, tmp_path, caplog):
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
     shards = user_rows.shards("svm", tmp_path / "here")
@@ -189,9 +185,7 @@ def test_moved_shards_are_known_by_their_bytes_and_a_new_run_reads_all_rows(
     assert "rows that were forgotten are read again" in caplog.text
 
 
-def test_a_shard_is_known_by_its_bytes_counts_twice_if_wanted_and_loses_its_rows_twice(
-    user_rows, tmp_path
-):
+def test_a_shard_is_known_by_its_bytes_and_counts_twice_if_that_is_wanted(user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     duplicate, other = (
         Path(shutil.copy2(shards[0], tmp_path / name)) for name in ("duplicate.svm", "other.svm")
@@ -530,9 +524,7 @@ def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_p
     assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
 
 
-def test_no_cache_has_flat_files_of_forgotten_rows_also_if_the_change_does_not_count(
-    user_rows, tmp_path
-):
+def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_rows, tmp_path):
     shards = user_rows.shards("svm", tmp_path)
     elsewhere = streamtron.Machine(cache_dir=str(tmp_path / "n.run" / "cache"))
     for name in "mn":

@@ -117,9 +117,7 @@ def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(wor
     "name", ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"]
 )
 @pytest.mark.parametrize("change", ["update", "fit"])
-def test_a_link_out_of_a_run_is_refused_by_what_would_write_through_it(
-    change, name, place, tmp_path
-):
+def test_a_link_out_of_a_run_is_refused_by_what_writes_through_it(change, name, place, tmp_path):
     path = place / "m.run" / name
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)

@@ -98,12 +98,7 @@ READS: dict[str, dict[str, str]] = {
     "m.run/witness": EVERY,
     "m.run/checkpoint": EVERY,
     "m.run/new": EVERY,
-    "held": {
-        "fit": "--valid held",
-        "sweep": "",
-        "predict": "",
-        "report": "",
-    },
+    "held": {"fit": "--valid held", "sweep": "", "predict": "", "report": ""},
     "held.svm": {"fit": "--calibrate held.svm"},
     "settings.toml": dict.fromkeys(("fit", "sweep"), "--config settings.toml"),
     "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
@@ -149,9 +144,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("link", ["path", "link"])
 @pytest.mark.parametrize(("words", "output", "name"), TABLE)
-def test_no_command_writes_over_what_it_reads_or_into_a_run(
-    words, output, name, link, whole, tmp_path
-):
+def test_no_command_writes_over_what_it_reads_or_a_run(words, output, name, link, whole, tmp_path):
     path = tmp_path / {"--table": "link.csv"}.get(output, "link.png")
     if link == "link" or output == "--table":  # whose suffix is checked before
         path.symlink_to(whole / name)

@@ -40,7 +40,7 @@ def trained(
 
 
 @pytest.mark.parametrize("active_set", [ALL, WORKING_SET, BLOCKS])
-def test_the_bounds_hold_the_optimum_whatever_fits_and_a_witness_proves_them(
+def test_the_bounds_hold_the_optimum_whatever_fits_as_a_witness_proves(
     corpus, active_set, tmp_path
 ):
     events: list[Event] = []
@@ -140,7 +140,7 @@ def no_bit_changes(
         ("hinge", ALL, []),
     ],
 )
-def test_threads_lost_parts_and_a_client_that_died_change_no_bit(
+def test_threads_lost_parts_and_a_dead_client_change_no_bit(
     corpus, loss, active_set, last, tmp_path
 ):
     def rounds(number: int) -> set[int]:
@@ -230,11 +230,7 @@ def test_parts_may_hold_one_label_each_and_rows_of_no_weight(tmp_path):
     assert found.model.weights == pytest.approx(alone.model.weights, abs=5e-3)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"faithful": True}, {"stage": "1"}, {"parts": 11}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [{"faithful": True}, {"stage": "1"}, {"parts": 11}], ids=str)
 def test_parts_refuse_what_they_cannot_train(settings, corpus):
     refused = "parts is 11, and there are 10 shards" if "parts" in settings else "5 parts"
     with pytest.raises(SettingsError, match=refused):
@@ -253,9 +249,7 @@ def test_parts_refuse_what_they_cannot_train(settings, corpus):
         ("fg", {"multilabel": True}, "none of the 2 rows has a label: wanted one"),
     ],
 )
-def test_parts_refuse_what_a_reading_of_all_shards_would_before_they_train_together(
-    names, settings, sentence, tmp_path
-):
+def test_parts_refuse_what_one_reading_would_before_they_train(names, settings, sentence, tmp_path):
     texts = {
         "a": "1 1:1\n-1 1:2\n",
         "b": "1 1:1\n",
@@ -370,9 +364,7 @@ def test_a_free_bias_moves_in_the_blocks_of_parts_and_of_those_that_come_later(t
     assert trained([tmp_path / "text"], **how | {"parts": 2}).report["readings"] <= 9.0
 
 
-def test_where_columns_are_few_nothing_changes_a_bit_and_the_run_grows_and_is_proven(
-    dense, tmp_path
-):
+def test_where_columns_are_few_nothing_changes_a_bit_and_runs_grow_and_are_proven(dense, tmp_path):
     few = partial(trained, dense[:5], tol=1e-6, **FEW)
     found = no_bit_changes(few, tmp_path, lambda n: {2, 3, n // 2, n - 2, n - 1}, [1])
     proof = certify(tmp_path / "alone")
@@ -498,9 +490,7 @@ def test_separable_rows_are_proven_in_any_parts_at_any_C(case, tmp_path):
         ("hinge", 1.0, 1e12, 200),
     ],
 )
-def test_equal_rows_of_both_labels_have_their_optimum_at_0_in_bounds(
-    loss, at_0, size, active_set, tmp_path
-):
+def test_equal_rows_of_both_labels_have_bounds_that_hold_0(loss, at_0, size, active_set, tmp_path):
     rows = np.full((6, 3), size) * [1.0, 2.0, 3.0], np.array([1, 1, -1, -1, 1, -1])
     shards = shards_of(tmp_path, rows, [3])
     names = {"loss": loss, "active_set": active_set, "rho": 0.0, "max_epochs": 3}

@@ -148,9 +148,7 @@ def test_many_columns_and_a_tenth_of_the_rows_in_memory_take_few_readings(loss, 
 
 @problems
 @pytest.mark.parametrize("how", [{}, {"active_set": 8_000}, {"parts": 3}], ids=str)
-def test_a_column_taken_for_0_is_never_moved_and_still_counted(
-    loss, ratio, how, tmp_path, monkeypatch
-):
+def test_a_column_taken_for_0_is_not_moved_but_counted(loss, ratio, how, tmp_path, monkeypatch):
     X, signs = drawn(12)
     costs, out = np.ones(len(X)), np.array([2, 5])
     monkeypatch.setattr(BestWeights, "zeros", property(lambda _: out + 1))  # of shards from 1

@@ -24,12 +24,7 @@ from streamtron import LinearModel
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.core.theory import decision_radius
-from streamtron.model.calibration import (
-    METHODS,
-    fit_direction,
-    probabilities,
-    probabilities_of,
-)
+from streamtron.model.calibration import METHODS, fit_direction, probabilities, probabilities_of
 from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
 from streamtron.model.metrics import ProbabilityScores, binned

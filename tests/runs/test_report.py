@@ -413,11 +413,7 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path, width):
     generate(str(tmp_path / "rows"), rows=400, columns=90, seed=1, shards=1)
     model = tmp_path / f"a_name_{'too_long_' * 9}for_a_phone"
     streamtron.sweep(
-        tmp_path / "rows",
-        valid=tmp_path / "rows",
-        C=[1e-5, 1e-3, 0.1, 1],
-        rho=[0, 1],
-        model=model,
+        tmp_path / "rows", valid=tmp_path / "rows", C=[1e-5, 1e-3, 0.1, 1], rho=[0, 1], model=model
     )
     path = Path(f"{model}.run") / "report.json"
     told = json.loads(path.read_text())

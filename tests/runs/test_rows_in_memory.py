@@ -189,9 +189,7 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
     ],
     ids=str,
 )
-def test_an_iterator_is_read_once_and_only_the_cache_is_written(
-    settings, table, tmp_path, monkeypatch
-):
+def test_an_iterator_is_read_once_and_only_cached(settings, table, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     batches, written = table.to_batches(max_chunksize=1000), []
 

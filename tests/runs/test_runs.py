@@ -200,9 +200,7 @@ def test_a_checkpoint_with_a_flipped_bit_or_that_is_none_lets_the_last_one_be_us
         assert not path.exists(), "it would take the place of the sound one"
 
 
-def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_and_says_so(
-    stopped, caplog
-):
+def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_loudly(stopped, caplog):
     for name in (CHECKPOINT, BEFORE):
         flip(stopped / "model.run" / name, 4000)
     fitted(stopped, "model", resume=True)
@@ -387,9 +385,7 @@ def empty_state() -> State:
 
 
 @pytest.mark.parametrize(("every", "least", "most"), [(0.0, 20, 25), (10.0, 5, 5), (1e9, 0, 0)])
-def test_checkpoints_take_no_more_time_than_solves_nor_than_asked(
-    every, least, most, tmp_path, monkeypatch
-):
+def test_checkpoints_take_no_more_time_than_solves(every, least, most, tmp_path, monkeypatch):
     disk = SlowDisk(tmp_path)
     saver = disk.writer(every, monkeypatch)
     for _ in range(100):  # solves of half a second
@@ -411,9 +407,7 @@ def test_what_took_long_to_read_is_saved_before_a_solve_however_rarely_asked(tmp
     assert saved == [0, 0, 1, 1, 2]
 
 
-def test_a_run_killed_in_its_first_solve_goes_on_if_its_reading_took_long(
-    place, monkeypatch, caplog
-):
+def test_a_run_killed_in_its_first_solve_goes_on_if_reading_took_long(place, monkeypatch, caplog):
     monkeypatch.setattr(runs, "WORTH_KEEPING", 0.0)
 
     def interrupted(learner: Learner) -> Solve:

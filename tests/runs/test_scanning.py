@@ -92,9 +92,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_a_task_a_shard_proves_what_one_process_proves_however_rows_are_cut(
-    lines, whole, tmp_path, sizes
-):
+def test_a_task_a_shard_proves_what_one_process_does_however_cut(lines, whole, tmp_path, sizes):
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
     witness = witnessed(outcome, shards)
@@ -145,9 +143,7 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_shard_of_more_or_fewer_rows_than_its_witness_has_is_named(
-    lines, whole, tmp_path, off, at
-):
+def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, tmp_path, off, at):
     outcome, _ = whole
     shards = cut(lines, tmp_path / "cut", [6000, ROWS - 6000])
     content, tensors = read_sealed(witnessed(outcome, shards), "witness")
@@ -251,9 +247,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - SLOW)))
-def test_without_a_witness_workers_prove_what_one_process_proves_scan_by_scan(
-    workers, corpora, case
-):
+def test_without_a_witness_workers_prove_what_one_process_does_scan_by_scan(workers, corpora, case):
     executor = Noted(workers)
     assert proven(corpora, case, executor) == proven(corpora, case)
     assert executor.asked == ["scan_shard"] * CASES[case].scans

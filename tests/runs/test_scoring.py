@@ -61,9 +61,7 @@ ODD = ("", " a", '"', "a\tb", "a\rb", 'say "x, y"\n', "x,y", "ä\u2028ö")
 
 @pytest.mark.parametrize("suffix", ["txt", "csv", "tsv"])
 @pytest.mark.parametrize("multilabel", [False, True])
-def test_the_csv_module_reads_back_labels_of_delimiters_quotes_and_ends_of_lines(
-    multilabel, suffix, tmp_path
-):
+def test_the_csv_module_reads_back_labels_of_quotes_and_ends_of_lines(multilabel, suffix, tmp_path):
     classes, reading = tuple(sorted(ODD)), {"index_base": 1, "multilabel": multilabel}
     model = LinearModel(np.eye(8), np.full(8, -0.5), classes, {}, None, reading)
     rows = [[k] for k in range(8)]
@@ -95,7 +93,7 @@ def _many(classes: tuple[Label, ...], **reading: object) -> LinearModel:
 @pytest.mark.parametrize(
     "classes", [("ham", "spam"), (False, True), (0.5, 2.0), ("ant", "bee", "cow"), (0.5, 2.0, 9.0)]
 )
-def test_a_line_is_the_label_or_all_above_0_and_every_decision_in_order(
+def test_a_line_is_the_label_or_all_above_0_and_every_decision(
     classes, multilabel, corpus, tmp_path
 ):
     """Of two classes that is the sign of w·x and the bias, and their sum."""
