@@ -50,7 +50,10 @@ OWNERS: dict[str, set[str]] = {
 }
 """Library → the packages or modules that may import it."""
 
-GOALS: dict[str, tuple[int, int]] = {"streamtron": (24_000, 39_843), "tests": (18_000, 29_874)}
+GOALS: dict[str, tuple[int, int]] = {
+    "streamtron": (24_000, 39_843),
+    "tests": (18_000, 29_874),
+}
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 
 TOLERANCE = 100

@@ -283,10 +283,6 @@ WORDS: list[tuple[str, Any]] = [
     ("tfidf,analyzer=char_wb,ngrams=4-6", TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 6))),
     ("norm=none,strip_accents=unicode", CountVectorizer(strip_accents="unicode")),
     ("hash_bits=12", HashingVectorizer(n_features=2**12, alternate_sign=False)),
-    (
-        "hash_bits=12,alternate_sign,lowercase=false,ngrams=2-3",
-        HashingVectorizer(n_features=2**12, lowercase=False, ngram_range=(2, 3)),
-    ),
     ("hash_bits=8,alternate_sign,norm=l1", HashingVectorizer(n_features=2**8, norm="l1")),
     ("hash_bits=8,alternate_sign,binary", HashingVectorizer(n_features=2**8, binary=True)),
     (

@@ -27,6 +27,7 @@ from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.model.charts import Axis, Line, line_chart, short
 from streamtron.model.metrics import Scores
+from tests.cli.test_snapshots import HISTORY
 from tests.helpers.processes import Run, one_sentence, succeeded
 from tests.helpers.user_rows import list_rows
 from tests.runs.test_moved_runs import everything
@@ -149,20 +150,7 @@ def test_the_page_shows_what_the_report_says(run, place, model):
 def test_the_history_is_drawn_reading_by_reading_from_four_points_on(run, place, model, readings):
     path = place / "model.run/report.json"
     before = path.read_text()
-    history: list[dict[str, Any]] = [
-        {
-            "reading": k,
-            "seconds": k + 1.0,
-            "lower": 0.2,
-            "upper": 0.4,
-            "gap": 0.5**k,
-            "proven": True,
-            "active_rows": 9 - k,
-            "newton_steps": k,
-        }
-        for k in range(readings)
-    ]
-    history[0] |= {"lower": None, "gap": None, "proven": False}
+    history: list[dict[str, Any]] = [dict(row) for row in HISTORY[:readings]]
     history.append({**history[-1], "reading": readings, "lower": 0.4, "gap": 1e-9})
     path.write_text(json.dumps({**json.loads(before), "history": history[: readings + 1]}))
     try:

@@ -42,7 +42,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
 from streamtron.solver.vectors import dense
 from tests.helpers.examples import slow_but
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, stopping, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -296,12 +296,12 @@ def test_a_run_on_parts_stopped_before_its_first_scan_is_taken_up_on_as_many(tmp
     (tmp_path / "parts").mkdir()
     for rows in (5000, 6000):
         write_corpus(tmp_path / "parts" / str(rows), rows=rows, noise=0.1)
-    assert command(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
+    assert here(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
     process = Process(COMMAND, *words, "--parts", "2", cwd=tmp_path)
     until(lambda: process.poll() is not None or (tmp_path / "model.run" / "parts").exists())
     process.send_signal(signal.SIGTERM)
     assert "Go on from model.run with --resume." in process.end().stderr
-    assert command(tmp_path, *words, "--resume").returncode == 0
+    assert here(tmp_path, *words, "--resume").returncode == 0
     assert (tmp_path / "model").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
@@ -310,7 +310,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     process = Process(COMMAND, *words, cwd=place)
     assert reached(place, "model", process, at_checkpoint(1))
     process.stop()
-    other = command(place, *words, "--resume")
+    other = here(place, *words, "--resume")
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
@@ -477,8 +477,8 @@ def test_a_signal_amid_a_solve_is_taken_up_to_the_same_model(tmp_path, call, set
             f"stopped by {number}; nothing half-written is left, and the last checkpoint is "
             "kept. Go on from model.run with --resume."
         )
-    assert command(tmp_path, *words, "model", "--resume").returncode == 0
-    assert command(tmp_path, *words, "whole").returncode == 0
+    assert here(tmp_path, *words, "model", "--resume").returncode == 0
+    assert here(tmp_path, *words, "whole").returncode == 0
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
 
 
