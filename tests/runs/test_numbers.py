@@ -1,7 +1,6 @@
 """Models of numbers on disk: predicted, measured, reported, swept, explained, certified."""
 
 import csv
-import itertools
 import json
 import warnings
 from functools import partial
@@ -131,33 +130,6 @@ def test_models_of_other_programs_are_certified_for_their_loss(place):
     words = "certify ridge.npy train.svm --loss squared_error --C 0.5 --index-base 1 --bias-last"
     done = here(place, *words.split(), "--json")
     assert json.loads(done.stdout)["certificate"]["relative_duality_gap"] < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("intercept", "loss"),
-    [
-        pytest.param(*pair, marks=[pytest.mark.slow] * (pair == ("free", "epsilon_insensitive")))
-        for pair in itertools.product(["free", "penalised"], REGRESSION)
-    ],
-)
-def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, place, intercept, loss):
-    """Each within the bounds that are proven of the others."""
-    both = [place / f"{name}.svm" for name in ROWS]
-    how: dict[str, Any] = {"loss": loss, "intercept": intercept, "tol": 1e-3}
-    best = streamtron.fit(both, **{**how, "tol": 1e-8}).certificate
-    proven = [
-        streamtron.fit(both, **how, active_set=8_000).certificate,
-        streamtron.fit(both, **how, parts=2).certificate,
-        streamtron.fit(both, **how, parts=2, active_set=16_000).certificate,
-    ]
-    model = tmp_path / "model"
-    streamtron.fit(both[:1], **how, model=model)
-    proven.append(streamtron.update(model, both[1:]).model.certificate)
-    proven.append(streamtron.certify(model, both).certificate.to_dict())
-    for certificate in proven:
-        assert certificate["relative_duality_gap"] <= 1e-3
-        assert certificate["dual_objective"] <= best["primal_objective"]
-        assert certificate["primal_objective"] >= best["dual_objective"]
 
 
 def test_a_row_that_is_added_to_ridge_leaves_the_bias_that_was_proven(tmp_path):
