@@ -225,16 +225,8 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
 # --- what is reported ----------------------------------------------------------------------------
 
 FORGETS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, int], list[str]]] = {
-    "a shard and none": (
-        lambda *_: {"shards": ["nobody.svm", "1.svm"]},
-        {"1.svm": 200},
-        ["nobody.svm"],
-    ),
-    "a shard by its path and its name": (
-        lambda shards, _: {"shards": [shards[1], "1.svm"]},
-        {"1.svm": 200},
-        [],
-    ),
+    "a shard and none": (lambda *_: {"shards": ["nobody", "1.svm"]}, {"1.svm": 200}, ["nobody"]),
+    "a path and a name": (lambda paths, _: {"shards": [paths[1], "1.svm"]}, {"1.svm": 200}, []),
     "rows of a shard and of none": (
         lambda _, at: {"rows": list_rows(at / "l", {"9.svm": [0], "1.svm": [3, 5], "2.svm": [9]})},
         {"1.svm": 2, "2.svm": 1},
@@ -338,21 +330,12 @@ REFUSED = {
     "a faithful run": ("update m 3.svm", "a faithful run"),
     "an old shard that grew": ("update m 3.svm", "1.svm: changed since .*m.run"),
     "an old shard that is gone": ("update m 3.svm", "1.svm: gone from .*streamtron forget"),
-    "a shard that the run has, with other bytes": (
-        "update m 1.svm 3.svm",
-        "1.svm: its bytes are others .* streamtron forget",
-    ),
+    "other bytes of a shard": ("update m 1.svm 3.svm", "its bytes are others .* streamtron forget"),
     "a shard twice": ("update m 3.svm ./3.svm", "given twice"),
     "another format": ("update m t.parquet", "parquet, and the run's .* libsvm"),
     "another label": ("update m label.svm", "label 3.0. Known are .* fit anew on all shards"),
-    "a column 0": (
-        "update m zero.svm",
-        "has a column 0, and the run's columns are numbered from 1",
-    ),
-    "a column 0 among many": (
-        "update m zeros.svm",
-        "has a column 0, and the run's columns are numbered from 1",
-    ),
+    "a column 0": ("update m zero.svm", "a column 0, and the run's columns are numbered from 1"),
+    "a column 0 among many": ("update m zeros.svm", "column 0, and the run's columns are numbered"),
     "a shard that went bad": ("forget m 0.svm", "1.svm, line 2: .* forget it whole"),
     "all shards": ("forget m 0.svm 1.svm 2.svm", "nothing would be left"),
     "all rows": ("forget m --rows all.csv", "these are all rows of the run"),
@@ -361,18 +344,9 @@ REFUSED = {
     "a key and a list": ("forget m --key user --value a --rows l", "exclude each other"),
     "shards and a list": ("forget m 0.svm --rows l", "names the shards itself"),
     "nothing": ("forget m", "nothing to forget"),
-    "a key of text": (
-        "forget m --key user --value a",
-        "libsvm text has no column 'user'.*--rows FILE",
-    ),
-    "a key of another name": (
-        "forget n --key name --value a",
-        "0 columns of the name 'name'. Wanted is one of indices, values",
-    ),
-    "a value of another type": (
-        "forget n --key y --value high",
-        "column 'y' holds double, and --value is none .Failed to parse string",
-    ),
+    "a key of text": ("forget m --key user --value a", "text has no column 'user'.*--rows FILE"),
+    "another key": ("forget n --key name --value a", "0 columns of the name 'name'. Wanted is one"),
+    "another type": ("forget n --key y --value high", "holds double, .*Failed to parse string"),
     "a key of lists": ("forget n --key indices --value 1", "column 'indices' holds list"),
 }
 
@@ -398,7 +372,7 @@ OF_RUNS: dict[str, dict[str, Any]] = {
 SPOILT: dict[str, Callable[[Path], object]] = {
     "an old shard that grew": grown,
     "an old shard that is gone": Path.unlink,
-    "a shard that the run has, with other bytes": grown,
+    "other bytes of a shard": grown,
     "a shard that went bad": turned,
 }
 """What is done to 1.svm before."""
