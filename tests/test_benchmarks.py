@@ -106,18 +106,7 @@ def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge, tmp_path):
 
 
 LEARNERS = ("--generate", "200", "--candidates", "3", "--repeats", "1", "--pairs", "2")
-WORKERS = (
-    "--generate",
-    "400",
-    "--columns",
-    "100",
-    "--candidates",
-    "2",
-    "--workers",
-    "1",
-    "--repeats",
-    "1",
-)
+FEW = "--generate 400 --columns 100 --candidates 2 --workers 1 --repeats 1"
 
 
 def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -138,7 +127,7 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
         ("in_memory", ()),
         ("criteo", ()),
         ("learners", LEARNERS),
-        ("workers", WORKERS),
+        ("workers", FEW.split()),
     ],
 )
 def test_a_tiny_run_of_the_others_saves_finite_figures_and_proven_gaps(script, options, tmp_path):

@@ -248,24 +248,11 @@ def test_every_name_that_a_page_about_the_code_gives_is_in_the_code(page):
     assert not [name for name in names if not re.search(rf"\b{name}\b", code)]
 
 
-FOREIGN = {"--system-site-packages"} | {
-    "--passes",
-    "--cache_file",
-    "--loss_function",
-    "--l2",
-    "--power_t",
-    "--initial_t",
-    "--noconstant",
-    "--oaa",
-    "--multilabel_oaa",
-    "--holdout_period",
-    "--holdout_off",
-    "--ngram",
-    "--random_seed",
-    "--save_resume",
-    "--invert_hash",
-    "--link",
-}
+VOWPAL = (
+    "passes cache_file loss_function l2 power_t initial_t noconstant oaa multilabel_oaa "
+    "holdout_period holdout_off ngram random_seed save_resume invert_hash link"
+)
+FOREIGN = {"--system-site-packages", *map("--{}".format, VOWPAL.split())}
 """Options of other programs."""
 
 DASK = {"--port", "--nthreads", "--memory-limit", "--rm", "--user"}

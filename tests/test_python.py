@@ -122,12 +122,3 @@ def test_coefficients_are_certified_and_evaluated_whatever_the_two_labels_are(th
     named = streamtron.load(theirs / "theirs.npy", classes=(-1, 1), **how)
     with pytest.raises(DataError):  # which are not those of the rows
         streamtron.certify(named, theirs / "01.svm", C=1.0, rho=1.0)
-
-
-def test_the_help_of_certify_shows_no_default_that_it_does_not_take(theirs):
-    said = " ".join(here(theirs, "certify", "--help").stdout.split())
-    assert "0 = no bias [the model's]." in said
-    assert "C = 1/(2 Δ²) [the model's]." in said
-    done = here(theirs, "certify", "theirs.npy", "01.svm", "--C", 1, "--index-base", 1)
-    assert done.returncode == 2
-    assert "Give --rho" in done.stderr

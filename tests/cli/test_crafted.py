@@ -15,23 +15,8 @@ import streamtron
 from streamtron.core.sealed import read_sealed, write_sealed
 from tests.helpers.processes import Process, here
 
-VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    10**400,
-    1e308,
-    -1e308,
-    5e-324,
-    "x",
-    "",
-    [],
-    [["x"]],
-    {},
-    {"a": [1]},
-    "gone",
-)
+NUMBERS = (-1, 0, 10**400, 1e308, -1e308, 5e-324)
+VALUES: tuple[Any, ...] = (None, True, *NUMBERS, "x", "", [], [["x"]], {}, {"a": [1]}, "gone")
 """What takes the place of every value; the last one stands for no value at all."""
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -127,20 +112,7 @@ def ends_in_a_sentence(directory: Path, *words: str) -> str:
 
 
 COST: dict[str, tuple[str, ...]] = {
-    "m": (
-        "inspect",
-        "predict",
-        "evaluate",
-        "explain",
-        "sklearn",
-        "json",
-        "liblinear",
-        "onnx",
-        "report",
-        "certify",
-        "certify shards",
-        "update",
-    ),
+    "m": tuple(name for name in COMMANDS if name not in ("inspect run", "forget", "resume")),
     "m.run/report.json": ("report", "inspect run"),
     "m.run/run.json": ("inspect run", "update", "forget", "resume"),
     "m.run/manifest.json": ("inspect run", "report", "certify", "update", "forget"),

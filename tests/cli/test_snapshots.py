@@ -94,19 +94,12 @@ class _Lines(HTMLParser):
             self.lines[-1].append(" ".join(data.split()))
 
 
+NAMES = "reading seconds lower upper gap proven active_rows newton_steps"
 HISTORY = [
-    {
-        "reading": k,
-        "seconds": k + 1.0,
-        "lower": None if k == 0 else 0.2,
-        "upper": 0.4,
-        "gap": None if k == 0 else 0.5**k,
-        "proven": k > 0,
-        "active_rows": 9 - k,
-        "newton_steps": k,
-    }
+    dict(zip(NAMES.split(), (k, k + 1.0, 0.2, 0.4, 0.5**k, True, 9 - k, k), strict=True))
     for k in range(5)
 ]
+HISTORY[0] |= {"lower": None, "gap": None, "proven": False}
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,7 @@ def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     assert message.startswith(str(tmp_path / "night.toml"))
 
 
-def test_a_batch_runs_once_imports_nothing_that_lies_beside_it_and_shows_its_status(
-    tmp_path, capfd
-):
+def test_a_batch_runs_once_imports_nothing_that_lies_beside_it_and_shows_status(tmp_path, capfd):
     for name in ("click", "numpy", "streamtron", "socket"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
     (tmp_path / "night.toml").write_text(HOLD + TABLE)

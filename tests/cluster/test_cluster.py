@@ -103,10 +103,7 @@ def test_our_workers_keep_memory_that_is_going_to_be_asked_for_again():
 
 @pytest.mark.parametrize(
     ("texts", "sentence"),
-    [
-        (["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"),
-        (["# none\n"], "no rows"),
-    ],
+    [(["1 1:1\n"] * 4 + ["1 1:1\n1 2:x\n", "1 1:1\n"], "4.svm, line 2"), (["# none\n"], "no rows")],
 )
 def test_an_error_in_a_shard_is_that_of_one_process(guest, model, tmp_path, texts, sentence):
     for number, text in enumerate(texts):
@@ -201,9 +198,7 @@ def _dies(_: str) -> Iterator[int]:
     yield 0
 
 
-def test_a_failure_or_a_signal_ends_our_own_workers_and_leaves_nothing_half_written(
-    model, tmp_path
-):
+def test_a_failure_or_a_signal_ends_our_workers_and_leaves_nothing_half_written(model, tmp_path):
     (tmp_path / "bad.svm").write_text("1 1:x\n")
     with connect(1) as workers:
         with pytest.raises(DataError):

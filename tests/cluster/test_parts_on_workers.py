@@ -213,7 +213,7 @@ def become(status: str, dask_worker: Any) -> None:
     ],
     indirect=["active_set"],
 )
-def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_change_no_bit(
+def test_workers_killed_in_turn_or_paused_change_no_bit(
     place, workers, alone, active_set, tmp_path, kind, at
 ):
     disturbing = disturbed(workers, kind, **({"at": at, "mark": tmp_path / "dead"} if at else {}))
@@ -223,13 +223,7 @@ def test_workers_killed_in_turn_or_early_and_one_that_takes_no_task_any_more_cha
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        {"penalty": "l1"},
-        {"penalty": "elasticnet"},
-        {"multiclass": True},
-    ],
-    ids=str,
+    "how", [{"penalty": "l1"}, {"penalty": "elasticnet"}, {"multiclass": True}], ids=str
 )
 def test_sparse_models_and_many_classes_survive_a_kill_to_the_bit(place, workers, tmp_path, how):
     wanted = {"C": 2.0, "tol": 1e-3, "parts": 3, "class_weight": "balanced"}
@@ -365,21 +359,9 @@ class Fit:
 
     def __init__(self, place: Path, model: Path, workers: Workers, active_set: int) -> None:
         self.workers = workers
-        words = [
-            "fit",
-            "train",
-            "--model",
-            model,
-            "--C",
-            20,
-            "--tol",
-            0.02,
-            "--resume",
-            "--active-set",
-            f"{active_set}B",
-            "--scheduler",
-            workers.client.scheduler.address,
-        ]
+        words = ["fit", "train", "--model", model, "--C", 20, "--tol", 0.02, "--resume"]
+        words += ["--active-set", f"{active_set}B"]
+        words += ["--scheduler", workers.client.scheduler.address]
         self._begin = lambda: Process(COMMAND, *words, cwd=place)
         self.process = self._begin()
 

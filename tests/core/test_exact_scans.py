@@ -273,9 +273,7 @@ def said(drawn: Drawn, cost: Fractions, seed: int) -> tuple[list[str], float, fl
         (draw_penalised, LOG_LOSS, 60, math.inf),
     ],
 )
-def test_no_bound_of_scans_made_to_cancel_is_false_in_exact_arithmetic(
-    drawer, loss, number, off, many
-):
+def test_no_bound_of_scans_made_to_cancel_is_false_in_fractions(drawer, loss, number, off, many):
     """And where no scale is chosen for them they are ``off`` by no more than they need be."""
     with mpmath.workdps(80):
         seeds = range(SCANS, SCANS + 10_000) if many else range(number)

@@ -28,9 +28,7 @@ def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_removed_is_logged_unless_it_is_gone(
-    tmp_path, caplog, monkeypatch
-):
+def test_a_directory_that_cannot_be_removed_is_logged_unless_gone(tmp_path, caplog, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "not permitted")
 

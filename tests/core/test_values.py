@@ -79,12 +79,6 @@ def test_scalars_and_arrays_of_numpy_are_the_numbers_that_they_hold(place):
     assert streamtron.fit(place / "rows.svm", C=np.float32(1)).settings["C"] == 1.0
 
 
-@pytest.mark.parametrize("C", [10**400, 10**5000, "1", b"1", True], ids=lambda C: type(C).__name__)
-def test_the_estimator_refuses_a_price_that_is_no_number(C):
-    with pytest.raises(SettingsError, match=r"^C is "):
-        streamtron.StreamtronClassifier(C=C).fit([[1.0], [-1.0]], [1, 0])
-
-
 BAD_PATHS: list[Callable[[Any], Any]] = [
     lambda path: streamtron.fit("rows.svm", model=path),
     streamtron.load,
@@ -163,27 +157,14 @@ def test_python_refuses_what_the_command_line_does(make, expected):
         make()
 
 
-OPTIONS = (
-    "--C",
-    "--delta",
-    "--rho",
-    "--tol",
-    "--b",
-    "--max-epochs",
-    "--stage",
-    "--memory",
-    "--seed",
-    "--checkpoint-every",
-    "--parts",
-    "--threads",
-)
+OPTIONS = "C delta rho tol b max-epochs stage memory seed checkpoint-every parts threads"
 
 
 @pytest.mark.parametrize("text", ["1_0", "٣", "1i"])
 def test_underscores_digits_beyond_ascii_and_half_a_unit_are_no_numbers(place, text):
     fit = partial(here, place, "fit", "rows.svm", "--model", "m")
-    for option in OPTIONS:
-        one_sentence(fit(option, text), 2, text)
+    for option in OPTIONS.split():
+        one_sentence(fit(f"--{option}", text), 2, text)
     one_sentence(fit("--class-weight", f"1={text}"), 2)
     for parse in (parse_size, parse_duration, partial(values_of, "C")):
         with pytest.raises(SettingsError):

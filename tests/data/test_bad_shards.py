@@ -130,9 +130,7 @@ def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, k
 
 
 @pytest.mark.parametrize(("cached", "readings"), [(True, 1.0), (False, 2.0)])
-def test_the_first_shard_that_can_be_read_settles_the_layout_and_is_read_twice_without_a_cache(
-    tmp_path, cached, readings
-):
+def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path, cached, readings):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with opened(tmp_path, tmp_path / "_c" if cached else None, on_bad_shard="skip") as source:

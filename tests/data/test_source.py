@@ -63,7 +63,7 @@ def cut_rows(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(cut_rows(), st.randoms(use_true_random=False))
-def test_chunks_are_the_same_however_a_reader_cuts_wherever_they_lie(
+def test_chunks_are_the_same_however_a_reader_cuts_or_where_they_lie(
     tmp_path_factory, case, random
 ):
     rows, sizes = case
@@ -168,24 +168,9 @@ def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted
 @pytest.mark.parametrize(
     ("first", "second", "options", "words"),
     [
-        (
-            ("1", {}),
-            (1.0, {}),
-            {},
-            "the number 1.0 as label, where the labels before are strings ('1')",
-        ),
-        (
-            (1.0, {}),
-            (True, {}),
-            {},
-            "the boolean True as label, where the labels before are numbers (1.0)",
-        ),
-        (
-            (1.0, {}),
-            ("1", {}),
-            {},
-            "the string '1' as label, where the labels before are numbers (1.0)",
-        ),
+        (("1", {}), (1.0, {}), {}, "the number 1.0 as label, where the labels before are strings"),
+        ((1.0, {}), (True, {}), {}, "the boolean True as label, where the labels before are"),
+        ((1.0, {}), ("1", {}), {}, "the string '1' as label, where the labels before are numbers"),
         ((1.0, {}), (-1.0, {}), {"classes": [0.0, 1.0]}, "label -1.0. Known are 0.0 and 1.0"),
         (
             (1.0, {10: 1.0}),
@@ -195,9 +180,7 @@ def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted
         ),
     ],
 )
-def test_a_row_that_does_not_go_with_those_before_is_refused(
-    tmp_path, first, second, options, words
-):
+def test_a_row_that_does_not_go_with_others_is_refused(tmp_path, first, second, options, words):
     kind = MachineError if "most_columns" in options else DataError
     rows = [(label, 1.0, row) for label, row in (first, second)]
     write_shard(tmp_path / "a.svm", rows[:1])
@@ -252,9 +235,7 @@ HALF = DataError("a.svm, line 1: half of a line.")
 @pytest.mark.parametrize(
     ("on_bad_shard", "error"), [("error", None), ("skip", None), ("skip", HALF)]
 )
-def test_a_shard_that_changes_while_it_is_read_is_refused_and_not_skipped(
-    on_bad_shard, error, tmp_path
-):
+def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard, error, tmp_path):
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()

@@ -243,54 +243,22 @@ def store(request):
 
 # What is found -----------------------------------------------------------------------------------
 
-KEYS = [
-    "day-2/b.svm",
-    "day-1/a.svm",
-    "day-1/_SUCCESS",
-    "day-1/deep/z.svm",
-    "night/c.svm",
-    "B.svm",
-    "10.svm",
-    "9.svm",
-    "é.svm",
-    "_x/a.svm",
-    ".hidden.svm",
-    "a b%41+c.svm",
-    "day-1.svm",
-    "#b.svm",
-    "%.svm",
-    "&=.svm",
-    "?b.svm",
-    "x[1].svm",
-    "ü .svm",
-]
-
-
-ROOTS = [
-    "",
-    "day-1",
-    "day-1/",
-    "day-1/a.svm",
-    "_x",
-    "*",
-    "day-*",
-    "**/*.svm",
-    "day-*/*.svm",
-    "*/deep",
-    "[0-9]*.svm",
-    "_x/*",
-    "**",
-    "day-1/**/*.svm",
-    "d*/d*/z.svm",
-]
+KEYS = (
+    "day-2/b.svm|day-1/a.svm|day-1/_SUCCESS|day-1/deep/z.svm|night/c.svm|B.svm|10.svm|9.svm|é.svm"
+    "|_x/a.svm|.hidden.svm|a b%41+c.svm|day-1.svm|#b.svm|%.svm|&=.svm|?b.svm|x[1].svm|ü .svm"
+)
+ROOTS = (
+    "|day-1|day-1/|day-1/a.svm|_x|*|day-*|**/*.svm|day-*/*.svm|*/deep|[0-9]*.svm|_x/*|**"
+    "|day-1/**/*.svm|d*/d*/z.svm"
+)
 
 
 def test_a_root_stands_for_the_same_names_in_the_same_order_in_a_store_and_on_disk(store, tmp_path):
-    for number, key in enumerate(KEYS):
+    for number, key in enumerate(KEYS.split("|")):
         (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / key).write_text(f"1 {number + 1}:1\n")
     store.upload(tmp_path)
-    for root in ROOTS:
+    for root in ROOTS.split("|"):
         on_disk, stored = find_shards([f"{tmp_path}/{root}"]), find_shards([store.uri(root)])
         facts = [[(shard.name, shard.size) for shard in shards] for shards in (on_disk, stored)]
         assert facts[0] == facts[1], root
@@ -475,6 +443,9 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
     assert not [key for key in gets(s3) if key.endswith(".svm")]
 
 
+SLOW_EMULATOR = [needs_emulator, pytest.mark.slow]
+
+
 def only_slow(*case: object) -> object:
     return pytest.param(*case, marks=pytest.mark.slow)
 
@@ -489,16 +460,10 @@ def only_slow(*case: object) -> object:
         only_slow(Server, "fit {} --model m", "a.svm.gz", "GET"),
         only_slow(Server, "convert {} -o out", "a.svm", "GET"),
         pytest.param(Emulator, "fit {} --model m", "a.svm", "GET", marks=needs_emulator),
-        pytest.param(
-            Emulator,
-            "fit {} --model m",
-            "a.svm.gz",
-            "GET",
-            marks=[needs_emulator, pytest.mark.slow],
-        ),
+        pytest.param(Emulator, "fit {} --model m", "a.svm.gz", "GET", marks=SLOW_EMULATOR),
     ],
 )
-def test_a_command_whose_store_never_answers_is_ended_by_a_signal(
+def test_a_command_of_a_silent_store_ends_by_signals(
     kind, words, name, method, number, tmp_path, monkeypatch
 ):
     with kind(SILENT=method) as server:
@@ -550,15 +515,13 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
         ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Wanted is a URI"),
         ("az://data/a.svm", MachineError, "az://data/a.svm: Install adlfs to access Azure"),
         ("s3://me:hush@data/a.svm", DataError, "s3://data: a secret in the URI. Give it in"),
-        (
-            "abfs://c@account/a.svm?client_secret=hush",
-            DataError,
-            "abfs://account: a secret in the URI (client_secret)",
-        ),
-        (
-            "abfs://c@account/a.svm?credential_kind=x&sas_token=hush",
-            DataError,
-            "abfs://account: a secret in the URI (sas_token)",
+        *(
+            (
+                f"abfs://c@account/a?{key}=hush",
+                DataError,
+                f"abfs://account: a secret in the URI ({key}",
+            )
+            for key in ("client_secret", "sas_token")
         ),
     ],
 )
@@ -614,9 +577,7 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
         pytest.param(Emulator, "error", "", marks=[needs_emulator, pytest.mark.slow]),
     ],
 )
-def test_a_server_that_goes_away_makes_no_file_damaged(
-    kind, on_bad_shard, endpoint, tmp_path, monkeypatch
-):
+def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, endpoint, tmp_path, monkeypatch):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)

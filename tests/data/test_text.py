@@ -172,22 +172,6 @@ def test_a_number_that_is_something_else_later_is_refused(name, second, message,
         convert(tmp_path, tmp_path / "rows", settings=SPAM)
 
 
-def test_documents_are_read_once_and_for_a_vocabulary_twice(tmp_path):
-    counters = Path("/proc/self/io")
-    if not counters.exists():
-        pytest.skip("this system does not count what a process reads")
-    write_texts(tmp_path / "a.jsonl", documents() * 160)
-    size = (tmp_path / "a.jsonl").stat().st_size
-
-    def readings(name, text):
-        before = int(counters.read_text().split()[1])
-        convert(tmp_path / "a.jsonl", tmp_path / name, label="y", text=text)
-        return (int(counters.read_text().split()[1]) - before) // size
-
-    readings("first", HASHED)  # loads what is needed
-    assert [readings(str(k), text) for k, text in enumerate((HASHED, "text"))] == [1, 2]
-
-
 def test_what_has_no_meaning_with_a_text_is_refused(tmp_path):
     write_table(tmp_path / "mail.jsonl", MAIL)
     mail, out = tmp_path / "mail.jsonl", tmp_path / "out"

@@ -15,46 +15,13 @@ from streamtron.data.reader_config import ReaderConfig
 from tests.helpers.examples import examples
 from tests.helpers.shard_rows import rows_of
 
-SHORT = [
-    "1",
-    "2",
-    "0.5",
-    "-1",
-    "+2",
-    "1e3",
-    "2E-3",
-    "-.5e+1",
-    "007",
-    "1.",
-    "0.1",
-    "0.2",
-    "16777217",
-    "1234567.25",
-    "12345678.5",
-    "0.30000000000000004",
-    "1e-40",
-    "1e-23",
-    "0.1234567890123456789",
-]
+DECIMALS = "1 2 0.5 -1 +2 1e3 2E-3 -.5e+1 007 1. 0.1 0.2 16777217 1234567.25 12345678.5"
+SHORT = [*DECIMALS.split(), "0.30000000000000004", "1e-40", "1e-23", "0.1234567890123456789"]
 LONG = ["9007199254740993", "1234567890123456789"]
 """Integers that float64 does not hold: no labels."""
 
-NAMES = [
-    "a",
-    "b",
-    "cheap",
-    "a^b",
-    "b^c",
-    "^",
-    "größer",
-    "中文字",
-    "𝒳",
-    "\u2010",
-    "'q",
-    "1",
-    "q" * 41,
-    "\x01",
-]
+PLAIN_NAMES = "a b cheap a^b b^c ^ größer 中文字 𝒳 'q 1"
+NAMES = [*PLAIN_NAMES.split(), "\u2010", "q" * 41, "\x01"]
 
 blanks = st.sampled_from([" "] * 6 + ["  ", "\t", "\u00a0", "\u2003", "\u3000", "\x1c", "\x0b"])
 values = st.just("") | st.sampled_from(SHORT + LONG).map(":{}".format)

@@ -29,18 +29,6 @@ def outcome(place):
     return streamtron.run(place / "train", settings, report=place / "report.json")
 
 
-@pytest.fixture(scope="module")
-def topics(place):
-    """A fit of the topics."""
-    return streamtron.run(place / "topics.svm", streamtron.Settings(multiclass=True))
-
-
-@pytest.fixture(scope="module")
-def swept(place):
-    """A sweep of two candidates."""
-    return streamtron.sweep(place / "train", valid=place / "more", C=[0.001, 1.0], tol=0.5)
-
-
 def test_report_and_model_have_bounds_of_every_reading_and_the_report_its_seconds(place, outcome):
     report = json.loads((place / "report.json").read_text())
     history, certificate = report["history"], report["certificate"]
@@ -105,13 +93,6 @@ def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
     assert seconds[-1] <= reports[1]["seconds"]
 
 
-def test_every_class_has_its_history(topics):
-    proven = topics.model.certificate["learners"]
-    gaps = [learner["relative_duality_gap"] for learner in proven]
-    for learners in (proven, topics.report["learners"]):
-        assert [learner["history"][-1]["gap"] for learner in learners] == gaps
-
-
 def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
     proven = outcome.model.certificate
     assert repr(outcome.model).startswith(
@@ -132,19 +113,6 @@ def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):
     assert repr(many) == (
         "LinearModel(classes 0, 1, 2, … (40 in all); kind multiclass; columns 2; no certificate)"
     )
-
-
-def test_what_the_functions_return_is_short_in_text(place, topics, swept):
-    assert repr(topics).startswith("Outcome(certified; LinearModel(classes 0, 1, 2; kind multi")
-    proof = streamtron.certify(topics.model, place / "topics.svm")
-    gap = max(bound.certificate.relative_duality_gap for _, bound in proof.classes)
-    told = re.fullmatch(
-        r"Proof\(relative duality gap (.*), rows 90, classes 3, readings (.*)\)", repr(proof)
-    )
-    assert gap <= float(told[1]) < 1.01 * gap
-    assert float(told[2]) == pytest.approx(proof.readings, rel=1e-2)
-    best = f"C {swept.best.settings.C:g}, rho 1 with accuracy {swept.best.metrics['accuracy']:.4g}"
-    assert repr(swept) == f"Sweep(best of 2: {best})"
 
 
 def test_where_nothing_is_proven_the_certificate_is_empty_and_says_what_to_do():

@@ -50,11 +50,7 @@ LIBLINEAR = "solver_type L2R_LR\nnr_class 2\nlabel 1 -1\nnr_feature 2\nbias 1\nw
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        (
-            "2\nlabel 1 -1",
-            "1\nlabel 1",
-            "m: a LIBLINEAR model with solver_type L2R_LR and nr_class 1",
-        ),
+        ("2\nlabel 1 -1", "1\nlabel 1", "with solver_type L2R_LR and nr_class 1"),
         ("L2R_LR", "ONECLASS_SVM", "m: a LIBLINEAR model with solver_type ONECLASS_SVM"),
         ("-1 \n", "", "shape (2, 1), expected 3 lines of 1 by nr_feature 2 and bias 1"),
         ("-1 \n", "-1\n4\n", "shape (4, 1), expected 3 lines"),

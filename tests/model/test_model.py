@@ -155,14 +155,8 @@ MANY = {
         (MANY | {"weights": np.zeros((2, 2)), "bias": np.zeros(2)}, "weights: shape (2, 2). Two"),
         (MANY | {"certificate": {"upper_bound": 1.0}}, "certificate: no learners for 3 classes"),
         (MANY | {"certificate": PROOFS | {"learners": [{}]}}, "no learners for 3 classes"),
-        (
-            MANY | {"certificate": {"learners": [None] * 3}},
-            "certificate: None is not that of a class",
-        ),
-        (
-            MANY | {"certificate": {"learners": [7] * 3}},
-            "certificate: 7 is not that of a class",
-        ),
+        (MANY | {"certificate": {"learners": [None] * 3}}, "certificate: None is not that of a"),
+        (MANY | {"certificate": {"learners": [7] * 3}}, "certificate: 7 is not that of a class"),
     ],
 )
 def test_what_no_model_can_hold_is_refused_with_its_name(parts, sentence):

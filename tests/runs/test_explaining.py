@@ -1,6 +1,5 @@
 """Explanations of models and rows."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -55,20 +54,6 @@ def test_the_command_names_features_as_the_shards_do_with_what_each_adds_to_a_ro
     assert "label              spam" in lines
     assert lines[-1].split()[-1] == "bias"
     assert {line.split()[-1] for line in lines[-3:-1]} == {"cheap", "length"}
-
-
-def test_of_many_classes_the_command_shows_those_of_the_highest_decisions(run):
-    directions = json.loads(run("explain", "n", "--json", "--most", 3).stdout)["directions"]
-    assert [each["positive"] for each in directions] == ["ant", "bee", "cow", "doe", "elk"]
-    assert {len(each["features"]) for each in directions} == {3}
-    out = run("explain", "n", "rows", "--row", 0).stdout
-    assert out.count("\nclass ") == 3
-    assert out.endswith("… and 2 more; --json has all classes\n")
-    label, highest = (
-        next(line.split()[1] for line in out.splitlines() if line.startswith(word))
-        for word in ("label", "class")
-    )
-    assert highest == label
 
 
 @pytest.mark.parametrize("classes", [2, 3])

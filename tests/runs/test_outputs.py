@@ -16,10 +16,7 @@ import pytest
 
 import streamtron
 from streamtron import Machine, Settings, convert, generate
-from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.runs.inputs import check_outputs
-from streamtron.runs.predict import write_predictions
 from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -101,12 +98,7 @@ READS: dict[str, dict[str, str]] = {
     "m.run/witness": EVERY,
     "m.run/checkpoint": EVERY,
     "m.run/new": EVERY,
-    "held": {
-        "fit": "--valid held",
-        "sweep": "",
-        "predict": "",
-        "report": "",
-    },
+    "held": {"fit": "--valid held", "sweep": "", "predict": "", "report": ""},
     "held.svm": {"fit": "--calibrate held.svm"},
     "settings.toml": dict.fromkeys(("fit", "sweep"), "--config settings.toml"),
     "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
@@ -152,9 +144,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("link", ["path", "link"])
 @pytest.mark.parametrize(("words", "output", "name"), TABLE)
-def test_no_command_writes_over_what_it_reads_or_into_a_run(
-    words, output, name, link, whole, tmp_path
-):
+def test_no_command_writes_over_what_it_reads_or_a_run(words, output, name, link, whole, tmp_path):
     path = tmp_path / {"--table": "link.csv"}.get(output, "link.png")
     if link == "link" or output == "--table":  # whose suffix is checked before
         path.symlink_to(whole / name)
@@ -181,36 +171,6 @@ def test_a_conversion_over_its_own_source_is_refused(place):
     words = ["convert", "text", "-o", "text", "--format", "libsvm", "--overwrite"]
     one_sentence(here(place, *words), 2, "destination", "Name another directory")
     assert _content(place) == before
-
-
-def python_calls(place: Path, output: str | Path) -> list[Callable[[], object]]:
-    """What writes a file where it is told to, given the same as the command line."""
-    model = streamtron.load(place / "m")
-    data, more = place / "data", place / "duplicate"
-    return [
-        lambda: streamtron.fit(data, model=output),
-        lambda: streamtron.sweep(data, C=[1.0], model=output),
-        lambda: streamtron.update(place / "m", more, report=output),
-        lambda: streamtron.report(place / "m", output),
-        lambda: write_predictions(model, data, output),
-        # which ask for no other file
-        lambda: streamtron.fit(data, machine=Machine(cache_dir=os.fspath(output))),
-        lambda: model.save(output),
-        lambda: streamtron.export(model, output, "json"),
-    ]
-
-
-@pytest.mark.parametrize("output", ["s3://bucket/m", Path("s3://bucket/m"), "an input"], ids=repr)
-def test_python_refuses_as_the_command_line_does_what_is_read_and_a_place_in_a_store(output, place):
-    before, calls = _content(place), python_calls(place, output)
-    sentence = r"^s3:/+bucket/m.*: outputs are local files\. Name"
-    if output == "an input":
-        sentence, calls = "Name another", python_calls(place, place / "data" / "a.svm")[:5]
-    for write in calls:
-        with pytest.raises(SettingsError, match=sentence):
-            write()
-    assert _content(place) == before
-    check_outputs({"report": place / "m"}, ["s3://nowhere/at/all"])  # which nobody asks for
 
 
 # --- what is no file stays what it is ------------------------------------------------------------

@@ -24,12 +24,7 @@ from streamtron import LinearModel
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.sealed import write_sealed
 from streamtron.core.theory import decision_radius
-from streamtron.model.calibration import (
-    METHODS,
-    fit_direction,
-    probabilities,
-    probabilities_of,
-)
+from streamtron.model.calibration import METHODS, fit_direction, probabilities, probabilities_of
 from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
 from streamtron.model.display import joint_certificate
 from streamtron.model.metrics import ProbabilityScores, binned
@@ -195,17 +190,8 @@ def test_a_calibration_that_cannot_be_one_is_refused(tmp_path, calibration):
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
     many = ["--multiclass"] if name == "many" else []
-    done = run(
-        "fit",
-        f"{name}-train.svm",
-        "--model",
-        f"{name}.model",
-        "--tol",
-        "1e-6",
-        *many,
-        "--calibrate",
-        f"{name}-held.svm",
-    )
+    words = f"fit {name}-train.svm --model {name}.model --tol 1e-6 --calibrate {name}-held.svm"
+    done = run(*words.split(), *many)
     assert done.returncode == 0, done.stderr
     model = streamtron.load(place / f"{name}.model")
     assert model == streamtron.calibrate(
@@ -246,22 +232,9 @@ def test_rows_that_are_missing_stop_a_fit_and_those_of_one_class_leave_its_model
 @pytest.mark.parametrize("loss", ["log_loss", "hinge"])
 def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run, place, loss, kind):
     many = ["--multiclass"] if kind == "many" else []
+    words = f"fit {kind}-train.svm --loss {loss} --model model --overwrite --report report.json"
     shown = [
-        run(
-            "fit",
-            f"{kind}-train.svm",
-            "--loss",
-            loss,
-            *many,
-            "--model",
-            "model",
-            "--overwrite",
-            "--report",
-            "report.json",
-            "--log",
-            "log.jsonl",
-            "-v",
-        ),
+        run(*words.split(), *many, "--log", "log.jsonl", "-v"),
         run("inspect", "model"),
         run("report", "model", "-o", "page.html", "--valid", f"{kind}-train.svm"),
     ]

@@ -158,9 +158,7 @@ def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path):
         *itertools.product(("log_loss", "hinge"), (0.3,), (10**9, 3000)),
     ],
 )
-def test_worse_weights_are_bracketed_more_closely_by_every_reading_allowed(
-    data, loss, noise, active_set
-):
+def test_worse_weights_are_bracketed_more_closely_by_every_reading(data, loss, noise, active_set):
     model, least = fit(data.path, C=2.0, loss=loss), least_objective(data, 2.0, 1.0, loss)
     off = np.random.default_rng(0).normal(scale=noise, size=len(model.weights))
     worse, gaps = model.but(weights=model.weights * (1.0 + off)), []
@@ -253,9 +251,7 @@ def liblinears(data: Data, directory: Path, options: str, C: float, rho: float) 
 @pytest.mark.parametrize("rho", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize("C", [0.05, 50.0])
 @pytest.mark.parametrize("solver", [1, 2])
-def test_liblinears_model_has_the_primal_found_by_hand_and_a_true_gap(
-    data, tmp_path, solver, C, rho
-):
+def test_liblinears_model_has_the_primal_of_the_oracle_and_true_gap(data, tmp_path, solver, C, rho):
     model = liblinears(data, tmp_path, f"-s {solver}", C, rho)
     proof = certify(model, data.path, settings=Settings(C=C, rho=rho))
     w, bias = model.weights.tolist(), model.bias / rho if rho else 0.0
@@ -428,9 +424,7 @@ def test_liblinears_model_of_a_1_norm_is_certified_for_it(data, tmp_path, solver
 
 
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss", "hinge"])
-def test_a_witness_proves_in_a_reading_and_a_worse_or_forged_one_less_but_nothing_false(
-    data, tmp_path, loss
-):
+def test_a_witness_proves_in_a_reading_and_a_forged_one_nothing_false(data, tmp_path, loss):
     outcome = fitted(data, tmp_path, C=2.0, loss=loss)
     claimed = outcome.report["certificate"]
     proof = certify(outcome.model, data.path, witness=tmp_path / "witness")

@@ -15,7 +15,6 @@ import pytest
 from scipy import sparse
 
 import streamtron
-from streamtron import StreamtronClassifier
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.data import ReaderConfig, open_shards
 from streamtron.data.formats.given import standing
@@ -124,19 +123,6 @@ def test_categories_may_differ_from_batch_to_batch():
     assert streamtron.fit(batches(), hash_bits=8).predict([["x"], ["y"]]).tolist() == ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, np.array])
-def test_a_matrix_with_labels_gives_the_weights_of_the_estimator(kind):
-    rng = np.random.default_rng(2)
-    dense = rng.normal(size=(500, 12)) * (rng.random((500, 12)) < 0.4)
-    dense[0, 0] = 1.0  # otherwise a column that never occurs is left out
-    y = np.where(dense[:, 1] > dense[:, 2], "b", "a")
-    model = streamtron.fit(kind(dense), y, C=0.5)
-    theirs = StreamtronClassifier(C=0.5).fit(dense, y)
-    assert np.array_equal(model.weights, theirs.coef_[0])
-    assert model.classes == ("a", "b")
-    assert model.predict(kind(dense)).tolist() == theirs.predict(dense).tolist()
-
-
 def test_a_matrix_may_be_of_any_real_numbers_stored_twice_or_of_several_batches():
     wanted = streamtron.fit(np.eye(2), [1, 0])
     twice = sparse.csr_array(([0.5, 0.5, 1.0], [0, 0, 1], [0, 2, 3]), shape=(2, 2))
@@ -203,9 +189,7 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
     ],
     ids=str,
 )
-def test_an_iterator_is_read_once_and_only_the_cache_is_written(
-    settings, table, tmp_path, monkeypatch
-):
+def test_an_iterator_is_read_once_and_only_cached(settings, table, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     batches, written = table.to_batches(max_chunksize=1000), []
 

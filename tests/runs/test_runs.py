@@ -42,7 +42,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.reading import Solve
 from streamtron.solver.vectors import dense
 from tests.helpers.examples import slow_but
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, until
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, stopping, write_corpus
 from tests.helpers.small_disks import PAGE, fill, mounted
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -200,9 +200,7 @@ def test_a_checkpoint_with_a_flipped_bit_or_that_is_none_lets_the_last_one_be_us
         assert not path.exists(), "it would take the place of the sound one"
 
 
-def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_and_says_so(
-    stopped, caplog
-):
+def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_loudly(stopped, caplog):
     for name in (CHECKPOINT, BEFORE):
         flip(stopped / "model.run" / name, 4000)
     fitted(stopped, "model", resume=True)
@@ -298,12 +296,12 @@ def test_a_run_on_parts_stopped_before_its_first_scan_is_taken_up_on_as_many(tmp
     (tmp_path / "parts").mkdir()
     for rows in (5000, 6000):
         write_corpus(tmp_path / "parts" / str(rows), rows=rows, noise=0.1)
-    assert command(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
+    assert here(tmp_path, *words[:3], "wanted", "--parts", "2").returncode == 0
     process = Process(COMMAND, *words, "--parts", "2", cwd=tmp_path)
     until(lambda: process.poll() is not None or (tmp_path / "model.run" / "parts").exists())
     process.send_signal(signal.SIGTERM)
     assert "Go on from model.run with --resume." in process.end().stderr
-    assert command(tmp_path, *words, "--resume").returncode == 0
+    assert here(tmp_path, *words, "--resume").returncode == 0
     assert (tmp_path / "model").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
@@ -312,7 +310,7 @@ def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gon
     process = Process(COMMAND, *words, cwd=place)
     assert reached(place, "model", process, at_checkpoint(1))
     process.stop()
-    other = command(place, *words, "--resume")
+    other = here(place, *words, "--resume")
     assert other.returncode == 5
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
@@ -387,9 +385,7 @@ def empty_state() -> State:
 
 
 @pytest.mark.parametrize(("every", "least", "most"), [(0.0, 20, 25), (10.0, 5, 5), (1e9, 0, 0)])
-def test_checkpoints_take_no_more_time_than_solves_nor_than_asked(
-    every, least, most, tmp_path, monkeypatch
-):
+def test_checkpoints_take_no_more_time_than_solves(every, least, most, tmp_path, monkeypatch):
     disk = SlowDisk(tmp_path)
     saver = disk.writer(every, monkeypatch)
     for _ in range(100):  # solves of half a second
@@ -411,9 +407,7 @@ def test_what_took_long_to_read_is_saved_before_a_solve_however_rarely_asked(tmp
     assert saved == [0, 0, 1, 1, 2]
 
 
-def test_a_run_killed_in_its_first_solve_goes_on_if_its_reading_took_long(
-    place, monkeypatch, caplog
-):
+def test_a_run_killed_in_its_first_solve_goes_on_if_reading_took_long(place, monkeypatch, caplog):
     monkeypatch.setattr(runs, "WORTH_KEEPING", 0.0)
 
     def interrupted(learner: Learner) -> Solve:
@@ -483,8 +477,8 @@ def test_a_signal_amid_a_solve_is_taken_up_to_the_same_model(tmp_path, call, set
             f"stopped by {number}; nothing half-written is left, and the last checkpoint is "
             "kept. Go on from model.run with --resume."
         )
-    assert command(tmp_path, *words, "model", "--resume").returncode == 0
-    assert command(tmp_path, *words, "whole").returncode == 0
+    assert here(tmp_path, *words, "model", "--resume").returncode == 0
+    assert here(tmp_path, *words, "whole").returncode == 0
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
 
 
@@ -594,18 +588,6 @@ def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(plan, number,
         for learner in report.get("learners", [report]):
             assert learner["certificate"]["rows_scanned"] == SHARDS * ROWS
             assert learner["certificate"]["relative_duality_gap"] <= finer.tol or not settings.tol
-
-
-@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}])
-def test_files_that_a_killed_process_left_half_written_go_with_the_next_run(how, tmp_path):
-    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m")
-    cache = tmp_path / "m.run" / "cache"
-    complete = set(cache.iterdir())
-    for name in (".0123abcd.streamtron-cache", ".streamtron-1234-abc"):
-        (cache / name).write_text("half")
-    streamtron.fit(tmp_path / "a.svm", model=tmp_path / "m", **how)
-    assert set(cache.iterdir()) == complete
 
 
 def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path):

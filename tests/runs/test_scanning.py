@@ -2,7 +2,6 @@
 whose counts find their rows again by what the shards hold, or are refused."""
 
 import itertools
-import json
 import os
 import random
 import tracemalloc
@@ -21,7 +20,6 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
-from streamtron.cli import main
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
@@ -94,9 +92,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_a_task_a_shard_proves_what_one_process_proves_however_rows_are_cut(
-    lines, whole, tmp_path, sizes
-):
+def test_a_task_a_shard_proves_what_one_process_does_however_cut(lines, whole, tmp_path, sizes):
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
     witness = witnessed(outcome, shards)
@@ -145,35 +141,9 @@ def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
     assert not low.any()
 
 
-@pytest.mark.parametrize(
-    ("classes", "settings"),
-    [
-        (2, {"C": 2.0, "class_weight": {"1": 3.0}}),
-        (4, {"multiclass": True, "tol": 0.1}),
-        (4, {"multiclass": True, "tol": 0.1, "class_weight": "balanced"}),
-    ],
-)
-def test_workers_prove_of_runs_and_models_what_one_process_proves(
-    classes, settings, workers, tmp_path, capfd
-):
-    write_corpus(tmp_path / "data", rows=9000, columns=80, classes=classes, noise=0.1)
-    run(tmp_path / "data", Settings(**settings), model=tmp_path / "m", machine=Machine())
-    on_workers = ["--scheduler", workers.client.scheduler.address]
-    for words in ([], [str(tmp_path / "data"), "--readings", "2"]):
-        said = []
-        for more in ([], on_workers):
-            assert main._run(["certify", str(tmp_path / "m"), *words, "--json", *more]) == 0
-            said.append(capfd.readouterr().out)
-        assert said[0] == said[1]
-        if not words:  # which has a witness; balanced weights want the labels first
-            assert json.loads(said[0])["readings"] == 1.0 + ("balanced" in settings.values())
-
-
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_shard_of_more_or_fewer_rows_than_its_witness_has_is_named(
-    lines, whole, tmp_path, off, at
-):
+def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, tmp_path, off, at):
     outcome, _ = whole
     shards = cut(lines, tmp_path / "cut", [6000, ROWS - 6000])
     content, tensors = read_sealed(witnessed(outcome, shards), "witness")
@@ -277,9 +247,7 @@ class Noted:
 
 
 @pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - SLOW)))
-def test_without_a_witness_workers_prove_what_one_process_proves_scan_by_scan(
-    workers, corpora, case
-):
+def test_without_a_witness_workers_prove_what_one_process_does_scan_by_scan(workers, corpora, case):
     executor = Noted(workers)
     assert proven(corpora, case, executor) == proven(corpora, case)
     assert executor.asked == ["scan_shard"] * CASES[case].scans
@@ -320,28 +288,6 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
 
     assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
     assert mark.exists()
-
-
-BAD = {
-    "duplicates": ("1 1:1\n-1 2:1\n", "1 1:1\n-1 2:1\n", r"b\.svm: the same bytes as a\.svm"),
-    "a label": ("1 1:1\n-1 2:1\n", "1 1:1\n7 2:1\n", r"b\.svm, line 2"),
-    "no text": ("1 1:1\n-1 2:1\n", "1 1:x\n", r"b\.svm, line 1"),
-    "no rows": ("# nothing\n", "# nothing, too\n", r"a\.svm: no rows, in 2 shard"),
-}
-
-
-@pytest.mark.parametrize("name", list(BAD))
-def test_without_a_witness_workers_refuse_alike_what_one_process_refuses(guest, tmp_path, name):
-    *shards, sentence = BAD[name]
-    for letter, text in zip("ab", shards, strict=True):
-        (tmp_path / f"{letter}.svm").write_text(text)
-    model = LinearModel(np.array([0.5, -0.5]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
-    said = []
-    for executor in (serial, guest):
-        with pytest.raises(DataError, match=sentence) as caught:
-            certify(model, tmp_path, settings=Settings(C=1.0, rho=0.0), executor=executor)
-        said.append(str(caught.value))
-    assert said[0] == said[1]
 
 
 # --- a witness -----------------------------------------------------------------------------------

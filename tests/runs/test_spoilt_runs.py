@@ -144,9 +144,7 @@ SPOILT: dict[str, Callable[[Path], None]] = {
         *(("no number", repair) for repair in [*REPAIRS][1:]),
     ],
 )
-def test_what_goes_on_with_spoilt_weights_makes_them_afresh(
-    spoilt, repair, corpus, tmp_path, caplog
-):
+def test_what_goes_on_with_spoilt_weights_makes_new_ones(spoilt, repair, corpus, tmp_path, caplog):
     first, settings, change, last = REPAIRS[repair]
     model, run = tmp_path / "m", tmp_path / "m.run"
     fit(corpus[first], model, **settings)

@@ -61,14 +61,7 @@ class Problem(NamedTuple):
     ) -> tuple[Vector, Vector]:
         first = np.zeros(len(self.center)) if start is None else start
         v, margins, steps = minimise(
-            self.rows,
-            self.signs,
-            self.cost,
-            self.rho,
-            first,
-            self.center,
-            precision,
-            proven=proven,
+            self.rows, self.signs, self.cost, self.rho, first, self.center, precision, proven=proven
         )
         assert 0 <= steps <= newton.STEPS
         return v, margins

@@ -71,9 +71,7 @@ def plain(value: object) -> object:
 
 
 @pytest.mark.parametrize("loss", [SQUARED_HINGE, SQUARED_ERROR], ids=lambda loss: loss.name)
-def test_a_scan_sums_the_rows_that_count_the_same_to_the_bit_on_any_number_of_threads(
-    loss, monkeypatch
-):
+def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, monkeypatch):
     monkeypatch.setattr(passes, "SHARED", 1)
     monkeypatch.setattr(passes, "SAMPLED", 3)
     rows, _ = random_rows(4, 300, COLUMNS)
