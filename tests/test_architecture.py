@@ -51,8 +51,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 39_843),
-    "tests": (18_000, 29_874),
+    "streamtron": (24_000, 39_893),
+    "tests": (18_000, 29_747),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

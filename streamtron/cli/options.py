@@ -45,6 +45,7 @@ METAVARS = {
     "whole": "integer",
     "duration": "time",
     "stage": "text",
+    "name": "text",
     "input": "path",
     "output": "path",
 }

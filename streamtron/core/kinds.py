@@ -121,7 +121,8 @@ KINDS = {
         parse_duration,
     ),
     "flag": Kind("true or false", partial(_as, (bool,))),
-    "text": Kind("text that is not empty", partial(_not_empty, _text)),
+    "text": Kind("text", _text),
+    "name": Kind("text that is not empty", partial(_not_empty, _text)),
     "stage": Kind("text or a number", partial(_as, (str, int, float))),
     "numbers": Kind(
         "numbers between commas, one a stage",
