@@ -20,7 +20,7 @@ from streamtron.core.rows import Chunk, Label
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion, Outside
-from streamtron.solver.progress import BestWeights, Progress
+from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
 from streamtron.solver.row_store import ActiveSet, Pool
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import IN_BLOCKS, Regime
@@ -264,7 +264,8 @@ def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) ->
     scan certifies, unless they ``crawl`` and Newton's method goes on."""
     progress, best = learner.progress, learner.best
     progress.count_work(mini_epochs=passes, visited=visited)
-    progress.passes_paid, progress.crawls = passes > 1, crawls
+    progress.crawls = crawls
+    progress.kept = KEPT_BY_NEWTON if crawls else KEPT_BY_VISITS if passes > 1 else 0.0
     if not crawls and best.candidate is not None:
         best.candidate = best.average.add(learner.running.augmented(1.0 / progress.b))
 

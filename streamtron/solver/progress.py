@@ -30,6 +30,10 @@ PHASES = ("preparing", "waiting", "scanning", "solving")
 """What the seconds of a fit are spent on: the first reading of the shards, as far as it is waited
 for; later ones; scans; visits and Newton's method."""
 
+KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
+"""The part of the memory budget that rows keep after their buffer was solved by Newton's method,
+and after it was visited more than once more. Else all rows make room for others."""
+
 PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
 
 
@@ -173,8 +177,8 @@ class Progress:
     gained: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """the dual that the first visits of rows in this reading have gained, and the nonzeros that
     were visited and read for it"""
-    passes_paid: bool = False
-    """whether a second pass over the last buffer paid"""
+    kept: float = KEPT_BY_NEWTON
+    """the part of the memory budget that rows keep after the last buffer"""
     crawls: bool = False
     """whether a buffer of this reading was left to Newton's method"""
     mode: str = "train"
@@ -237,7 +241,7 @@ class Progress:
     def begin_reading(self, number: int, mode: str) -> None:
         """Begin a reading."""
         self.reading, self.mode, self.concluded = number, mode, False
-        self.gained, self.crawls = [0.0, 0.0], False
+        self.gained, self.kept, self.crawls = [0.0, 0.0], KEPT_BY_NEWTON, False
 
     def done_since(self, updates: int) -> tuple[list[StageReport], int, int]:
         """Return the stages, the updates and the mini-epochs since this was last asked, ``updates``

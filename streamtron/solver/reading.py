@@ -289,10 +289,12 @@ def solve_in_memory(learner: Learner) -> Solve:
 
 
 def _visits_buffers(learner: Learner) -> bool:
-    """Whether the rows of a buffer are visited before Newton's method is thought of."""
+    """Whether the rows of a buffer are visited before Newton's method is thought of; many parts
+    solve theirs together."""
     settings = learner.settings
     large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-    return learner.progress.stage.ascent and not (settings.ratio or large)
+    alone = settings.parts is None and not settings.ratio
+    return learner.progress.stage.ascent and alone and not large
 
 
 def _visit_buffer(learner: Learner) -> bool:
@@ -302,7 +304,7 @@ def _visit_buffer(learner: Learner) -> bool:
     if not _visits_buffers(learner) or progress.crawls:
         return False
     if progress.reading == 0:
-        progress.passes_paid = False
+        take_visits(learner, 0, 0, crawls=False)
         return True
     counts = learner.counts.take(active.numbers)
     problem = Subproblem(

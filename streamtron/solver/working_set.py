@@ -23,10 +23,6 @@ NEAR = 1.25
 """Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
 cost memory, fewer come back as violators of the next scan."""
 
-KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
-"""The part of the memory budget that rows keep after their buffer was solved by Newton's method,
-and after it was visited more than once more. Else all rows make room for others."""
-
 
 def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
     """Keep all rows of a chunk, if every row so far is in memory and these fit; or, where columns
@@ -99,11 +95,10 @@ def release_rows(learner: Learner) -> None:
 def _keep_some(learner: Learner) -> None:
     """Keep a part of the buffer just solved: drawn by c_k to the byte; or, where every row has a
     count, by the curvature there, α (1 − α/C)."""
-    progress = learner.progress
-    if not (progress.crawls or progress.passes_paid):
+    kept = learner.progress.kept
+    if not kept:
         learner.active.clear()
         return
-    kept = KEPT_BY_NEWTON if progress.crawls else KEPT_BY_VISITS
     active, rows_before = learner.active, len(learner.active)
     counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:

@@ -17,7 +17,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import Average
+from streamtron.solver.progress import KEPT_BY_NEWTON, Average
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
@@ -329,7 +329,7 @@ def blocks_of(source: ListSource, settings: Settings) -> tuple[Learner, list[Sol
         solved = weights(learner)
         keep_some(learner)
         solves.append((solved, weights(learner)))
-        assert learner.active.nbytes <= working_set.KEPT_BY_NEWTON * settings.active_set
+        assert learner.active.nbytes <= KEPT_BY_NEWTON * settings.active_set
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(working_set, "_keep_some", noted)
