@@ -293,8 +293,9 @@ def _visits_buffers(learner: Learner) -> bool:
     solve theirs together."""
     settings = learner.settings
     large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-    alone = settings.parts is None and not settings.ratio
-    return learner.progress.stage.ascent and alone and not large
+    if settings.parts is not None or settings.ratio or large:
+        return False
+    return learner.progress.stage.ascent
 
 
 def _visit_buffer(learner: Learner) -> bool:
@@ -303,7 +304,7 @@ def _visit_buffer(learner: Learner) -> bool:
     active, progress = learner.active, learner.progress
     if not _visits_buffers(learner) or progress.crawls:
         return False
-    if progress.reading == 0:
+    if progress.reading == 0 and progress.mode == "train":
         take_visits(learner, 0, 0, crawls=False)
         return True
     counts = learner.counts.take(active.numbers)

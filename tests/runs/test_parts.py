@@ -560,7 +560,7 @@ def test_each_class_has_the_weights_of_its_own_fit(four, active_set):
 
 @some_regimes
 def test_threads_lost_parts_and_a_client_that_died_change_no_class(four, active_set, tmp_path):
-    few = {"active_set": active_set, "tol": 0.02, "max_epochs": 4, "class_weight": "balanced"}
+    few = {"active_set": active_set, "tol": 0.04, "max_epochs": 4, "class_weight": "balanced"}
     alone = no_bit_changes(
         partial(trained_many, four, "one", **few),
         tmp_path,
