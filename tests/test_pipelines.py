@@ -61,16 +61,8 @@ def _lines(script: str, *words: object) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("topics", "workers"), [("CCAT", ()), ("CCAT,GCAT", ("--workers", "2"))])
 def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, workers, tmp_path):
-    words = (
-        "rcv1_two_stage.py",
-        tmp_path / "rcv1",
-        "--tiny",
-        "--topics",
-        topics,
-        "--delta",
-        "0.3,1000",
-        *workers,
-    )
+    options = f"--tiny --topics {topics} --delta 0.3,1000"
+    words = ("rcv1_two_stage.py", tmp_path / "rcv1", *options.split(), *workers)
     shown = succeeded(_pipeline(*words)).stdout.split("topic ")[1]
     work = tmp_path / "rcv1" / "work"
     for topic in topics.split(","):

@@ -326,12 +326,8 @@ def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(named, ru
 
 
 def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):
-    for path, kind in (
-        ("model", "model"),
-        ("w", "witness"),
-        ("model.run", "run"),
-        ("train", "shards"),
-    ):
+    kinds = {"model": "model", "w": "witness", "model.run": "run", "train": "shards"}
+    for path, kind in kinds.items():
         assert json.loads(run("inspect", path, "--json").stdout)["kind"] == kind
         lines = succeeded(run("inspect", path)).stdout.splitlines()
         if path != "model":

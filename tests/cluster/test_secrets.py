@@ -98,10 +98,7 @@ CLOSED = "tcp://127.0.0.1:1"
         ({"scheduler": "no-such-file.json"}, "neither an address"),
         ({"scheduler": __file__}, "neither an address"),
         ({"scheduler": "gopher://127.0.0.1:1"}, "not an address that dask can use"),
-        (
-            {"scheduler": "tls://127.0.0.1:1"},
-            "not an address .*DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
-        ),
+        ({"scheduler": "tls://127.0.0.1:1"}, "not an address .*DISTRIBUTED__COMM__TLS__CA_FILE"),
         ({"scheduler": "inproc://x"}, "not an address"),
         ({"scheduler": "ucx://127.0.0.1:1"}, "not an address|no scheduler answered"),
         ({"scheduler": "tcp://127.0.0.1"}, "missing port"),

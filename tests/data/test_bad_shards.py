@@ -76,10 +76,7 @@ BAD = {
     "not xz": ("b.svm.xz", lambda path: flipped(NOISE, len(NOISE) // 2)),
     "damaged page": ("b.parquet", damaged_page),
     "short parquet": ("b.parquet", lambda path: table_bytes(path, table(40))[:-1]),
-    "other layout": (
-        "b.parquet",
-        lambda path: table_bytes(path, table(40).drop_columns(["values", "indices"])),
-    ),
+    "other layout": ("b.parquet", lambda path: table_bytes(path, table(40).select(["label"]))),
     "null label": ("b.parquet", null_label),
     "short arrow": ("b.arrow", lambda path: table_bytes(path, table(40))[:-60]),
 }

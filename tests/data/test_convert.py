@@ -295,9 +295,9 @@ SINGLE = batch_of([(1.0, {}, 1.0)])
         ([], [("CCAT", {1: 1.0}, 1.0)], "libsvm", "0: label 'CCAT' is a string, and libsvm text"),
         (
             [SINGLE],
-            [(1.0, {}, 1.0), (None, {2: 1.0}, 1.0)],
+            [(1.0, {}, 1.0), (None, {}, 1.0)],
             "libsvm",
-            "1: no label, and libsvm text needs one in every row. Convert to Parquet.",
+            "1: no label, and libsvm text needs",
         ),
         *(
             ([SINGLE], [(label, {1: 1.0}, 1.0)], "parquet", f"0: label {label!r} where the rows")

@@ -195,6 +195,7 @@ INTEGERS_FIT = (
     "columns of their own."
 )
 NUMBERS_FIT = "in column 'label'. Numbers as labels are finite, integers below 2**53."
+SINGLES, LONGS = pa.list_(pa.float32()), pa.list_(pa.uint64())
 RUN = "Column numbers run from 0 to 4294967294."
 
 
@@ -210,25 +211,13 @@ RUN = "Column numbers run from 0 to 4294967294."
         ({"indices": pa.array([[0, 3], [-1]])}, 1, f"column -1. {RUN}"),
         ({"indices": pa.array([[0, 3], [2**32 - 1]])}, 1, f"column 4294967295. {RUN}"),
         ({"indices": pa.array([[3, 3], [1]])}, 0, "column 3 occurs twice. Add the values up or"),
-        (
-            {"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None},
-            1,
-            "column 7 occurs twice. Add the values up or remove one.",
-        ),
+        ({"indices": pa.array([[5, 1], [7, 2, 7]]), "values": None}, 1, "column 7 occurs twice."),
         ({"values": pa.array([[0.5, 2.0], [float("nan")]])}, 1, "value nan. Values must be"),
-        (
-            {"values": pa.array([[0.5, -np.inf], [1]], pa.list_(pa.float32()))},
-            0,
-            "value -inf. Values must be finite; remove it or the row.",
-        ),
+        ({"values": pa.array([[0.5, -np.inf], [1]], SINGLES)}, 0, "value -inf. Values must be"),
         ({"values": pa.array([[0.5, 1e39], [1.0]])}, 0, "value 1e+39 overflows float32. Rescale"),
         ({"values": pa.array([[1, 2**24 + 1], [1]])}, 0, f"value 16777217 {INTEGERS_FIT}"),
         ({"values": pa.array([[1, -(2**63)], [1 - 2**63]])}, 1, "value -9223372036854775807"),
-        (
-            {"values": pa.array([[1, 2**63], [2**63 + 1]], pa.list_(pa.uint64()))},
-            1,
-            f"value 9223372036854775809 {INTEGERS_FIT}",
-        ),
+        ({"values": pa.array([[1, 2**63], [2**63 + 1]], LONGS)}, 1, "value 9223372036854775809 is"),
         ({"label": [1.0, float("nan")]}, 1, f"label nan {NUMBERS_FIT}"),
         ({"label": [2**53 + 1, 1]}, 0, f"label 9007199254740993 {NUMBERS_FIT}"),
         *(

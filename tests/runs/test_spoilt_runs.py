@@ -106,26 +106,15 @@ def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
     return streamtron.run(corpus, wanted, model=model, machine=Machine(), resume=True)
 
 
+def updated(model: Path, corpus: list[Path], first: int = 9) -> Outcome:
+    return streamtron.update(model, corpus[first:])
+
+
 REPAIRS: dict[str, tuple[slice, dict[str, Any], Callable[..., Outcome], slice]] = {
     # shards at first, settings, the change, shards in the end
-    "update by few rows": (
-        slice(9),
-        {},
-        lambda m, corpus: streamtron.update(m, corpus[9]),
-        slice(10),
-    ),
-    "update by many rows": (
-        slice(5),
-        {},
-        lambda m, corpus: streamtron.update(m, corpus[5:]),
-        slice(10),
-    ),
-    "update, few rows held": (
-        slice(9),
-        {"active_set": 60_000},
-        lambda m, corpus: streamtron.update(m, corpus[9]),
-        slice(10),
-    ),
+    "update by few rows": (slice(9), {}, updated, slice(10)),
+    "update by many rows": (slice(5), {}, lambda m, corpus: updated(m, corpus, 5), slice(10)),
+    "update, few rows held": (slice(9), {"active_set": 60_000}, updated, slice(10)),
     "forget": (slice(10), {}, lambda m, corpus: streamtron.forget(m, corpus[9]), slice(9)),
     "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-3), slice(10)),
 }

@@ -111,10 +111,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--folds 5", "folds is 5, and there are 4 shards"),
         ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
         ("--loss hinge,log_los", "loss is 'log_los': expected squared_hinge, log_loss, hinge, "),
-        (
-            "--loss squared_hinge,hinge --two-stage",
-            "is for the squared hinge, and the loss is hinge",
-        ),
+        ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
         ("--table results.xlsx", "results.xlsx: a table is CSV or Parquet"),
     ],
 )
